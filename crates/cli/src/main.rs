@@ -91,6 +91,7 @@ fn started_by_ourselves() -> Option<Result<(), Failure>> {
         swap::keeper::SUBCOMMAND => swap::keeper::keeper_main(),
         udp_stream::receiver::SUBCOMMAND => udp_stream::receiver::receiver_main(),
         run::demo::SUBCOMMAND => run::demo::demo_main(),
+        run::demo::WAITING => run::demo::waiting_main(),
         octavo_pager::GUARDIAN => {
             octavo_pager::guardian_main();
             Ok(())

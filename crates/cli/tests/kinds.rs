@@ -133,6 +133,29 @@ fn locked_memory_stays_and_the_rest_goes_out() {
     passes("locked", 96);
 }
 
+/// Under a debugger it cannot be taken over, and the run says what to do. When the debugger lets go, it is.
+#[test]
+fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let options = ["--memory", "48M", "--json", json.path().to_str().unwrap()];
+    let mut run = octavo(&options, kinds(), &["traced", "96"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said =
+        lines.find(|line| line.contains("is not managed")).expect("the run says that it is not managed");
+    assert!(said.contains("octavo-kinds (") && said.contains("traces it; attach to it later"), "{said}");
+    drop(run.stdin.take());
+    let more: Vec<_> = lines.filter(|line| line.contains("is not managed")).collect();
+    assert_eq!(more, [""; 0], "it is said once");
+    assert!(run.wait().unwrap().success());
+    let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+    assert_eq!(summary["managed_processes"], 1, "{summary}");
+    assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
+}
+
 #[test]
 fn a_program_that_locks_more_than_the_limit_is_told_why_it_ends() {
     let output = octavo(&["--memory", "48M"], kinds(), &["all-locked", "96"]).output().unwrap();

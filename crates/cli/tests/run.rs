@@ -3,9 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
@@ -185,46 +183,6 @@ fn an_interrupt_that_somebody_sends_to_the_runner_reaches_the_program() {
 }
 
 #[test]
-fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
-    let output = octavo(&[], "/nowhere/program", &[]).output().unwrap();
-    assert_eq!(output.status.code(), Some(127), "as a shell says it");
-    assert!(text(&output.stderr).contains("cannot run /nowhere/program"), "{}", text(&output.stderr));
-    let output = octavo(&[], "/etc/passwd", &[]).output().unwrap();
-    assert_eq!(output.status.code(), Some(126));
-    assert!(
-        text(&output.stderr).contains("cannot run /etc/passwd: Permission denied"),
-        "{}",
-        text(&output.stderr)
-    );
-    let mistyped = Command::new(OCTAVO).args(["run", "--memroy", "64M", "--", "true"]).output().unwrap();
-    assert!(text(&mistyped.stderr).contains("there is no option --memroy"), "{}", text(&mistyped.stderr));
-    let output = octavo(&["--swap", "/nowhere/swap"], "/bin/true", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
-    let output = octavo(&["--swap", "/dev/shm"], "/bin/true", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("the file system there is memory"), "{}", text(&output.stderr));
-    let output = octavo(&[], "/bin/true", &[]).env("TMPDIR", "/nowhere").output().unwrap();
-    assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
-    let output = octavo(&["--swap", "/var/tmp:10"], "/bin/true", &[]).output().unwrap();
-    assert!(
-        !output.status.success() && text(&output.stderr).contains("10 bytes"),
-        "{}",
-        text(&output.stderr)
-    );
-    let few = Command::new("sh").args(["-c", "ulimit -n 20 && exec $0 run true", OCTAVO]).output().unwrap();
-    assert!(text(&few.stderr).contains("20 open files here (RLIMIT_NOFILE)"), "{}", text(&few.stderr));
-    let output = octavo(&["--json", "/nowhere/summary"], "/bin/true", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("summary to /nowhere/summary"), "{}", text(&output.stderr));
-    let output = octavo(&["--memory", "64"], "/bin/true", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("did you mean 64M?"), "{}", text(&output.stderr));
-    let output = octavo(&["--memory", "100T"], "/bin/true", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("give --memory less, or `auto`"), "{}", text(&output.stderr));
-    let output = octavo(&["--memory", "1M"], "/bin/true", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("give --memory at least 32 MiB"), "{}", text(&output.stderr));
-    let output = octavo(&["--memory", "much"], "/bin/true", &[]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-}
-
-#[test]
 fn the_socket_tells_the_figures_of_a_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("figures");
@@ -292,38 +250,4 @@ fn where_swap_is_full_the_program_is_stopped_and_told() {
         errors.contains("the program was stopped: process") && errors.contains("octavo-torture"),
         "{errors}"
     );
-}
-
-/// As somebody who may not use userfaultfd.
-#[test]
-fn a_strict_run_ends_where_a_process_cannot_be_taken_over() {
-    let may_all = fs::read("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|flag| flag.starts_with(b"1"));
-    if may_all || !rustix::process::geteuid().is_root() {
-        return;
-    }
-    // Others may not reach the folder in which the programs were built.
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let copy = |program: &Path| {
-        let to = folder.path().join(program.file_name().unwrap());
-        fs::copy(program, &to).unwrap();
-        to
-    };
-    let (octavo, torture) = (copy(Path::new(OCTAVO)), copy(torture()));
-    let run = |options: &[&str]| {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&octavo);
-        command.args(["run", "--memory", "64M"]).args(options).arg("--").arg(&torture);
-        command
-            .args(["--memory", "128M", "--seconds", "3", "--seed", "1", "--only", "writers"])
-            .output()
-            .unwrap()
-    };
-    let lenient = run(&[]);
-    assert!(lenient.status.success(), "{}", text(&lenient.stderr));
-    assert!(text(&lenient.stderr).contains("is not managed"), "{}", text(&lenient.stderr));
-    let strict = run(&["--strict"]);
-    assert!(!strict.status.success());
-    let errors = text(&strict.stderr);
-    assert!(errors.contains("was stopped") && errors.contains("is not managed"), "{errors}");
 }

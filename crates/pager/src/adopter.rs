@@ -7,6 +7,7 @@
 //! not adopted any more: its event comes before its pages go. Pages are adopted as far as there is room. The rest waits until the
 //! driver has made some.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -15,10 +16,12 @@ use octavo::translation::{InPlace, TranslatedSpace};
 use octavo::{Counter, ErrorKind, PAGE_BYTES, Protection, RegionOptions};
 use octavo_platform::pagemap::{Categories, Wanted};
 use octavo_platform::userfaultfd::Userfaultfd;
+use octavo_stub::Message;
 use octavo_window::{Listener, Reach, Served, Target, Window, Work};
 use rustix::io::Errno;
 
 use crate::managed::{Common, Held, Managed, Program, Shared, take};
+use crate::messages::{self, in_words};
 use crate::proc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -165,12 +168,18 @@ impl<'a> Adopter<'a> {
     }
 
     /// Says why the program must not go on.
-    fn give_up(&self, why: String) {
+    fn give_up(&self, message: &Message, why: &dyn Display) {
+        self.give_up_at(message, 0, why);
+    }
+
+    fn give_up_at(&self, message: &Message, address: u64, why: &dyn Display) {
         let whose = match self.window.reach().pid() {
             Some(pid) => format!("process {pid} ({})", proc::name(pid)),
             None => "a fork's child".into(),
         };
-        self.shared.failure.lock().expect("nobody panics here").get_or_insert(format!("{whose}: {why}"));
+        let address = format!("{address:#x}");
+        let words: [(&str, &dyn Display); 3] = [("process", &whose), ("address", &address), ("why", why)];
+        self.shared.failure.lock().expect("nobody panics here").get_or_insert(message.with(&words));
     }
 
     /// Adopts pages that are there, as far as there is room. Returns up to where.
@@ -212,7 +221,7 @@ impl Listener for Adopter<'_> {
             Err(_) if held.has_ended() => return,
             Err(error) => {
                 unserved(held);
-                return self.give_up(format!("what a fork of it has not got cannot be asked: {error}"));
+                return self.give_up(&messages::FORK_UNASKED, &error);
             }
         };
         let forked = Managed::serve(common, program, &held, layout, |space| {
@@ -237,7 +246,7 @@ impl Listener for Adopter<'_> {
             Err(_) if held.has_ended() => {}
             Err(why) => {
                 unserved(held);
-                self.give_up(format!("a fork of it cannot be served: {why}"));
+                self.give_up(&messages::FORK_UNSERVED, &why);
             }
         }
     }
@@ -274,7 +283,7 @@ impl Listener for Adopter<'_> {
     }
 
     fn lost(&mut self, error: octavo::Error) {
-        self.give_up(format!("a change of its mappings could not be followed: {}", in_words(&error)));
+        self.give_up(&messages::CHANGE_LOST, &in_words(&error));
     }
 
     fn failed(&mut self, address: u64, error: octavo::Error) -> bool {
@@ -283,7 +292,7 @@ impl Listener for Adopter<'_> {
         if may_pass(&error) && is_adopting || self.has_patience_with(&error) {
             return true;
         }
-        self.give_up(format!("the page at {address:#x} cannot be had: {}", in_words(&error)));
+        self.give_up_at(&messages::NO_PAGE, address, &in_words(&error));
         false
     }
 
@@ -293,10 +302,8 @@ impl Listener for Adopter<'_> {
         let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);
         if immovable > budget / 2 {
             let (immovable, budget) = (immovable >> 20, budget >> 20);
-            self.give_up(format!(
-                "the page at {address:#x} cannot be had: {immovable} MiB of the budget of {budget} MiB are memory that cannot be moved, as \
-                 locked memory; have the program lock less, or give --memory more"
-            ));
+            let words: [(&str, &dyn Display); 2] = [("immovable", &immovable), ("budget", &budget)];
+            self.give_up_at(&messages::NO_PAGE, address, &messages::IMMOVABLE.with(&words));
         }
     }
 
@@ -317,8 +324,7 @@ impl Listener for Adopter<'_> {
             Ok(_) if has_more => Work::More,
             Ok(_) => Work::Done,
             Err(error) => {
-                let (start, why) = (piece.start, in_words(&error));
-                self.give_up(format!("its memory at {start:#x} cannot be taken over: {why}"));
+                self.give_up(&messages::NOT_TAKEN, &in_words(&error));
                 Work::Done
             }
         }
@@ -328,25 +334,9 @@ impl Listener for Adopter<'_> {
         if let Err(error) = result
             && !self.has_patience_with(&error)
         {
-            self.give_up(format!("its memory cannot be taken over: {}", in_words(&error)));
+            self.give_up(&messages::NOT_TAKEN, &in_words(&error));
         }
     }
-}
-
-/// Says an error to people who run programs. The engine tells what has happened first, and then advises what to do about pins, ranges
-/// and spaces, which programs know nothing of.
-pub(crate) fn in_words(error: &octavo::Error) -> String {
-    let told = error.to_string();
-    let what = told.split(';').next().unwrap_or_default();
-    let advice = match error.kind() {
-        ErrorKind::OutOfMemory => "; give --memory more",
-        ErrorKind::SwapFull => "; give --swap more room",
-        ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::TimedOut | ErrorKind::Corrupt => {
-            "; look after the device"
-        }
-        _ => "",
-    };
-    format!("{what}{advice}")
 }
 
 /// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
@@ -361,24 +351,4 @@ fn may_pass(error: &octavo::Error) -> bool {
         error.kind(),
         ErrorKind::OutOfMemory | ErrorKind::SwapWrite | ErrorKind::TimedOut | ErrorKind::Busy
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use octavo::Manager;
-
-    use super::*;
-
-    #[test]
-    fn errors_are_said_without_pins_and_ranges() {
-        const BUDGET: u64 = 32 << 20;
-        let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
-        let space = manager.space().unwrap();
-        let page = space.map(PAGE, RegionOptions::default()).unwrap();
-        manager.set_outside_bytes(BUDGET).unwrap();
-        let error = space.write(page, &[1]).unwrap_err();
-        let said = in_words(&error);
-        assert!(said.contains("the budget of 32") && said.ends_with("; give --memory more"), "{said}");
-        assert!(!["pin", "range", "space"].iter().any(|word| said.contains(word)), "{said}");
-    }
 }

@@ -44,7 +44,9 @@ mod guardian;
 mod kinds;
 mod layout;
 mod ledger;
+mod limits;
 mod managed;
+pub mod messages;
 mod monitor;
 mod priority;
 mod proc;
@@ -67,14 +69,14 @@ use std::time::Duration;
 
 use octavo::Manager;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, set_child_subreaper, setrlimit,
-};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
 pub use kinds::Kind;
 use ledger::Ledger;
+pub use limits::Raised;
 use monitor::{Failed, Monitor};
+pub use octavo_stub::{Message, REASONS, look_for_rights};
 use signals::Signals;
 pub use signals::end_by_signal;
 use socket::Socket;
@@ -131,10 +133,8 @@ pub fn run(
         Ok(child) => child.id(),
         Err(error) => return Ok((End::NotStarted(error), monitor.finish(options.leaves_manager))),
     };
-    // Each process that is managed takes descriptors. The program has the limit that it was given.
-    if let Rlimit { maximum: Some(most), .. } = getrlimit(Resource::Nofile) {
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) });
-    }
+    // The program has the limits that it was given.
+    Raised::now().keep();
     priority::begin();
     let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;
     let mut status = None;
@@ -166,6 +166,14 @@ pub fn run(
         }
     };
     Ok((end, monitor.finish(options.leaves_manager)))
+}
+
+/// Takes process `pid` over as a run does, and lets it go at once.
+///
+/// # Errors
+/// A sentence that says why a run could not manage it.
+pub fn try_on(pid: u32) -> Result<(), String> {
+    octavo_stub::Mover::inject(pid, managed::STAGING).map(drop).map_err(|error| error.to_string())
 }
 
 /// Sleeps until it is time, or the program has ended.

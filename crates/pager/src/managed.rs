@@ -10,6 +10,7 @@
 mod mappings;
 mod outside;
 
+use std::fmt::Display;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -27,11 +28,12 @@ pub(crate) use mappings::take;
 use mappings::watches;
 use outside::{LEAST_OUTSIDE, Outside};
 
-use crate::adopter::{Adopter, in_words};
+use crate::adopter::Adopter;
 use crate::droppers::Droppers;
 use crate::guardian::{Entrusted, Guardian};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
+use crate::messages::{self, in_words};
 use crate::proc;
 use crate::reader::Reader;
 use crate::tree::{Moved, Parent};
@@ -39,7 +41,7 @@ use crate::tree::{Moved, Parent};
 /// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
 const MOST_VAIN_LOOKS: u32 = 100;
 /// The bytes of a process that are on their way out at once.
-const STAGING: u64 = 2 << 20;
+pub(crate) const STAGING: u64 = 2 << 20;
 
 /// What the driver of a process and the monitor share.
 pub(crate) struct Shared {
@@ -93,6 +95,31 @@ impl Held {
     /// Returns whether the process has ended, and wants no pages any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.window.reach().look_whether_gone()
+    }
+}
+
+/// The reason why a process cannot be taken over.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// A sentence that says it.
+    pub(crate) why: String,
+    /// It may pass: another tracer lets go, or a thread can be stopped.
+    pub(crate) may_pass: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, may_pass: false }
+    }
+}
+
+impl From<InjectError> for Refusal {
+    fn from(error: InjectError) -> Self {
+        let may_pass = matches!(
+            error.kind(),
+            InjectErrorKind::Traced | InjectErrorKind::Stuck | InjectErrorKind::Changing
+        );
+        Self { why: error.to_string(), may_pass }
     }
 }
 
@@ -158,8 +185,8 @@ impl Managed {
     /// Takes a process over.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be managed.
-    pub(crate) fn engage(common: Common<'_>, pid: u32) -> Result<Self, String> {
+    /// It cannot be managed.
+    pub(crate) fn engage(common: Common<'_>, pid: u32) -> Result<Self, Refusal> {
         let mut managed = Self::engage_only(common, pid)?;
         // What cannot be taken now is looked at again as it grows.
         let _ = managed.look();
@@ -167,9 +194,9 @@ impl Managed {
     }
 
     /// Takes a process over, and none of its mappings yet.
-    fn engage_only(common: Common<'_>, pid: u32) -> Result<Self, String> {
-        let stat = proc::stat(pid).ok_or("it has ended")?;
-        let mover = Mover::inject(pid, STAGING).map_err(|error| error.to_string())?.mover;
+    fn engage_only(common: Common<'_>, pid: u32) -> Result<Self, Refusal> {
+        let stat = proc::stat(pid).ok_or_else(|| "it has ended".to_string())?;
+        let mover = Mover::inject(pid, STAGING)?.mover;
         let events = mover.faults().share().map_err(|error| error.to_string())?;
         let name = format!("{} ({pid})", proc::name(pid));
         let program = Program { pid: Some(pid), stack: stat.stack, name };
@@ -241,7 +268,7 @@ impl Managed {
                 && !window.reach().look_whether_gone()
             {
                 let mut failure = shared.failure.lock().expect("nobody panics here");
-                failure.get_or_insert(format!("the faults of a process cannot be served: {error}"));
+                failure.get_or_insert(messages::UNSERVED.with(&[("why", &error)]));
             }
         })?);
         Ok(())
@@ -445,11 +472,15 @@ impl Managed {
     pub(crate) fn failure(&self) -> Option<String> {
         let said = self.shared.failure.lock().expect("nobody panics here").clone();
         let target = self.window.reach();
-        let lost = || target.failure().map(|why| format!("process {}: {why}", target.pid().unwrap_or(0)));
+        let lost_by = |why: &dyn Display| {
+            let pid = target.pid().unwrap_or(0);
+            messages::HELPER_LOST.with(&[("pid", &pid), ("why", why)])
+        };
+        let lost = || target.failure().map(|why| lost_by(&why));
         let unserved = || {
             let has_ended = self.driver.as_ref().is_some_and(JoinHandle::is_finished);
             (has_ended && !target.look_whether_gone())
-                .then(|| "the thread that serves a process has ended".into())
+                .then(|| messages::UNSERVED.with(&[("why", &"its thread has ended")]))
         };
         said.or_else(lost).or_else(unserved)
     }

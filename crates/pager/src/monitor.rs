@@ -17,6 +17,7 @@ mod still;
 mod unpaged;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,12 +25,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use octavo::Manager;
+use octavo_stub::Message;
 
 use self::queue::Queue;
 use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::{Ledger, Use};
-use crate::managed::{Common, Managed, Unequipped};
+use crate::managed::{Common, Managed, Refusal, Unequipped};
+use crate::messages;
 use crate::priority::{self, Piece};
 use crate::proc::{self, Fixed, Stat, Statm};
 use crate::quarters::Quarters;
@@ -60,6 +63,9 @@ const LEAST_PROCESS: u64 = 8 << 20;
 /// How long the processes of the tree may not be found, and how long they are killed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A process whose refusal may pass is tried again after so long.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of the limit on, and not
 /// from half of it on.
 const PREPARE_WITHIN: Duration = Duration::from_millis(100);
@@ -82,6 +88,12 @@ fn time_to_fill(bytes: u64) -> Duration {
 /// Why a run ended by itself.
 #[derive(Debug)]
 pub(crate) struct Failed(pub(crate) String);
+
+impl Failed {
+    fn new(message: &Message, why: &dyn Display) -> Self {
+        Self(message.with(&[("why", why)]))
+    }
+}
 
 /// Makes the manager.
 pub(crate) type MakeManager = Box<dyn FnOnce() -> Result<Manager, String> + Send>;
@@ -106,8 +118,8 @@ pub(crate) struct Monitor {
     /// Descriptors that are closed where others are needed to end the tree.
     spare: Vec<OwnedFd>,
     managed: BTreeMap<u32, Managed>,
-    /// Processes that cannot be managed, each with its program.
-    refused: BTreeMap<u32, u64>,
+    /// Processes that cannot be managed.
+    refused: BTreeMap<u32, Refused>,
     /// Of processes that are not managed, each with its program: whether the memory is watched all the same, as a managed one has
     /// forked it.
     watched: BTreeMap<(u32, u64), bool>,
@@ -147,6 +159,21 @@ pub(crate) struct Monitor {
     /// Taking processes over, and looking at their mappings.
     engaging: Piece,
     counting: Piece,
+}
+
+/// A process that could not be taken over.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    /// Its program: where its stack begins.
+    stack: u64,
+    /// When it is tried again, where the reason may pass.
+    again_at: Option<Instant>,
+}
+
+impl Refused {
+    fn holds(self, stack: u64, now: Instant) -> bool {
+        self.stack == stack && self.again_at.is_none_or(|at| now < at)
+    }
 }
 
 /// How fast the tree grows.
@@ -280,7 +307,7 @@ impl Monitor {
             }
             // Others may have taken the last descriptors for a moment.
             Err(_) if self.blind_since.get_or_insert(now).elapsed() < PATIENCE => {}
-            Err(error) => return Err(Failed(format!("its processes cannot be watched: {error}"))),
+            Err(error) => return Err(Failed::new(&messages::BLIND, &error)),
         }
         let is_due = self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY);
         if is_due || self.room == 0 {
@@ -402,7 +429,7 @@ impl Monitor {
             make_manager()
         };
         let making = std::thread::Builder::new().name("octavo-make".into()).spawn(make);
-        self.making = Some(making.map_err(|error| Failed(format!("no thread could be started: {error}")))?);
+        self.making = Some(making.map_err(|error| Failed::new(&messages::NO_THREAD, &error))?);
         Ok(())
     }
 
@@ -423,8 +450,7 @@ impl Monitor {
         // The guardian is a process.
         priority::starts_others();
         let guardian = Guardian::new().and_then(|guardian| Ok((guardian.complete()?, guardian)));
-        let (started, guardian) =
-            guardian.map_err(|error| Failed(format!("no guardian could be started: {error}")))?;
+        let (started, guardian) = guardian.map_err(|error| Failed::new(&messages::NO_GUARDIAN, &error))?;
         started.into_iter().for_each(|guard| self.tree.leave_out(guard));
         self.guardian = Some(guardian);
         // The tree may be filling its limit just now.
@@ -448,9 +474,7 @@ impl Monitor {
         let guardian = self.guardian.as_ref().expect("it has been there");
         priority::starts_others();
         let started = guardian.complete();
-        let started = started.map_err(|error| {
-            Failed(format!("a guardian has ended, and no other could be started: {error}"))
-        })?;
+        let started = started.map_err(|error| Failed::new(&messages::NO_GUARDIAN, &error))?;
         started.into_iter().for_each(|guard| self.tree.leave_out(guard));
         Ok(())
     }
@@ -465,7 +489,7 @@ impl Monitor {
         self.prepare()?;
         if let Some(making) = self.making.take() {
             let made = making.join().unwrap_or_else(|_| Err("the manager could not be made".into()));
-            let manager = made.map_err(Failed)?;
+            let manager = made.map_err(|why| Failed::new(&messages::NO_MANAGER, &why))?;
             self.manager = Some(manager);
         }
         Ok(())
@@ -526,7 +550,7 @@ impl Monitor {
             // Its faults are served all the same. What it has itself counts as outside.
             Err(Unequipped::Refused(why)) => {
                 managed.refuse();
-                self.tell(pid, format!("a fork's child is served, but its pages cannot go out: {why}"))?;
+                self.tell(pid, messages::FORK_NOT_MANAGED.with(&[("why", &why)]))?;
             }
         }
         Ok(())
@@ -553,10 +577,12 @@ impl Monitor {
             return None;
         }
         let refused = self.refused.get(&pid);
-        if refused.is_some() && refused == self.tree.processes.get(&pid).map(|process| &process.stack) {
+        let now = Instant::now();
+        let is_refused = |stack| refused.is_some_and(|refused| refused.holds(stack, now));
+        if self.tree.processes.get(&pid).is_some_and(|process| is_refused(process.stack)) {
             return None;
         }
-        proc::stat(pid).filter(|stat| refused != Some(&stat.stack))
+        proc::stat(pid).filter(|stat| !is_refused(stat.stack))
     }
 
     /// Returns whether a process is the child of a managed process. Its fork's event says so, which may not have been taken in yet.
@@ -578,12 +604,19 @@ impl Monitor {
         let common = Common { manager, ledger: &self.ledger, guardian, reader: &self.reader };
         match self.engaging.take(|| Managed::engage(common, pid)) {
             Ok(managed) => {
+                self.refused.remove(&pid);
                 self.tree.leave_out(managed.mover_pid());
                 self.manage(pid, managed);
             }
-            Err(why) => {
-                self.refused.insert(pid, stack);
-                self.tell(pid, format!("{} ({pid}) is not managed: {why}", proc::name(pid)))?;
+            Err(Refusal { why, may_pass }) => {
+                let again_at = may_pass.then(|| Instant::now() + TRIED_AGAIN_AFTER);
+                let before = self.refused.insert(pid, Refused { stack, again_at });
+                if before.is_none_or(|before| before.stack != stack) {
+                    let program = proc::name(pid);
+                    let words: [(&str, &dyn Display); 3] =
+                        [("program", &program), ("pid", &pid), ("why", &why)];
+                    self.tell(pid, messages::NOT_MANAGED.with(&words))?;
+                }
             }
         }
         Ok(())

@@ -5,6 +5,9 @@ use std::io;
 
 use rustix::io::Errno;
 
+use crate::message::Message;
+use crate::reasons;
+
 /// The kind of an [`InjectError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -25,7 +28,7 @@ pub enum InjectErrorKind {
     Stuck,
     /// The descriptor of a fork's child is for the memory of another process than this one.
     AnotherProcess,
-    /// Events of a fork's child are unread: read them, and try again.
+    /// Events of a fork's child are unread, or the process begins another program: read them, and try again.
     Changing,
     /// The kernel refused a resource.
     System,
@@ -39,17 +42,18 @@ pub struct InjectError {
 }
 
 impl InjectError {
-    pub(crate) fn new(kind: InjectErrorKind, sentence: impl Into<String>) -> Self {
-        Self { kind, sentence: sentence.into() }
+    pub(crate) fn new(kind: InjectErrorKind, reason: &Message, words: &[(&str, &dyn fmt::Display)]) -> Self {
+        Self { kind, sentence: reason.with(words) }
     }
 
-    pub(crate) fn gone(pid: u32) -> Self {
-        Self::new(InjectErrorKind::Gone, format!("process {pid} has ended"))
+    pub(crate) fn gone() -> Self {
+        Self::new(InjectErrorKind::Gone, &reasons::ENDED, &[])
     }
 
     /// An error of the kernel in a step that the sentence names.
     pub(crate) fn system(step: &str, error: impl Into<io::Error>) -> Self {
-        Self::new(InjectErrorKind::System, format!("{step} failed: {}", error.into()))
+        let words: [(&str, &dyn fmt::Display); 2] = [("step", &step), ("error", &error.into())];
+        Self::new(InjectErrorKind::System, &reasons::KERNEL_REFUSED, &words)
     }
 
     /// Returns the kind, for a program to act on.

@@ -16,6 +16,7 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use octavo_platform::proc_text;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::set_current_timer_slack;
@@ -23,6 +24,7 @@ use rustix::thread::set_current_timer_slack;
 use crate::error::{InjectError, InjectErrorKind};
 use crate::mover::{Injected, Mover};
 use crate::prepare::{self, Inherited, Parts};
+use crate::reasons;
 use crate::resume::{Sequence, registers_to_resume};
 use crate::target::{self, Status};
 use crate::tracee::{ALL_SIGNALS, NoStop, Stop, Tracee, prepare_call};
@@ -42,12 +44,12 @@ pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Res
     let start = Instant::now();
     let status = Status::of(pid)?;
     if status.tracer != 0 {
-        let sentence = format!("process {pid} is traced by process {}; end that first", status.tracer);
-        return Err(InjectError::new(InjectErrorKind::Traced, sentence));
+        let name = proc_text::read(status.tracer, "comm").unwrap_or_default();
+        let tracer = format!("{} ({})", name.trim_end(), status.tracer);
+        return Err(InjectError::new(InjectErrorKind::Traced, &reasons::TRACED, &[("tracer", &tracer)]));
     }
     if target::shares_our_memory(pid) {
-        let sentence = "this process shares the memory of the runner, which cannot page itself";
-        return Err(InjectError::new(InjectErrorKind::Unsupported, sentence));
+        return Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::SHARES_RUNNERS_MEMORY, &[]));
     }
     let at = target::find_syscall(pid).map_err(|error| permission(pid, error))?;
     let is_our_child = status.parent == std::process::id();
@@ -76,7 +78,7 @@ fn bring_up(
     inherited: Option<Inherited>,
 ) -> Result<(OwnedFd, Parts), InjectError> {
     child.wait_for_trap(None).map_err(|reason| no_stop(pid, reason))?;
-    let process = Pid::from_raw(child.tid() as i32).ok_or_else(|| InjectError::gone(pid))?;
+    let process = Pid::from_raw(child.tid() as i32).ok_or_else(InjectError::gone)?;
     let process = pidfd_open(process, PidfdFlags::empty())
         .map_err(|error| InjectError::system("opening the new process", error))?;
     child
@@ -92,12 +94,11 @@ fn birth(pid: u32, at: u64, status: &Status, suspension: i32) -> Result<(Tracee,
     let saved =
         Saved::of(pid, &thread).map_err(|error| InjectError::system("reading the thread's state", error))?;
     if saved.registers.cs != 0x33 {
-        let sentence = format!("process {pid} runs 32-bit code, which has no movers");
-        return Err(InjectError::new(InjectErrorKind::Unsupported, sentence));
+        return Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::RUNS_32_BIT, &[]));
     }
     let born = clone_in(pid, &thread, &saved, at, (status, suspension));
     // The thread goes on as it was, whatever came of the clone.
-    saved.restore(&thread).map_err(|_| InjectError::gone(pid))?;
+    saved.restore(&thread).map_err(|_| InjectError::gone())?;
     let _ = thread.resume(libc::PTRACE_DETACH, 0);
     let stopped = start.elapsed();
     Ok((born?, stopped))
@@ -149,14 +150,14 @@ fn running_sequence(pid: u32, area: u64) -> Option<Sequence> {
 /// Stops one thread, and returns it with the moment at which it was told to stop.
 fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectError> {
     let threads = target::threads(pid);
-    let mut reason = InjectError::gone(pid);
+    let mut reason = InjectError::gone();
     for (index, &tid) in threads.iter().enumerate() {
         let thread = match Tracee::seize(tid, suspension) {
             Ok(thread) => thread,
             Err(Errno::SRCH) => continue,
             // The option may be what is refused.
             Err(_) if suspension != 0 && Tracee::seize(tid, 0).is_ok() => {
-                return Err(filtered(pid));
+                return Err(filtered());
             }
             Err(error) => {
                 reason = refused(pid, error);
@@ -188,12 +189,8 @@ fn suspension(status: &Status) -> Result<i32, InjectError> {
     Ok(if status.filters == 0 || status.filters == ours { 0 } else { libc::PTRACE_O_SUSPEND_SECCOMP })
 }
 
-fn filtered(pid: u32) -> InjectError {
-    let sentence = format!(
-        "process {pid} has a seccomp filter, which cannot be suspended: run outside of containers, with \
-         CAP_SYS_ADMIN, on a kernel with CONFIG_CHECKPOINT_RESTORE"
-    );
-    InjectError::new(InjectErrorKind::Seccomp, sentence)
+fn filtered() -> InjectError {
+    InjectError::new(InjectErrorKind::Seccomp, &reasons::FILTERED, &[])
 }
 
 /// Makes the stopped thread call `clone`. The thread is stopped inside the kernel afterwards, before it would go on
@@ -207,8 +204,7 @@ fn clone_in(
 ) -> Result<Tracee, InjectError> {
     let system = |error: Errno| InjectError::system("making a process in the program", error);
     if !target::is_syscall(pid, at) {
-        let sentence = format!("process {pid} changed its code meanwhile; try again");
-        return Err(InjectError::new(InjectErrorKind::Stuck, sentence));
+        return Err(InjectError::new(InjectErrorKind::Changing, &reasons::CODE_CHANGED, &[]));
     }
     if saved.dispatch.is_some() {
         thread.set_dispatch(&crate::tracee::Dispatch::default()).map_err(system)?;
@@ -253,19 +249,15 @@ fn clone_in(
             None => return Err(system(Errno::from_raw_os_error(-answer as i32))),
         }
     }
-    Err(InjectError::new(
-        InjectErrorKind::Stuck,
-        format!("process {pid} did not come to make a child; try again"),
-    ))
+    Err(InjectError::new(InjectErrorKind::Stuck, &reasons::NO_CHILD, &[]))
 }
 
 fn refused(pid: u32, error: Errno) -> InjectError {
     match error {
-        Errno::PERM | Errno::ACCESS => InjectError::new(
-            InjectErrorKind::NotPermitted,
-            format!("this process may not trace process {pid}: run as root, or as the program's user"),
-        ),
-        Errno::SRCH => InjectError::gone(pid),
+        Errno::PERM | Errno::ACCESS => {
+            InjectError::new(InjectErrorKind::NotPermitted, &reasons::MAY_NOT_TRACE, &[("pid", &pid)])
+        }
+        Errno::SRCH => InjectError::gone(),
         error => InjectError::system("tracing the program", error),
     }
 }
@@ -278,11 +270,8 @@ fn permission(pid: u32, error: InjectError) -> InjectError {
 
 pub fn no_stop(pid: u32, reason: NoStop) -> InjectError {
     match reason {
-        NoStop::Gone | NoStop::Refused(Errno::SRCH) => InjectError::gone(pid),
+        NoStop::Gone | NoStop::Refused(Errno::SRCH) => InjectError::gone(),
         NoStop::Refused(error) => refused(pid, error),
-        NoStop::Late => InjectError::new(
-            InjectErrorKind::Stuck,
-            format!("no thread of process {pid} could be stopped (all wait for a disk?); try again later"),
-        ),
+        NoStop::Late => InjectError::new(InjectErrorKind::Stuck, &reasons::NO_STOP, &[]),
     }
 }

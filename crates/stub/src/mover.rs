@@ -17,6 +17,7 @@ use crate::layout::{Layout, MOST_STAGING_BYTES, PAGE};
 use crate::mailbox::{Call, Mailbox, SCRATCH_AT, SCRATCH_BYTES, has_ended};
 use crate::moves::Run;
 use crate::prepare::{Inherited, Parts};
+use crate::reasons;
 
 /// A new mover, and what it cost.
 #[derive(Debug)]
@@ -76,8 +77,7 @@ impl Mover {
         inherited: Option<Inherited>,
     ) -> Result<Injected, InjectError> {
         if staging_bytes == 0 || !staging_bytes.is_multiple_of(PAGE) || staging_bytes > MOST_STAGING_BYTES {
-            let sentence = "a staging range has whole pages, at least one and at most 1 GiB";
-            return Err(InjectError::new(InjectErrorKind::Unsupported, sentence));
+            return Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::STAGING_SIZE, &[]));
         }
         let is_first = is_real_time();
         let work = std::thread::Builder::new()
@@ -101,9 +101,7 @@ impl Mover {
     /// Tries the calls that a mover is for, now that the program's own filters hold for it.
     pub(crate) fn probe(&self) -> Result<(), InjectError> {
         let refused = |what: &dyn std::fmt::Display| {
-            let sentence =
-                format!("a seccomp filter of the program forbids a call that a mover needs: {what}");
-            InjectError::new(InjectErrorKind::Seccomp, sentence)
+            InjectError::new(InjectErrorKind::Seccomp, &reasons::FORBIDDEN, &[("why", what)])
         };
         let mut mailbox = self.lock();
         let Layout { staging_1, staging_2, .. } = self.layout;

@@ -21,6 +21,8 @@ use crate::error::{InjectError, InjectErrorKind, MoverError};
 use crate::inject::no_stop;
 use crate::layout::{CODE_BYTES, Layout, MAILBOX_BYTES, PAGE};
 use crate::mailbox::{CALLS, Call, Mailbox, SCRATCH_AT};
+use crate::reasons;
+use crate::rights::no_userfaultfd;
 use crate::tracee::{ALL_SIGNALS, Tracee};
 
 /// How often the kernel is asked whose memory a descriptor is for, and how long it is left alone in between. It does not say while
@@ -52,6 +54,20 @@ pub struct Parts {
     pub quiet: Userfaultfd,
 }
 
+/// What both descriptors are for: to protect pages, and to move them.
+pub(crate) fn moves() -> Features {
+    Features::WRITE_PROTECT | Features::MOVE
+}
+
+/// What descriptor A tells besides of faults.
+pub(crate) fn events() -> Features {
+    Features::EVENT_FORK
+        | Features::EVENT_REMAP
+        | Features::EVENT_REMOVE
+        | Features::EVENT_UNMAP
+        | Features::THREAD_ID
+}
+
 /// Prepares the stopped new process, and lets it go.
 pub fn prepare(
     pid: u32,
@@ -66,15 +82,9 @@ pub fn prepare(
     let mut serving = Serving { setup, layout, mailbox };
     serving.settle()?;
     let mut numbers = serving.make_descriptors()?;
-    let moves = Features::WRITE_PROTECT | Features::MOVE;
-    let events = Features::EVENT_FORK
-        | Features::EVENT_REMAP
-        | Features::EVENT_REMOVE
-        | Features::EVENT_UNMAP
-        | Features::THREAD_ID;
-    let quiet = serving.agree(numbers[1], moves)?;
+    let quiet = serving.agree(numbers[1], moves())?;
     let faults = match inherited {
-        None => serving.agree(numbers[0], moves | events)?,
+        None => serving.agree(numbers[0], moves() | events())?,
         Some(Inherited { faults, watched }) => {
             numbers[0] = u64::from(serving.hand_over(&[faults.as_fd()])?[0]);
             serving.check_identity(numbers, &watched)?;
@@ -237,13 +247,12 @@ impl Serving<'_> {
     /// Makes two userfaultfds in the mover, and returns their numbers there.
     fn make_descriptors(&mut self) -> Result<[u64; 2], InjectError> {
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-        let pid = self.setup.pid;
         let unavailable = |what: &dyn std::fmt::Display| {
-            let sentence = format!(
-                "no userfaultfd for process {}: {what}; run as root, on a kernel with CONFIG_USERFAULTFD",
-                pid
-            );
-            InjectError::new(InjectErrorKind::UserfaultfdUnavailable, sentence)
+            InjectError::new(
+                InjectErrorKind::UserfaultfdUnavailable,
+                &reasons::NO_USERFAULTFD,
+                &[("why", what)],
+            )
         };
         let watched = self.watched()?;
         let device = open_device().ok();
@@ -271,8 +280,8 @@ impl Serving<'_> {
     /// The processes with which the mover ends: the runner and the program.
     fn watched(&self) -> Result<[OwnedFd; 2], InjectError> {
         let open = |pid: u32| {
-            let pid = Pid::from_raw(pid as i32).ok_or_else(|| InjectError::gone(pid))?;
-            pidfd_open(pid, PidfdFlags::empty()).map_err(|_| InjectError::gone(self.setup.pid))
+            let pid = Pid::from_raw(pid as i32).ok_or_else(InjectError::gone)?;
+            pidfd_open(pid, PidfdFlags::empty()).map_err(|_| InjectError::gone())
         };
         Ok([open(std::process::id())?, open(self.setup.pid)?])
     }
@@ -331,11 +340,8 @@ impl Serving<'_> {
             calls.push(Call::new(libc::SYS_ioctl, [number, wire::MOVE, request]));
         }
         let step = "asking whose memory a descriptor is for";
-        let unknown = |kind, why| {
-            let pid = self.setup.pid;
-            let sentence = format!("the kernel does not say whether process {pid} is a fork's child: {why}");
-            Err(InjectError::new(kind, sentence))
-        };
+        let unknown =
+            |kind, why: &str| Err(InjectError::new(kind, &reasons::UNKNOWN_CHILD, &[("why", &why)]));
         for _ in 0..TRIES {
             let done = self.mailbox.call(self.setup.process.as_fd(), &mut calls);
             done.map_err(|error| serve(step, error))?;
@@ -346,8 +352,8 @@ impl Serving<'_> {
             let is_told = calls[0].result() == Err(Errno::NOENT);
             match errors().find(|error| *error != Errno::INVAL) {
                 None if is_told || !watched.is_empty() => {
-                    let sentence = format!("the descriptor is for another process than {}", self.setup.pid);
-                    return Err(InjectError::new(InjectErrorKind::AnotherProcess, sentence));
+                    let kind = InjectErrorKind::AnotherProcess;
+                    return Err(InjectError::new(kind, &reasons::ANOTHER_PROCESS, &[]));
                 }
                 None => {
                     let why = "none of its parent's memory is left in it; Linux 6.9 says it even so";
@@ -363,7 +369,7 @@ impl Serving<'_> {
     /// Takes a copy of one of the mover's descriptors, and agrees on its features.
     fn agree(&self, number: u64, features: Features) -> Result<Userfaultfd, InjectError> {
         Userfaultfd::from_descriptor(self.setup.take(number)?, features)
-            .map_err(|error| InjectError::new(InjectErrorKind::UserfaultfdUnavailable, error.to_string()))
+            .map_err(|error| no_userfaultfd(&error))
     }
 
     /// Registers the staging ranges.

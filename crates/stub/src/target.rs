@@ -7,6 +7,7 @@ use octavo_platform::proc_text;
 use octavo_platform::process_memory::{read_process, share_memory};
 
 use crate::error::{InjectError, InjectErrorKind};
+use crate::reasons;
 use crate::resume::is_never_restarted;
 
 /// The two bytes of the instruction `syscall`.
@@ -25,12 +26,12 @@ pub struct Status {
 
 impl Status {
     pub fn of(pid: u32) -> Result<Self, InjectError> {
-        let text = proc_text::read(pid, "status").map_err(|_| InjectError::gone(pid))?;
+        let text = proc_text::read(pid, "status").map_err(|_| InjectError::gone())?;
         let number = |field: &str| {
             text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok()).unwrap_or(0u32)
         };
         if text.lines().any(|line| line.starts_with("State:") && line.contains(['Z', 'X'])) && is_over(pid) {
-            return Err(InjectError::gone(pid));
+            return Err(InjectError::gone());
         }
         let filters = if number("Seccomp:") == 0 { 0 } else { number("Seccomp_filters:").max(1) };
         Ok(Self { parent: number("PPid:"), tracer: number("TracerPid:"), filters })
@@ -98,7 +99,7 @@ pub fn is_syscall(pid: u32, address: u64) -> bool {
 
 /// Finds a `syscall` instruction: in the kernel's own code page of the program, else in any code that it has.
 pub fn find_syscall(pid: u32) -> Result<u64, InjectError> {
-    let maps = proc_text::read(pid, "maps").map_err(|_| InjectError::gone(pid))?;
+    let maps = proc_text::read(pid, "maps").map_err(|_| InjectError::gone())?;
     let mut ranges: Vec<(bool, u64, u64)> = maps
         .lines()
         .filter(|line| line.split(' ').nth(1).is_some_and(|permissions| permissions.starts_with("r-x")))
@@ -118,8 +119,7 @@ pub fn find_syscall(pid: u32) -> Result<u64, InjectError> {
             return Ok(start + at as u64);
         }
     }
-    let sentence = format!("process {pid} has no code in which a system call could be made");
-    Err(InjectError::new(InjectErrorKind::Unsupported, sentence))
+    Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::NO_SYSTEM_CALL, &[]))
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use octavo::io::SwapFile;
 
 use crate::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget, Size};
+use crate::run::messages;
 
 /// The least limit in which a program can be served.
 pub const LEAST_BYTES: u64 = 32 << 20;
@@ -45,6 +47,10 @@ pub struct RunArgs {
     /// Without it, the program goes on above its limit, and standard error says so
     #[arg(long, env = "OCTAVO_STRICT")]
     pub strict: bool,
+    /// Run nothing: look at all that a run with these options needs, say what is there and what is missing, and end with exit code 0
+    /// or 1
+    #[arg(long, env = "OCTAVO_CHECK")]
+    pub check: bool,
     /// Print a short summary to standard error at the end
     #[arg(long, env = "OCTAVO_STATS")]
     pub stats: bool,
@@ -77,7 +83,7 @@ impl FromStr for Memory {
         let bytes = text.parse::<Size>()?.bytes;
         // Nothing runs in so few bytes.
         if (1..LEAST_BYTES).contains(&bytes) && text.bytes().all(|digit| digit.is_ascii_digit()) {
-            return Err(format!("that is {bytes} bytes; did you mean {text}M?"));
+            return Err(messages::NO_UNIT.with(&[("bytes", &bytes)]));
         }
         Ok(Self::Bytes(bytes))
     }
@@ -88,6 +94,16 @@ impl FromStr for Memory {
 pub struct SwapPlace {
     pub path: PathBuf,
     pub limit_bytes: Option<u64>,
+}
+
+impl SwapPlace {
+    /// The folder for files without a name, where no place is named: `$TMPDIR`, or /var/tmp.
+    pub fn without_name() -> Option<Self> {
+        match SwapFile::default() {
+            SwapFile::Temporary(path) => Some(Self { path, limit_bytes: None }),
+            SwapFile::Named(_) | SwapFile::None => None,
+        }
+    }
 }
 
 impl FromStr for SwapPlace {

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 /// The first argument of a process that is to be this program.
 pub const SUBCOMMAND: &str = "__demo";
+/// The first argument of a process that only waits until its standard input ends.
+pub const WAITING: &str = "__waiting";
 /// The limit within which it runs, where none is given.
 pub const LIMIT_BYTES: u64 = 256 << 20;
 /// What it needs.
@@ -42,6 +44,12 @@ pub fn demo_main() -> Result<(), crate::failure::Failure> {
     let again = numbers.iter().fold(0_u64, |sum, number| sum.wrapping_add(*number));
     check(again == sum, "the numbers are not those that were stored")?;
     println!("Every number is right.");
+    Ok(())
+}
+
+/// Waits until standard input ends.
+pub fn waiting_main() -> Result<(), crate::failure::Failure> {
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     Ok(())
 }
 

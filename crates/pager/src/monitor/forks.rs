@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Failed, Monitor, is_watched};
 use crate::managed::Managed;
-use crate::priority;
+use crate::{messages, priority};
 
 impl Monitor {
     /// Finds out which processes are the children of forks.
@@ -43,10 +43,7 @@ impl Monitor {
         for fork in &mut self.forks {
             if fork.looked_in_vain() {
                 let parent = fork.parent;
-                say!(
-                    "octavo: a child that process {parent} or a child of it has forked is served, but its pages cannot go out: \
-                     none of the processes is this child"
-                );
+                say!("octavo: {}", messages::FORK_UNKNOWN.with(&[("parent", &parent)]));
             }
         }
     }

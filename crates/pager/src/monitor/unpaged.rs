@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use octavo_stub::Message;
+
 use super::{Failed, LEAST_PROCESS, Monitor};
 use crate::kinds::Kind;
+use crate::messages;
 use crate::proc::{self, Told};
 
 /// A tree that has had an eighth more than its limit for so long is told of, or more than its limit that may not stay so.
@@ -97,14 +100,9 @@ impl Monitor {
         if !ends && (is_said || !is_long && (!is_impossible || self.is_strict)) {
             return Ok(());
         }
-        let mib = |bytes: u64| bytes >> 20;
-        let what = if is_impossible {
-            "cannot be kept".into()
-        } else {
-            format!("is exceeded, with {} MiB", mib(total))
-        };
-        let sentence =
-            format!("the limit of {} MiB {what}: {}; {}", mib(limit), in_words(&unpaged), remedy(&unpaged));
+        let message = if is_impossible { impossible(&unpaged) } else { &messages::LIMIT_EXCEEDED };
+        let (limit, total, what) = (limit >> 20, total >> 20, in_words(&unpaged));
+        let sentence = message.with(&[("limit", &limit), ("total", &total), ("what", &what)]);
         if ends {
             return Err(Failed(sentence));
         }
@@ -156,7 +154,7 @@ impl Monitor {
                 }
                 // Locked memory that is shared was counted.
                 add(Kind::Locked, rest.min(locked.saturating_sub(fixed.shared)));
-            } else if self.refused.get(pid) == Some(&process.stack) {
+            } else if self.refused.get(pid).is_some_and(|refused| refused.stack == process.stack) {
                 add(Kind::Unmanaged, anonymous);
             } else if anonymous < LEAST_PROCESS {
                 add(Kind::SmallProcesses, anonymous);
@@ -190,11 +188,12 @@ fn in_words(unpaged: &[Unpaged]) -> String {
     }
 }
 
-fn remedy(unpaged: &[Unpaged]) -> &'static str {
+/// Returns what is said where the limit is impossible, by what takes most of it.
+fn impossible(unpaged: &[Unpaged]) -> &'static Message {
     match unpaged.first().map(|one| one.kind) {
-        Some(Kind::Locked) => "have the program lock less, or give --memory more",
-        Some(Kind::Shared) => "have the program share less, or give --memory more",
-        _ => "give --memory more",
+        Some(Kind::Locked) => &messages::LIMIT_IMPOSSIBLE_LOCKED,
+        Some(Kind::Shared) => &messages::LIMIT_IMPOSSIBLE_SHARED,
+        _ => &messages::LIMIT_IMPOSSIBLE,
     }
 }
 
@@ -227,7 +226,7 @@ mod tests {
                 && said.ends_with(&format!("3 MiB of stacks in process {pid} ({name})")),
             "{said}"
         );
-        assert!(remedy(&all).contains("lock less"));
+        assert!(impossible(&all).remedy.contains("lock less"));
         let small = Unpaged { has_others: true, ..one(Kind::SmallProcesses, 9) };
         assert_eq!(
             small.to_string(),

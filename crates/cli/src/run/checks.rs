@@ -1,0 +1,238 @@
+//! What a run needs: looked at before the program starts, and not when memory gets short.
+
+use std::fmt::{self, Display};
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use octavo::io::SwapArea;
+use octavo::{ErrorKind, PAGE_BYTES};
+use octavo_pager::Raised;
+use octavo_pager::messages::size;
+use octavo_platform::accessed::AccessedBits;
+use octavo_platform::{Reservation, usage};
+use rustix::process::{Resource, getrlimit};
+
+use crate::choices::JsonTarget;
+use crate::failure::Failure;
+use crate::run::args::{LEAST_BYTES, Memory, RunArgs, SwapPlace};
+use crate::run::demo;
+use crate::run::messages::{self, said_of};
+use crate::run::outer::{Outer, outer};
+use crate::run::settings::{area, builder};
+use crate::run::summary_file::aside;
+
+/// With fewer, a run of one process fails midway.
+const LEAST_DESCRIPTORS: u64 = 64;
+/// A place for swap that holds less, and was not limited to that, is full at once.
+const LEAST_ROOM: u64 = 16 << 20;
+/// Addresses that the runner takes besides those of the manager: stacks and heaps of threads, and its program.
+const REST_BYTES: usize = 128 << 20;
+/// What `auto` leaves of a limit to the kernel: page tables, sockets, and what comes before it is noticed.
+const MARGIN_BYTES: u64 = 32 << 20;
+
+/// What was found out about one thing that a run needs.
+#[derive(Debug)]
+pub enum Finding {
+    /// All is well, in words.
+    Well(String),
+    /// The program can run, but Octavo cannot do what it is asked for.
+    Lacks(String),
+    /// Nothing can run.
+    Fails(String),
+}
+
+use Finding::{Fails, Lacks, Well};
+
+/// One thing that a run needs.
+#[derive(Debug)]
+pub struct Check {
+    pub what: &'static str,
+    pub finding: Finding,
+}
+
+impl Check {
+    fn new(what: &'static str, found: Result<String, String>) -> Self {
+        Self { what, finding: found.map_or_else(Fails, Well) }
+    }
+}
+
+impl Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.finding {
+            Well(words) => write!(f, "  {:<15}{words}", self.what),
+            Lacks(why) | Fails(why) => write!(f, "! {:<15}{why}", self.what),
+        }
+    }
+}
+
+/// Looks at all that a run with these choices needs. It costs a millisecond or two.
+pub fn look(args: &RunArgs) -> Vec<Check> {
+    let raised = Raised::now();
+    let limit = limit(args);
+    let swap = swap(args);
+    // Addresses are for all pages that there may be, so both must be known.
+    let bytes = limit.as_ref().ok().copied().filter(|_| swap.is_ok());
+    let checks = [
+        Some(Check::new("limit", limit.map(|bytes| format!("{} for the program and Octavo", size(bytes))))),
+        Some(Check::new("swap", swap)),
+        bytes.map(|bytes| Check::new("addresses", addresses(args, bytes))),
+        Some(Check::new("open files", descriptors())),
+        Some(Check { what: "rights", finding: rights() }),
+        outer().map(|outer| Check { what: "run around it", finding: Lacks(inside(&outer)) }),
+        args.json.as_ref().map(|target| Check::new("summary", summary(target))),
+    ];
+    drop(raised);
+    checks.into_iter().flatten().collect()
+}
+
+/// Looks at all of it, and takes a process over. Says what it found on standard output. Returns the exit code.
+pub fn check(args: &RunArgs) -> Result<u8, Failure> {
+    let mut checks = look(args);
+    checks.push(Check { what: "a process", finding: try_one().map_or_else(Lacks, Well) });
+    checks.push(Check { what: "pages in use", finding: Well(pages_in_use()) });
+    checks.iter().for_each(|check| println!("{check}"));
+    let is_well = checks.iter().all(|check| matches!(check.finding, Well(_)));
+    println!("{}", if is_well { "A run can do all of it." } else { "A run cannot do all of it." });
+    Ok(u8::from(!is_well))
+}
+
+/// The limit of a run.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn limit(args: &RunArgs) -> Result<u64, String> {
+    let most_bytes = usage::usable_memory_bytes();
+    let bytes = match args.memory {
+        Memory::Auto if args.program.is_empty() => demo::LIMIT_BYTES,
+        Memory::Auto => most_bytes.saturating_sub(most_bytes / 32 + MARGIN_BYTES),
+        Memory::Bytes(bytes) => bytes,
+    };
+    if bytes > most_bytes {
+        let words: [(&str, &dyn Display); 2] = [("wanted", &size(bytes)), ("most", &size(most_bytes))];
+        return Err(messages::LIMIT_ABOVE_MACHINE.with(&words));
+    }
+    if bytes < LEAST_BYTES {
+        return Err(messages::LIMIT_TOO_SMALL.with(&[("bytes", &bytes)]));
+    }
+    Ok(bytes)
+}
+
+/// Looks at the places where pages go.
+fn swap(args: &RunArgs) -> Result<String, String> {
+    if let Some(without_name) = SwapPlace::without_name().filter(|_| args.swap.is_empty()) {
+        return swap_at(&without_name, &SwapArea::temporary(&without_name.path));
+    }
+    let places = args.swap.iter().map(|place| swap_at(place, &area(place, args.force)));
+    places.collect::<Result<Vec<_>, String>>().map(|places| places.join("; "))
+}
+
+fn swap_at(place: &SwapPlace, area: &SwapArea) -> Result<String, String> {
+    area.check().map_err(|error| refused(&error))?;
+    let path = &place.path;
+    let kind = fs::metadata(path).map(|metadata| metadata.file_type()).ok();
+    if kind.is_some_and(|kind| kind.is_block_device()) {
+        return Ok(format!("the disk {}", path.display()));
+    }
+    let is_folder = kind.is_some_and(|kind| kind.is_dir());
+    let room = room_at(if is_folder { path } else { path.parent().unwrap_or(path) }).unwrap_or(u64::MAX);
+    let limit_bytes = place.limit_bytes.unwrap_or(u64::MAX);
+    if room < LEAST_ROOM.min(limit_bytes) {
+        let words: [(&str, &dyn Display); 2] = [("place", &path.display()), ("room", &size(room))];
+        return Err(messages::LITTLE_ROOM.with(&words));
+    }
+    let what = if is_folder { "a file without a name in " } else { "" };
+    Ok(format!("{what}{}, up to {}", path.display(), size(room.min(limit_bytes))))
+}
+
+/// Returns how much a file in this folder may hold: what the file system has, and what a file may have here.
+fn room_at(folder: &Path) -> Option<u64> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let system =
+        rustix::fs::statvfs(folder).ok().map(|system| system.f_bavail.saturating_mul(system.f_frsize));
+    system.into_iter().chain(getrlimit(Resource::Fsize).current).min()
+}
+
+/// Looks for addresses.
+fn addresses(args: &RunArgs, limit_bytes: u64) -> Result<String, String> {
+    // The rest of the runner needs some when it is at work.
+    let _rest = Reservation::new(REST_BYTES, PAGE_BYTES);
+    builder(args).budget_bytes(limit_bytes).check().map_err(|error| refused(&error))?;
+    Ok(match getrlimit(Resource::As).current {
+        Some(most) => format!("enough, of {}", size(most)),
+        None => "as many as are wanted".into(),
+    })
+}
+
+/// Says an error of the engine to somebody who gave the program these options.
+fn refused(error: &octavo::Error) -> String {
+    let told = error.to_string();
+    let why: &dyn Display = &told.split(';').next().unwrap_or_default();
+    match (error.kind(), getrlimit(Resource::As).current) {
+        (ErrorKind::SwapUnavailable, _) => messages::NO_PLACE.with(&[("why", why)]),
+        (ErrorKind::SwapNotEmpty, _) => messages::PLACE_TAKEN.with(&[("why", why)]),
+        (ErrorKind::System, Some(most)) => {
+            messages::NO_ADDRESSES.with(&[("why", why), ("limit", &size(most))])
+        }
+        _ => told,
+    }
+}
+
+/// The runner keeps a few descriptors for each process of the tree.
+fn descriptors() -> Result<String, String> {
+    match getrlimit(Resource::Nofile).current {
+        Some(most) if most < LEAST_DESCRIPTORS => {
+            Err(messages::FEW_FILES.with(&[("most", &most), ("least", &LEAST_DESCRIPTORS)]))
+        }
+        Some(most) => Ok(format!("up to {most}")),
+        None => Ok("as many as are wanted".into()),
+    }
+}
+
+fn rights() -> Finding {
+    match octavo_pager::look_for_rights() {
+        Ok(()) => Well("a userfaultfd, and tracing".into()),
+        Err(why) => Lacks(messages::NO_RIGHTS.with(&[("why", &why)])),
+    }
+}
+
+fn inside(outer: &Outer) -> String {
+    messages::INSIDE.with(&[("pid", &outer.pid), ("limit", &size(outer.limit_bytes))])
+}
+
+fn summary(target: &JsonTarget) -> Result<String, String> {
+    match target {
+        JsonTarget::Stdout => Ok("to standard output".into()),
+        JsonTarget::File(path) => match aside(path) {
+            Ok(_) => Ok(format!("to {}", path.display())),
+            Err(error) => Err(said_of(&messages::NO_SUMMARY, path, &error)),
+        },
+    }
+}
+
+/// Takes a small process over.
+fn try_one() -> Result<String, String> {
+    let start = || {
+        Command::new("/proc/self/exe")
+            .arg(demo::WAITING)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+    };
+    let mut process =
+        start().map_err(|error| messages::NO_PROCESS.with(&[("program", &"itself"), ("limit", &error)]))?;
+    let tried = octavo_pager::try_on(process.id());
+    // It ends as nobody can write to its standard input any more.
+    drop(process.stdin.take());
+    let _ = process.wait();
+    tried.map(|()| "was taken over, and let go".into())
+}
+
+fn pages_in_use() -> String {
+    match AccessedBits::prepare() {
+        Ok(_) => "are told by the processor".into(),
+        Err(why) => format!("show in faults only: {why}"),
+    }
+}

@@ -1,0 +1,171 @@
+//! What `octavo run` says before the program starts. `docs/messages.md` lists it with what the pager says later.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use octavo_pager::Message;
+
+/// Says something of a path.
+pub fn said_of(message: &Message, path: &Path, why: &dyn Display) -> String {
+    message.with(&[("path", &path.display()), ("why", why)])
+}
+
+pub const LIMIT_ABOVE_MACHINE: Message = Message {
+    happened: "a limit of {wanted} is more than the {most} that there are",
+    remedy: "give --memory less, or `auto`",
+    cause: "The container or the machine has less memory than that",
+};
+pub const LIMIT_TOO_SMALL: Message = Message {
+    happened: "a limit of {bytes} bytes is too small to serve a program in",
+    remedy: "give --memory at least 32M",
+    cause: "Octavo itself needs some of it",
+};
+pub const NO_UNIT: Message = Message {
+    happened: "that is {bytes} bytes",
+    remedy: "did you mean {bytes}M?",
+    cause: "Sizes are bytes where no unit follows: `64M`, `1.5G`, `64MiB`",
+};
+pub const NO_PLACE: Message = Message {
+    happened: "{why}",
+    remedy: "give --swap a folder, a file or a disk that may be written to, or set TMPDIR to such a folder",
+    cause: "The place for swap is not there, may not be written to, or is memory itself (tmpfs)",
+};
+pub const PLACE_TAKEN: Message = Message {
+    happened: "{why}",
+    remedy: "give --swap another path, or overwrite this one with --force",
+    cause: "The file or disk holds something that Octavo has not written. It was left as it is",
+};
+pub const LITTLE_ROOM: Message = Message {
+    happened: "{place} has room for {room} only",
+    remedy: "free some there, give --swap another place, or allow larger files (`ulimit -f`)",
+    cause: "The file system is full, or a file may be no larger (RLIMIT_FSIZE). The program would be stopped when that is used up",
+};
+pub const NO_ADDRESSES: Message = Message {
+    happened: "{why}, and a process may have {limit} here (RLIMIT_AS)",
+    remedy: "allow more, as by `ulimit -v unlimited`, or give --memory or --swap less",
+    cause: "Octavo reserves addresses for all pages that there may ever be. That takes no memory",
+};
+pub const FEW_FILES: Message = Message {
+    happened: "a process may have {most} open files here (RLIMIT_NOFILE), and a run needs {least}",
+    remedy: "allow more, as by `ulimit -n 1024`",
+    cause: "Octavo keeps some descriptors for each process of the program",
+};
+pub const NO_RIGHTS: Message = Message {
+    happened: "memory cannot be managed here, so that no limit can be kept: {why}",
+    remedy: "",
+    cause: "One of the reasons below. The program runs as it would without Octavo. With --strict, and for the built-in program, it is not started",
+};
+pub const INSIDE: Message = Message {
+    happened: "this runs inside of process {pid}, an `octavo run` with a limit of {limit}, which holds for all of it. Neither --memory nor \
+               the figures of this run apply",
+    remedy: "",
+    cause: "A script under `octavo run` calls `octavo run`. Two runs cannot manage one process. With --strict, the inner run does not start",
+};
+pub const NO_SUMMARY: Message = Message {
+    happened: "cannot write the summary to {path}: {why}",
+    remedy: "give --json a file in a folder that may be written to",
+    cause: "The summary is written at the end. Whether it can be is tried at the start",
+};
+pub const SOCKET_TAKEN: Message = Message {
+    happened: "somebody listens at {path}, or it is no socket",
+    remedy: "give --socket another path",
+    cause: "Another run has the socket, or the path is a file of another kind",
+};
+pub const NO_WATCH: Message = Message {
+    happened: "cannot watch {program}: {why}",
+    remedy: "",
+    cause: "The kernel refused the socket, a signal handler or a descriptor to the runner",
+};
+pub const NO_PROGRAM: Message = Message {
+    happened: "cannot run {program}: there is no such program, or what it is to be run by is not there",
+    remedy: "",
+    cause: "As in a shell, with exit code 127. A script's first line may name an interpreter that is missing",
+};
+pub const NO_OPTION: Message = Message {
+    happened: "there is no option {program}, and no program of that name",
+    remedy: "`octavo run --help` lists the options, which come before the program",
+    cause: "What follows the options is the program",
+};
+pub const NOT_RUN: Message = Message {
+    happened: "cannot run {program}: {why}",
+    remedy: "",
+    cause: "As in a shell, with exit code 126: it is no program, or may not be executed",
+};
+pub const NO_PROCESS: Message = Message {
+    happened: "cannot run {program}: this user may have no more processes{limit}",
+    remedy: "end some, or allow more (`ulimit -u`, or pids.max of the control group)",
+    cause: "The kernel refused a process for want of room under a limit",
+};
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::{env, fs};
+
+    use octavo_pager::REASONS;
+    use octavo_pager::messages::{ENDS, LACKS, NOTICES};
+
+    use super::*;
+
+    /// All of this file.
+    const AT_START: [&Message; 17] = [
+        &LIMIT_ABOVE_MACHINE,
+        &LIMIT_TOO_SMALL,
+        &NO_UNIT,
+        &NO_PLACE,
+        &PLACE_TAKEN,
+        &LITTLE_ROOM,
+        &NO_ADDRESSES,
+        &FEW_FILES,
+        &NO_RIGHTS,
+        &INSIDE,
+        &NO_SUMMARY,
+        &SOCKET_TAKEN,
+        &NO_WATCH,
+        &NO_PROGRAM,
+        &NO_OPTION,
+        &NOT_RUN,
+        &NO_PROCESS,
+    ];
+
+    const HEAD: &str = "\
+# What `octavo run` says
+
+This page is for people who run programs. It lists every sentence in which `octavo run` says that something is wrong, what brings that about,
+and what to do. All of them are written to standard error, behind `octavo: `. A word in *italics* stands for what is known only then.
+`octavo run --check` with the same options looks for everything of the first table, and runs nothing.
+
+The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo test -p octavo-cli messages`.
+";
+
+    fn table(page: &mut String, title: &str, words: &str, messages: &[&Message]) {
+        let head =
+            "| what it says | what brings that about | what to do, as it says itself |\n|---|---|---|\n";
+        let _ = write!(page, "\n## {title}\n\n{words}\n\n{head}");
+        messages.iter().for_each(|message| {
+            let _ = writeln!(page, "{}", message.row());
+        });
+    }
+
+    #[test]
+    fn the_guide_lists_every_message() {
+        let mut page = HEAD.to_string();
+        let start = "Exit code 1, or a shell's where the program could not be run. The program has not been started, but where a sentence \
+                     says that it runs.";
+        table(&mut page, "Before the program starts", start, &AT_START);
+        let notices = "The program goes on, and its exit code is the run's.";
+        table(&mut page, "While the program runs", notices, &NOTICES);
+        let reasons = "Each goes on from *program* (*pid*) is not managed.";
+        table(&mut page, "Why a process is not managed", reasons, &REASONS);
+        let ends = "Each goes on from \"the program was stopped: \". All of its processes have been killed, since they could not have gone on \
+                    with the right bytes. Exit code 1.";
+        table(&mut page, "Why a run is ended", ends, &ENDS);
+        let lacks = "Each goes on from a sentence of the last table. What could not be paged stands behind it, where that is much.";
+        table(&mut page, "Why memory could not be had", lacks, &LACKS);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/messages.md");
+        if env::var_os("OCTAVO_GOLDEN").is_some_and(|order| order == "write") {
+            fs::write(path, &page).unwrap();
+        }
+        assert_eq!(fs::read_to_string(path).unwrap(), page, "write it anew: OCTAVO_GOLDEN=write");
+    }
+}

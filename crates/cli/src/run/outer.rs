@@ -1,0 +1,63 @@
+//! A run around this one: a script under `octavo run` that calls `octavo run`.
+//!
+//! Two runs cannot manage one process, since the kernel lets nobody watch memory twice. A run tells its program about itself in the
+//! environment, and who finds itself inside leaves the program to the outer one.
+
+use std::env;
+use std::process::Command;
+
+use octavo_platform::proc_text;
+use rustix::process::{getpid, getppid};
+
+/// Names the run: its process number, when that began, and its limit.
+const VARIABLE: &str = "OCTAVO_OUTER_RUN";
+
+/// A run that this process belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outer {
+    pub pid: u32,
+    pub limit_bytes: u64,
+}
+
+/// Tells a program that it runs within this process, with this limit.
+pub fn announce(command: &mut Command, limit_bytes: u64) {
+    let pid = getpid().as_raw_nonzero().get() as u32;
+    if let Some((_, began)) = parent_and_start(pid) {
+        command.env(VARIABLE, format!("{pid} {began} {limit_bytes}"));
+    }
+}
+
+/// Returns the run that this process belongs to. The environment may be that of a run which has ended, or of another machine.
+pub fn outer() -> Option<Outer> {
+    let told = env::var(VARIABLE).ok()?;
+    let mut numbers = told.split(' ').map(str::parse::<u64>);
+    let mut next = || numbers.next()?.ok();
+    let (runner, began, limit_bytes) = (next()? as u32, next()?, next()?);
+    let mut pid = getppid()?.as_raw_nonzero().get() as u32;
+    while pid != runner {
+        (pid, _) = parent_and_start(pid)?;
+    }
+    let (_, began_at) = parent_and_start(runner)?;
+    (began_at == began).then_some(Outer { pid: runner, limit_bytes })
+}
+
+/// Returns the parent of a process, and when it began.
+fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
+    let stat = proc_text::read(pid, "stat").ok()?;
+    // The name is in brackets, and may hold anything.
+    let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    Some((fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_a_parent_and_a_start() {
+        let pid = std::process::id();
+        let (parent, began) = parent_and_start(pid).unwrap();
+        assert_eq!(Some(parent), getppid().map(|pid| pid.as_raw_nonzero().get() as u32));
+        assert!(began > 0 && parent_and_start(u32::MAX).is_none());
+    }
+}

@@ -1,0 +1,207 @@
+//! What `octavo run` finds out before it starts a program, and what it says then. `--check` says it and runs nothing.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::runs::{OCTAVO, assert_passed, octavo, text, torture};
+use tempfile::TempDir;
+
+#[test]
+fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
+    let output = octavo(&[], "/nowhere/program", &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "as a shell says it");
+    assert!(text(&output.stderr).contains("cannot run /nowhere/program"), "{}", text(&output.stderr));
+    let output = octavo(&[], "/etc/passwd", &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(126));
+    assert!(
+        text(&output.stderr).contains("cannot run /etc/passwd: Permission denied"),
+        "{}",
+        text(&output.stderr)
+    );
+    let mistyped = Command::new(OCTAVO).args(["run", "--memroy", "64M", "--", "true"]).output().unwrap();
+    assert!(text(&mistyped.stderr).contains("there is no option --memroy"), "{}", text(&mistyped.stderr));
+    let output = octavo(&["--swap", "/nowhere/swap"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
+    let output = octavo(&["--swap", "/dev/shm"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("the file system there is memory"), "{}", text(&output.stderr));
+    let output = octavo(&[], "/bin/true", &[]).env("TMPDIR", "/nowhere").output().unwrap();
+    assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
+    let output = octavo(&["--swap", "/var/tmp:10"], "/bin/true", &[]).output().unwrap();
+    assert!(
+        !output.status.success() && text(&output.stderr).contains("10 bytes"),
+        "{}",
+        text(&output.stderr)
+    );
+    let few = Command::new("bash").args(["-c", "ulimit -n 20 && exec $0 run true", OCTAVO]).output().unwrap();
+    assert!(text(&few.stderr).contains("20 open files here (RLIMIT_NOFILE)"), "{}", text(&few.stderr));
+    let output = octavo(&["--json", "/nowhere/summary"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("summary to /nowhere/summary"), "{}", text(&output.stderr));
+    let output = octavo(&["--memory", "64"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("did you mean 64M?"), "{}", text(&output.stderr));
+    let output = octavo(&["--memory", "100T"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("give --memory less, or `auto`"), "{}", text(&output.stderr));
+    let output = octavo(&["--memory", "1M"], "/bin/true", &[]).output().unwrap();
+    assert!(text(&output.stderr).contains("give --memory at least 32M"), "{}", text(&output.stderr));
+    let output = octavo(&["--memory", "much"], "/bin/true", &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// Runs `octavo run --check` in a shell, behind `limits`.
+fn check(limits: &str, options: &str) -> Output {
+    let script = format!("{limits} exec $0 run --check {options}");
+    Command::new("bash").args(["-c", &script, OCTAVO]).output().unwrap()
+}
+
+#[test]
+fn a_check_says_what_is_there_and_runs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("made");
+    let output = check("", &format!("--memory 64M -- touch {}", made.display()));
+    let said = text(&output.stdout);
+    for what in ["limit", "swap", "addresses", "open files", "rights", "a process", "pages in use"] {
+        assert!(
+            said.lines().any(|line| line.trim_start_matches(['!', ' ']).starts_with(what)),
+            "{what}: {said}"
+        );
+    }
+    assert!(!made.exists());
+    // Only root may do all of it.
+    if rustix::process::geteuid().is_root() {
+        assert_passed(&output);
+        assert!(said.ends_with("A run can do all of it.\n"), "{said}");
+    }
+}
+
+/// Each of them used to end the job when memory got short.
+#[test]
+fn limits_of_the_process_are_named_before_the_program_starts() {
+    let cases = [
+        (
+            "ulimit -n 20;",
+            "--memory 64M",
+            "20 open files here (RLIMIT_NOFILE), and a run needs 64; allow more",
+        ),
+        ("ulimit -v 400000;", "--memory 64M", "a process may have 390.6 MiB here (RLIMIT_AS); allow more"),
+        ("ulimit -f 1000;", "--memory 64M", "/var/tmp has room for 1000 KiB only; free some there"),
+        ("TMPDIR=/nowhere;export TMPDIR;", "", "there is no folder /nowhere; give --swap a folder"),
+        ("", "--swap /dev/shm", "the file system there is memory (tmpfs)"),
+        ("", "--swap /var/tmp/x:10", "10 bytes"),
+        ("", "--json /nowhere/x", "cannot write the summary to /nowhere/x"),
+    ];
+    for (limits, options, expected) in cases {
+        let limits = format!("unset TMPDIR; {limits}");
+        let checked = check(&limits, options);
+        assert_eq!(checked.status.code(), Some(1), "{limits}");
+        let said = text(&checked.stdout);
+        assert!(
+            said.contains(expected) && said.lines().any(|line| line.starts_with("! ")),
+            "{limits} {said}"
+        );
+        assert!(said.ends_with("A run cannot do all of it.\n"), "{said}");
+        // A run says the same, and runs nothing.
+        let script = format!("{limits} exec $0 run {options} -- echo started");
+        let run = Command::new("bash").args(["-c", &script, OCTAVO]).output().unwrap();
+        assert!(!run.status.success() && run.stdout.is_empty(), "{limits}");
+        assert!(text(&run.stderr).contains(expected), "{limits} {}", text(&run.stderr));
+    }
+}
+
+/// A limit that the process may raise itself is none.
+#[test]
+fn soft_limits_are_raised_for_the_run_and_not_for_its_program() {
+    let script =
+        "ulimit -Sn 20; ulimit -Sf 1000; exec $0 run --memory 64M -- bash -c 'ulimit -Sn; ulimit -Sf'";
+    let output = Command::new("bash").args(["-c", script, OCTAVO]).output().unwrap();
+    assert_passed(&output);
+    assert_eq!(text(&output.stdout), "20\n1000\n");
+}
+
+/// `octavo` as a user without rights, and the folder in which such a user can reach it. `None` where every user has them, or this one
+/// cannot become another.
+fn without_rights() -> Option<(TempDir, PathBuf)> {
+    let may_all = fs::read("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|flag| flag.starts_with(b"1"));
+    if may_all || !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let octavo = folder.path().join("octavo");
+    fs::copy(OCTAVO, &octavo).unwrap();
+    Some((folder, octavo))
+}
+
+fn as_nobody(octavo: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(octavo).arg("run");
+    command
+}
+
+#[test]
+fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
+    let Some((_folder, octavo)) = without_rights() else { return };
+    let words = "memory cannot be managed here, so that no limit can be kept: no userfaultfd";
+    let lenient = as_nobody(&octavo).args(["--memory", "64M", "--", "echo", "started"]).output().unwrap();
+    assert_passed(&lenient);
+    assert_eq!(text(&lenient.stdout), "started\n");
+    assert!(text(&lenient.stderr).contains(words), "{}", text(&lenient.stderr));
+    let strict =
+        as_nobody(&octavo).args(["--memory", "64M", "--strict", "--", "echo", "started"]).output().unwrap();
+    assert!(!strict.status.success() && strict.stdout.is_empty());
+    assert!(
+        text(&strict.stderr).contains(words) && text(&strict.stderr).contains("run as root"),
+        "{}",
+        text(&strict.stderr)
+    );
+    // The built-in program shows what a run does. Without rights there is nothing to show.
+    let built_in = as_nobody(&octavo).output().unwrap();
+    assert!(!built_in.status.success() && built_in.stdout.is_empty());
+    assert!(text(&built_in.stderr).contains(words), "{}", text(&built_in.stderr));
+    let checked = as_nobody(&octavo).arg("--check").output().unwrap();
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(text(&checked.stdout).contains("! a process"), "{}", text(&checked.stdout));
+}
+
+#[test]
+fn a_user_who_may_have_no_more_processes_is_told_so() {
+    let Some((_folder, octavo)) = without_rights() else { return };
+    let script =
+        "ulimit -u 1; exec setpriv --reuid=65534 --regid=65534 --clear-groups $0 run --memory 1G -- true";
+    let output = Command::new("bash").args(["-c", script]).arg(&octavo).output().unwrap();
+    let errors = text(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    assert!(errors.contains("no more processes: it may have 1 (RLIMIT_NPROC)"), "{errors}");
+}
+
+/// A script under `octavo run` calls `octavo run`.
+#[test]
+fn a_run_inside_of_a_run_leaves_the_limit_to_the_outer_one() {
+    let arguments =
+        ["--memory", "192M", "--seconds", "3", "--seed", "1", "--only", "writers", "--patience", "120"];
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let outer = ["--memory", "96M", "--json", json.path().to_str().unwrap()];
+    let inner = [&["run", "--memory", "64M", "--", torture().to_str().unwrap()], &arguments[..]].concat();
+    let output = octavo(&outer, OCTAVO, &inner).output().unwrap();
+    assert_passed(&output);
+    let errors = text(&output.stderr);
+    assert!(errors.contains("an `octavo run` with a limit of 96 MiB, which holds for all of it"), "{errors}");
+    let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+    assert_eq!(summary["managed_processes"], 1, "{summary}");
+    assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
+    let strict = octavo(&[], OCTAVO, &["run", "--strict", "--", "echo", "started"]).output().unwrap();
+    assert!(!strict.status.success() && strict.stdout.is_empty(), "{}", text(&strict.stderr));
+    // A program that is not there is told of as ever.
+    let missing = octavo(&[], OCTAVO, &["run", "--", "/nowhere/program"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(127));
+    // The environment of a run that has ended says nothing.
+    let stale = Command::new(OCTAVO)
+        .args(["run", "--memory", "64M", "--", "true"])
+        .env("OCTAVO_OUTER_RUN", "1 12345 67108864")
+        .output()
+        .unwrap();
+    assert_passed(&stale);
+    assert_eq!(text(&stale.stderr), "");
+}

@@ -1,0 +1,248 @@
+//! What a run says that something is wrong. `docs/messages.md` lists it for users, with causes and remedies.
+
+use std::fmt::Display;
+
+use octavo::ErrorKind;
+use octavo_stub::Message;
+use rustix::process::{Resource, getrlimit};
+
+/// Notices of a program that goes on.
+pub const NOTICES: [&Message; 7] = [
+    &LIMIT_IMPOSSIBLE,
+    &LIMIT_IMPOSSIBLE_LOCKED,
+    &LIMIT_IMPOSSIBLE_SHARED,
+    &LIMIT_EXCEEDED,
+    &NOT_MANAGED,
+    &FORK_NOT_MANAGED,
+    &FORK_UNKNOWN,
+];
+
+/// Why a run was ended. Each goes on from "the program was stopped: ".
+pub const ENDS: [&Message; 11] = [
+    &NO_PAGE,
+    &NOT_TAKEN,
+    &CHANGE_LOST,
+    &FORK_UNASKED,
+    &FORK_UNSERVED,
+    &HELPER_LOST,
+    &UNSERVED,
+    &NO_MANAGER,
+    &NO_THREAD,
+    &NO_GUARDIAN,
+    &BLIND,
+];
+
+/// Why memory could not be had. Each goes on from one of [`ENDS`].
+pub const LACKS: [&Message; 9] = [
+    &OUT_OF_MEMORY,
+    &IMMOVABLE,
+    &SWAP_FULL,
+    &FILE_SIZE,
+    &READ_FAILED,
+    &WRITE_FAILED,
+    &SILENT,
+    &CORRUPT,
+    &ENGINE,
+];
+
+pub(crate) const LIMIT_IMPOSSIBLE: Message = Message {
+    happened: "the limit of {limit} MiB cannot be kept: {what}",
+    remedy: "give --memory more",
+    cause: "Memory that cannot be paged outgrows the limit ([kinds of memory](kinds-of-memory.md)). The program goes on above it; with \
+            --strict it is ended",
+};
+pub(crate) const LIMIT_IMPOSSIBLE_LOCKED: Message = Message {
+    happened: LIMIT_IMPOSSIBLE.happened,
+    remedy: "have the program lock less, or give --memory more",
+    cause: "As above. Most of it is locked (`mlock`), so that it stays where it is",
+};
+pub(crate) const LIMIT_IMPOSSIBLE_SHARED: Message = Message {
+    happened: LIMIT_IMPOSSIBLE.happened,
+    remedy: "have the program share less, or give --memory more",
+    cause: "As above. Most of it is shared memory, which other processes see too",
+};
+pub(crate) const LIMIT_EXCEEDED: Message = Message {
+    happened: "the limit of {limit} MiB is exceeded, with {total} MiB: {what}",
+    remedy: "give --memory more",
+    cause: "The program has had an eighth more than its limit for most of a second: it fills memory faster than pages go out, or several \
+            reasons come together",
+};
+pub(crate) const NOT_MANAGED: Message = Message {
+    happened: "{program} ({pid}) is not managed: {why}",
+    remedy: "",
+    cause: "One of the next table. All of its memory counts, and none of it is paged. With --strict the run is ended",
+};
+pub(crate) const FORK_NOT_MANAGED: Message = Message {
+    happened: "a fork's child is served, but its pages cannot go out: {why}",
+    remedy: "",
+    cause: "As above, for the child of a managed process. What it shares with its parent is read where it is",
+};
+pub(crate) const FORK_UNKNOWN: Message = Message {
+    happened: "a child that process {parent} or a child of it has forked is served, but its pages cannot go out: none of the processes \
+               is this child",
+    remedy: "",
+    cause: "The child has another parent by now, outside of the run",
+};
+
+pub(crate) const NO_PAGE: Message = Message {
+    happened: "{process}: the page at {address} cannot be had: {why}",
+    remedy: "",
+    cause: "The program touched a page that was out, or a new one, and got none for long. The last table says why",
+};
+pub(crate) const NOT_TAKEN: Message = Message {
+    happened: "{process}: its memory cannot be taken over: {why}",
+    remedy: "",
+    cause: "As above, when its pages were to become pages that can go out",
+};
+pub(crate) const CHANGE_LOST: Message = Message {
+    happened: "{process}: a change of its mappings could not be followed: {why}",
+    remedy: "",
+    cause: "The program moved or dropped memory, and Octavo had no room to take note of that",
+};
+pub(crate) const FORK_UNASKED: Message = Message {
+    happened: "{process}: what a fork of it has not got cannot be asked: {why}",
+    remedy: "",
+    cause: "The kernel did not answer which memory a child has. It would read wrong bytes",
+};
+pub(crate) const FORK_UNSERVED: Message = Message {
+    happened: "{process}: a fork of it cannot be served: {why}",
+    remedy: "",
+    cause: "A child's page tables take memory, and there was none for ten seconds; or the kernel had no descriptors or threads",
+};
+pub(crate) const HELPER_LOST: Message = Message {
+    happened: "process {pid}: {why}",
+    remedy: "",
+    cause: "Octavo's helper in the process was killed, or did not answer. Pages of the process may be in its hands",
+};
+pub(crate) const UNSERVED: Message = Message {
+    happened: "the faults of a process cannot be served: {why}",
+    remedy: "",
+    cause: "The thread that brings pages ended. This is a bug of Octavo: please report it",
+};
+pub(crate) const NO_MANAGER: Message = Message {
+    happened: "memory cannot be managed: {why}",
+    remedy: "",
+    cause: "The swap places or addresses that were there at the start are not any more",
+};
+pub(crate) const NO_THREAD: Message = Message {
+    happened: "no thread could be started: {why}",
+    remedy: "allow this user more processes (RLIMIT_NPROC, `ulimit -u`), or the control group (pids.max)",
+    cause: "Octavo has some threads, and one for each process that it manages",
+};
+pub(crate) const NO_GUARDIAN: Message = Message {
+    happened: "no guardian could be started: {why}",
+    remedy: "allow this user more processes (RLIMIT_NPROC, `ulimit -u`), or the control group (pids.max)",
+    cause: "A small process ends the program where the runner is killed: its pages would be gone",
+};
+pub(crate) const BLIND: Message = Message {
+    happened: "its processes cannot be watched: {why}",
+    remedy: "give the run a /proc of its own processes, and enough open files (`ulimit -n`)",
+    cause: "For two seconds /proc could not be read, so nobody knew how much memory the program had",
+};
+
+pub(crate) const OUT_OF_MEMORY: Message = Message {
+    happened: "the limit is used up, and nothing more can go out",
+    remedy: "give --memory more",
+    cause: "What cannot be paged, and the pages that the program uses at one moment, fill the limit",
+};
+pub(crate) const IMMOVABLE: Message = Message {
+    happened: "{immovable} of {budget} MiB that there may be cannot move, as locked memory",
+    remedy: "have the program lock less, or give --memory more",
+    cause: "Locked memory (`mlock`), and pages that the kernel holds for a device, stay where they are",
+};
+pub(crate) const SWAP_FULL: Message = Message {
+    happened: "swap is full: {what}",
+    remedy: "give --swap more room",
+    cause: "The file, the device or the file system has no room left. Memory is read at any fullness; it just cannot grow",
+};
+pub(crate) const FILE_SIZE: Message = Message {
+    happened: "swap is full: {what}. A file may have {limit} here (RLIMIT_FSIZE)",
+    remedy: "allow more, as by `ulimit -f unlimited`, or give --swap a disk",
+    cause: "The swap file has reached the limit of the process on file sizes",
+};
+pub(crate) const READ_FAILED: Message = Message {
+    happened: "it could not be read: {what}",
+    remedy: "look after the device",
+    cause: "The swap device failed again and again",
+};
+pub(crate) const WRITE_FAILED: Message = Message {
+    happened: "others could not be written, to make room for it: {what}",
+    remedy: "look after the device",
+    cause: "As above, for writes",
+};
+pub(crate) const SILENT: Message = Message {
+    happened: "{what}",
+    remedy: "look after the device",
+    cause: "The swap device did not answer for long: a disk that fails, or a network file system that is gone",
+};
+pub(crate) const CORRUPT: Message = Message {
+    happened: "its bytes on the device are not those that were written: {what}",
+    remedy: "look after the device",
+    cause: "The checksum of the page is wrong: the device, its cable or somebody else has changed it. The program must not see that",
+};
+pub(crate) const ENGINE: Message = Message {
+    happened: "{what}",
+    remedy: "",
+    cause: "Another refusal of the engine or the kernel, in its words",
+};
+
+/// Says an error of the engine to people who run programs. The engine tells what has happened first, and then advises what to do about
+/// pins, ranges and spaces, which programs know nothing of.
+#[must_use]
+pub fn in_words(error: &octavo::Error) -> String {
+    let told = error.to_string();
+    let what = told.split(';').next().unwrap_or_default();
+    let most = getrlimit(Resource::Fsize).current.map(size);
+    let said: &[(&str, &dyn Display)] = &[("what", &what), ("limit", &most.as_deref().unwrap_or("none"))];
+    let message = match error.kind() {
+        ErrorKind::OutOfMemory => &OUT_OF_MEMORY,
+        ErrorKind::SwapFull if most.is_some() => &FILE_SIZE,
+        ErrorKind::SwapFull => &SWAP_FULL,
+        ErrorKind::SwapRead => &READ_FAILED,
+        ErrorKind::SwapWrite => &WRITE_FAILED,
+        ErrorKind::TimedOut => &SILENT,
+        ErrorKind::Corrupt => &CORRUPT,
+        _ => &ENGINE,
+    };
+    message.with(said)
+}
+
+/// Writes bytes as people do: `1000 KiB`, `64 MiB`, `1.5 GiB`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    let (unit, name) = match bytes {
+        0..0x10_0000 => (1 << 10, "KiB"),
+        0x10_0000..0x4000_0000 => (1 << 20, "MiB"),
+        _ => (1_u64 << 30, "GiB"),
+    };
+    if bytes.is_multiple_of(unit) {
+        format!("{} {name}", bytes / unit)
+    } else {
+        format!("{:.1} {name}", bytes as f64 / unit as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use octavo::{Manager, RegionOptions};
+
+    use super::*;
+
+    #[test]
+    fn errors_are_said_without_pins_and_ranges() {
+        const BUDGET: u64 = 32 << 20;
+        let manager = Manager::builder().budget_bytes(BUDGET).build().unwrap();
+        let space = manager.space().unwrap();
+        let page = space.map(4096, RegionOptions::default()).unwrap();
+        manager.set_outside_bytes(BUDGET).unwrap();
+        let said = in_words(&space.write(page, &[1]).unwrap_err());
+        assert_eq!(said, OUT_OF_MEMORY.with(&[]));
+        assert!(!["pin", "range", "space"].iter().any(|word| said.contains(word)), "{said}");
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        let sizes = [1_024_000, 64 << 20, 3 << 19, 3 << 29].map(size);
+        assert_eq!(sizes, ["1000 KiB", "64 MiB", "1.5 MiB", "1.5 GiB"]);
+    }
+}

@@ -1,0 +1,115 @@
+//! The reasons why a program has no mover, as sentences. Each goes on from "NAME (PID) is not managed: ".
+
+use crate::message::Message;
+
+/// All that a run meets.
+pub const REASONS: [&Message; 17] = [
+    &NO_USERFAULTFD,
+    &NO_FORK_EVENTS,
+    &MAY_NOT_TRACE,
+    &NO_TRACING,
+    &TRACED,
+    &FILTERED,
+    &FORBIDDEN,
+    &RUNS_32_BIT,
+    &SHARES_RUNNERS_MEMORY,
+    &NO_SYSTEM_CALL,
+    &CODE_CHANGED,
+    &NO_CHILD,
+    &NO_STOP,
+    &ENDED,
+    &KERNEL_REFUSED,
+    &UNKNOWN_CHILD,
+    &ANOTHER_PROCESS,
+];
+
+pub(crate) const NO_USERFAULTFD: Message = Message {
+    happened: "no userfaultfd is to be had for it: {why}",
+    remedy: "run as root, or with CAP_SYS_PTRACE and the right to /dev/userfaultfd",
+    cause: "Octavo learns by a userfaultfd which pages a program wants. The kernel gives one to root, and to who may open that device. \
+            A container's seccomp filter may forbid the call. The kernel must have CONFIG_USERFAULTFD, and be Linux 6.8 or later",
+};
+pub(crate) const NO_FORK_EVENTS: Message = Message {
+    happened: "the kernel tells of its forks only who has CAP_SYS_PTRACE",
+    remedy: "run as root, or with CAP_SYS_PTRACE",
+    cause: "The user may have a userfaultfd, but not one that tells of forks. A child would read zeros",
+};
+pub(crate) const MAY_NOT_TRACE: Message = Message {
+    happened: "process {pid} may not be traced",
+    remedy: "run as root, or as the program's user, with kernel.yama.ptrace_scope at 1 or less",
+    cause: "Octavo stops a thread for a moment, to put a helper into the process. Programs of other users, set-user-id programs and \
+            kernel.yama.ptrace_scope forbid that",
+};
+pub(crate) const NO_TRACING: Message = Message {
+    happened: "no process may trace another here (kernel.yama.ptrace_scope is {scope})",
+    remedy: "set it to 1, as by `sysctl kernel.yama.ptrace_scope=1`; a 3 stays until the next boot",
+    cause: "Octavo stops a thread for a moment, to put a helper into the process. The administrator has forbidden that",
+};
+pub(crate) const TRACED: Message = Message {
+    happened: "{tracer} traces it",
+    remedy: "attach to it later, as by `strace -p` or `gdb -p`: a program that is managed already can be traced",
+    cause: "A process has one tracer at most, and Octavo has to be that for a moment. When the other one lets go, it is tried again",
+};
+pub(crate) const FILTERED: Message = Message {
+    happened: "it has a seccomp filter, which cannot be suspended",
+    remedy: "run outside of containers, with CAP_SYS_ADMIN, on a kernel with CONFIG_CHECKPOINT_RESTORE",
+    cause: "The program has forbidden system calls to itself, and the calls of Octavo's helper in it with them",
+};
+pub(crate) const FORBIDDEN: Message = Message {
+    happened: "its seccomp filter forbids a call that its helper needs: {why}",
+    remedy: "run outside of containers, with CAP_SYS_ADMIN",
+    cause: "As above, found out when the helper tried its calls",
+};
+pub(crate) const RUNS_32_BIT: Message = Message {
+    happened: "it runs 32-bit code",
+    remedy: "use its 64-bit build",
+    cause: "The helper is 64-bit code",
+};
+pub(crate) const SHARES_RUNNERS_MEMORY: Message = Message {
+    happened: "it shares the memory of the runner, which cannot page itself",
+    remedy: "",
+    cause: "A process that `octavo run` has just made, and that has not yet become the program",
+};
+pub(crate) const NO_SYSTEM_CALL: Message = Message {
+    happened: "it has no code in which a system call could be made",
+    remedy: "",
+    cause: "No executable page of it holds a system call instruction, not even the kernel's own page",
+};
+pub(crate) const CODE_CHANGED: Message = Message {
+    happened: "it began another program just now",
+    remedy: "",
+    cause: "It called `exec` while it was taken over. The new program is looked at on its own",
+};
+pub(crate) const NO_CHILD: Message = Message {
+    happened: "it was stopped and woken all the time",
+    remedy: "",
+    cause: "Signals that stop the process came again and again while it was taken over. It is tried again",
+};
+pub(crate) const NO_STOP: Message = Message {
+    happened: "none of its threads could be stopped in time",
+    remedy: "",
+    cause: "All of them waited in the kernel, as for a disk. It is tried again",
+};
+pub(crate) const ENDED: Message =
+    Message { happened: "it has ended", remedy: "", cause: "It ended while it was taken over" };
+pub(crate) const KERNEL_REFUSED: Message = Message {
+    happened: "{step} failed: {error}",
+    remedy: "",
+    cause: "The kernel refused a step for want of memory, processes or descriptors. Limits of the program count: `ulimit -a`",
+};
+pub(crate) const UNKNOWN_CHILD: Message = Message {
+    happened: "the kernel does not say whether it is a fork's child: {why}",
+    remedy: "",
+    cause: "The child has none of its parent's memory left, or changes its mappings. Its pages stay where they are",
+};
+pub(crate) const ANOTHER_PROCESS: Message = Message {
+    happened: "it is another process than the fork's child that was looked for",
+    remedy: "",
+    cause: "Several children were forked at once. Each is found in the end",
+};
+/// A mistake of this crate's user, which no run meets.
+pub(crate) const STAGING_SIZE: Message = Message {
+    happened: "a staging range has whole pages, at least one and at most 1 GiB",
+    remedy: "give another size",
+    cause: "",
+};

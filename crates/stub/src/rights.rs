@@ -1,0 +1,41 @@
+//! The rights that a runner needs to manage the programs that it starts.
+
+use std::fs;
+use std::io::ErrorKind;
+
+use octavo_platform::userfaultfd::Userfaultfd;
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::error::{InjectError, InjectErrorKind};
+use crate::prepare::{events, moves};
+use crate::reasons;
+
+/// Looks whether this process may manage the programs that it starts: it needs a userfaultfd with all features, and has to trace them.
+/// Programs have the same rights. That takes some system calls, and whether a program can be managed shows when it is.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn look_for_rights() -> Result<(), InjectError> {
+    Userfaultfd::of_this_process(moves() | events()).map_err(|error| no_userfaultfd(&error))?;
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let scope = scope.trim();
+    let may_all = || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
+    // With 1 a process may trace those that it starts.
+    if scope == "3" || scope == "2" && !may_all() {
+        let words: [(&str, &dyn std::fmt::Display); 1] = [("scope", &scope)];
+        return Err(InjectError::new(InjectErrorKind::NotPermitted, &reasons::NO_TRACING, &words));
+    }
+    Ok(())
+}
+
+/// Says why there is no userfaultfd with all features.
+pub(crate) fn no_userfaultfd(error: &std::io::Error) -> InjectError {
+    let kind = InjectErrorKind::UserfaultfdUnavailable;
+    match error.kind() {
+        // The handshake's own error, which has words.
+        ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
+            InjectError::new(kind, &reasons::NO_FORK_EVENTS, &[])
+        }
+        _ => InjectError::new(kind, &reasons::NO_USERFAULTFD, &[("why", error)]),
+    }
+}
