@@ -18,7 +18,7 @@ use crate::units::PageNumber;
 const PART_BITS: u32 = 3;
 /// Waits of 2^37 ns, two minutes, and more are in the last bucket.
 const MOST_BITS: u32 = 37;
-const BUCKETS: usize = ((MOST_BITS - PART_BITS + 1) << PART_BITS) as usize;
+pub(crate) const BUCKETS: usize = ((MOST_BITS - PART_BITS + 1) << PART_BITS) as usize;
 /// log2 of the pages of which one is timed where all would cost too much.
 const SAMPLE_BITS: u32 = 6;
 
@@ -50,6 +50,16 @@ impl Latency {
             Self::Unpacked => "unpacked",
             Self::Device => "device",
             Self::Stall => "stall",
+        }
+    }
+}
+
+impl Latency {
+    /// Returns of how many waits of this kind one is timed.
+    pub fn one_of(self) -> u64 {
+        match self {
+            Self::NewPage | Self::Unpacked => 1 << SAMPLE_BITS,
+            Self::Device | Self::Stall => 1,
         }
     }
 }
@@ -120,6 +130,8 @@ pub struct Quantiles {
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// The arithmetic mean. Times `count` it is the time of all of them.
+    pub mean_ns: u64,
 }
 
 impl LatencySnapshot {
@@ -156,7 +168,7 @@ impl serde::Serialize for LatencySnapshot {
 }
 
 /// A histogram of so many waits in each bucket.
-fn histogram_of(counts: impl Iterator<Item = u64>) -> Histogram<u64> {
+pub(crate) fn histogram_of(counts: impl Iterator<Item = u64>) -> Histogram<u64> {
     let mut histogram = Histogram::new(3).expect("three digits are allowed");
     for (bucket, count) in counts.enumerate().filter(|(_, count)| *count > 0) {
         histogram.record_n(middle_of(bucket), count).expect("a histogram that grows takes every figure");
@@ -172,10 +184,11 @@ fn quantiles_of(histogram: &Histogram<u64>) -> Quantiles {
         p99_ns: at(0.99),
         p999_ns: at(0.999),
         max_ns: histogram.max(),
+        mean_ns: histogram.mean() as u64,
     }
 }
 
-fn bucket_of(ns: u64) -> usize {
+pub(crate) fn bucket_of(ns: u64) -> usize {
     if ns < 1 << PART_BITS {
         return ns as usize;
     }
@@ -229,6 +242,7 @@ mod tests {
         near(device.p50_ns, 500_000);
         near(device.p99_ns, 990_000);
         near(device.p999_ns, 999_000);
+        near(device.mean_ns, 500_500);
         near(noted.quantiles(Latency::Stall).max_ns, 100_000_000_000);
         assert_eq!(noted.quantiles(Latency::NewPage), Quantiles::default());
         latencies.note_device(1, Duration::from_micros(7));

@@ -119,6 +119,7 @@ pub use error::{Error, ErrorKind, Result};
 #[doc(inline)]
 pub use io::{IoEngine, SwapArea, SwapFile};
 pub use latency::{Latency, LatencySnapshot, Quantiles};
+pub use lru::RefaultSnapshot;
 pub use manager::{MIN_BUDGET_BYTES, Manager, ManagerBuilder, ManagerStats, ShutdownRefused};
 pub use octavo_platform::{Integer, Word};
 pub use region::{AccessPattern, RegionOptions};

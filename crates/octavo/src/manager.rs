@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::frame::Block;
 use crate::frame::zero_page::UsedHugeZero;
 use crate::latency::LatencySnapshot;
+use crate::lru::RefaultSnapshot;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_wait, shrink_to_budget};
 use crate::region::RegionList;
 use crate::space::{Space, TranslatedSpace};
@@ -140,6 +141,11 @@ impl Manager {
     /// How long accesses waited so far. In a forked child, until the fork.
     pub fn latencies(&self) -> LatencySnapshot {
         self.engine().latencies.snapshot()
+    }
+
+    /// How much more memory would have kept the pages that came back so far. In a forked child, until the fork.
+    pub fn refaults(&self) -> RefaultSnapshot {
+        self.engine().lru.refaults()
     }
 
     /// What each swap area has done so far, in the order in which they were given.

@@ -144,6 +144,7 @@ fn one_round(options: &Options) -> ExitCode {
         limit_bytes: LIMIT_BYTES,
         socket: None,
         is_strict: false,
+        tells_progress: false,
         leaves_manager: false,
     };
     let (end, summary) = octavo_pager::run(command, limits, make_manager).expect("the program starts");

@@ -38,6 +38,7 @@ mod adopter;
 mod bss;
 mod droppers;
 mod eligible;
+mod explain;
 mod fixed;
 mod governor;
 mod guardian;
@@ -71,6 +72,7 @@ use octavo::Manager;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
+pub use explain::Explanation;
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
 pub use kinds::Kind;
 use ledger::Ledger;
@@ -80,7 +82,7 @@ pub use octavo_stub::{Message, REASONS, look_for_rights};
 use signals::Signals;
 pub use signals::end_by_signal;
 use socket::Socket;
-pub use summary::{Faults, Summary};
+pub use summary::{Faults, Summary, Waits};
 
 /// The end of a run.
 #[derive(Debug)]
@@ -102,6 +104,8 @@ pub struct Options<'a> {
     pub socket: Option<&'a Path>,
     /// A process that cannot be taken over ends the run. Otherwise it goes on without a limit.
     pub is_strict: bool,
+    /// A program that does little for a while but wait for pages is told of, to somebody at a terminal.
+    pub tells_progress: bool,
     /// At the end of the run the manager is left to the end of this process, which comes soon. All its swap is in files without names.
     /// To free a large one takes a second for some GiB, and the kernel does that in threads of its own where nobody else has the file.
     /// With a named file or a disk this would be wrong: a transfer may be under way still when another manager takes it.
@@ -144,6 +148,9 @@ pub fn run(
         // One at a time: the tree is looked at in between.
         if let Some(reader) = socket.as_ref().and_then(Socket::reader) {
             socket::tell(reader, monitor.figures());
+        }
+        if options.tells_progress {
+            monitor.tell_progress();
         }
         let wait = match monitor.turn() {
             Ok(wait) => wait,

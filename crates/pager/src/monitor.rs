@@ -12,6 +12,8 @@
 
 mod end;
 mod forks;
+mod growth;
+mod progress;
 mod queue;
 mod still;
 mod unpaged;
@@ -25,8 +27,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use octavo::Manager;
+use octavo_platform::usage;
 use octavo_stub::Message;
 
+use self::growth::{Growth, time_to_fill};
+use self::progress::Progress;
 use self::queue::Queue;
 use crate::fixed::Asked;
 use crate::guardian::Guardian;
@@ -45,13 +50,6 @@ use unpaged::Excess;
 /// Looks at the tree's memory: often near the limit, seldom far below.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(10);
-/// The fastest that a tree is expected to grow, in bytes a second.
-const GROWTH: u64 = 4 << 30;
-/// How long it takes at most from a look at a tree that grows until it stands still, unless the monitor has come later of late.
-const REACTION: Duration = Duration::from_millis(16);
-const LONGEST_REACTION: Duration = Duration::from_millis(500);
-/// To start movers takes at most so many times that on a busy machine.
-const MOVER_REACTIONS: u64 = 16;
 /// One part in so many of the limit is left at least for copies of pages that forks share.
 const LEAST_COPIES: u64 = 32;
 /// Growth outside that has the monitor look as often as it can.
@@ -81,10 +79,6 @@ const ASKING_AT_LENGTH: Duration = Duration::from_millis(5);
 /// So many descriptors are enough to find processes while other threads open some.
 const SPARE: usize = 8;
 
-fn time_to_fill(bytes: u64) -> Duration {
-    Duration::from_nanos(bytes.saturating_mul(1_000_000_000 / (GROWTH >> 20)) >> 20)
-}
-
 /// Why a run ended by itself.
 #[derive(Debug)]
 pub(crate) struct Failed(pub(crate) String);
@@ -100,6 +94,7 @@ pub(crate) type MakeManager = Box<dyn FnOnce() -> Result<Manager, String> + Send
 
 /// Watches a tree.
 pub(crate) struct Monitor {
+    began: Instant,
     ledger: Arc<Ledger>,
     /// `None` from when it is at work.
     make_manager: Option<MakeManager>,
@@ -154,6 +149,7 @@ pub(crate) struct Monitor {
     outside: u64,
     calm: Duration,
     growth: Growth,
+    progress: Progress,
     /// The CPU time that looks have taken of late.
     look_takes: Duration,
     /// Taking processes over, and looking at their mappings.
@@ -176,47 +172,6 @@ impl Refused {
     }
 }
 
-/// How fast the tree grows.
-#[derive(Debug)]
-struct Growth {
-    at: Instant,
-    total: u64,
-    /// The longest time from one look to the next of late, but at least [`REACTION`].
-    reaction: Duration,
-    /// Bytes within that, at the fastest growth of late.
-    in_reaction: u64,
-}
-
-impl Growth {
-    fn new(now: Instant) -> Self {
-        Self { at: now, total: 0, reaction: REACTION, in_reaction: 0 }
-    }
-
-    /// Takes a measurement in, and returns the bytes that the tree may get before it stands still.
-    fn take_in(&mut self, now: Instant, total: u64) -> u64 {
-        let passed = (now - self.at).max(SHORTEST / 4);
-        let grown = total.saturating_sub(self.total);
-        self.reaction = passed.clamp(REACTION.max(self.reaction / 8 * 7), LONGEST_REACTION);
-        let at_this_rate = u128::from(grown) * self.reaction.as_nanos() / passed.as_nanos();
-        // Estimates of shared memory are mended in steps, which are no growth.
-        let most = u128::from(GROWTH) * self.reaction.as_nanos() / Duration::from_secs(1).as_nanos();
-        // A program that rests for a moment goes on as fast as before.
-        self.in_reaction = (at_this_rate.min(most) as u64).max(self.in_reaction / 8 * 7);
-        (self.at, self.total) = (now, total);
-        self.in_reaction
-    }
-
-    /// Returns the bytes that the tree may get while movers start.
-    fn while_movers_start(&self) -> u64 {
-        MOVER_REACTIONS * self.in_reaction
-    }
-
-    /// The monitor was at work, and the tree has `total` bytes now. That says nothing of when the monitor comes.
-    fn go_on(&mut self, now: Instant, total: u64) {
-        (self.at, self.total) = (now, total);
-    }
-}
-
 /// Returns whether the memory of a process that is not managed is watched. It was so from the start of its program, or never will be,
 /// so each program is asked about once. `None`: nobody can say just now.
 fn is_watched(known: &mut BTreeMap<(u32, u64), bool>, pid: u32, stack: u64) -> Option<bool> {
@@ -236,6 +191,7 @@ impl Monitor {
         is_strict: bool,
     ) -> std::io::Result<Self> {
         Ok(Self {
+            began: Instant::now(),
             ledger,
             is_strict,
             make_manager: Some(make_manager),
@@ -273,6 +229,7 @@ impl Monitor {
             outside: 0,
             calm: SHORTEST,
             growth: Growth::new(Instant::now()),
+            progress: Progress::new(),
             look_takes: Duration::ZERO,
             engaging: Piece::default(),
             counting: Piece::default(),
@@ -612,6 +569,7 @@ impl Monitor {
                 let again_at = may_pass.then(|| Instant::now() + TRIED_AGAIN_AFTER);
                 let before = self.refused.insert(pid, Refused { stack, again_at });
                 if before.is_none_or(|before| before.stack != stack) {
+                    *self.summary.refused.entry(why.clone()).or_default() += 1;
                     let program = proc::name(pid);
                     let words: [(&str, &dyn Display); 3] =
                         [("program", &program), ("pid", &pid), ("why", &why)];
@@ -626,6 +584,7 @@ impl Monitor {
         self.managed.insert(pid, managed);
         self.managed_pids.insert(pid);
         self.summary.managed_processes = self.managed_pids.len() as u64;
+        self.summary.most_managed = self.summary.most_managed.max(self.managed.len() as u64);
     }
 
     /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it
@@ -679,13 +638,14 @@ impl Monitor {
         self.summary.budget_bytes = self.ledger.limit_bytes();
         self.summary.used_bytes = self.growth.total;
         self.summary.processes = self.tree.seen;
+        self.summary.seconds = self.began.elapsed().as_secs_f64();
+        self.summary.program_cpu_seconds = usage::of_children().cpu.as_secs_f64();
+        self.summary.own_cpu_seconds = priority::cpu_time_of_all().as_secs_f64();
+        self.summary.waits.stood_seconds = self.standstill.stood().as_secs_f64();
         if let Some(manager) = &self.manager {
             self.summary.note(manager, &self.managed, &self.ending, &self.tree);
             // New pages come in runs here, which are not timed.
-            let waits = manager.latencies();
-            let told = waits.iter().filter(|(latency, _)| *latency != octavo::Latency::NewPage);
-            self.summary.areas = manager.areas().unwrap_or_default();
-            self.summary.latencies = told.map(|(latency, figures)| (latency.name(), figures)).collect();
+            self.summary.note_waits(manager);
         }
         &self.summary
     }

@@ -121,6 +121,11 @@ pub(crate) fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
+/// Returns the CPU time that all threads of this process have used.
+pub(crate) fn cpu_time_of_all() -> Duration {
+    clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
+}
+
 /// Puts this thread ahead of others of its session, as far as the kernel allows.
 fn get_ahead() {
     // On Linux both calls are about the thread.

@@ -14,6 +14,7 @@ use octavo_platform::smaps::flagged;
 use octavo_platform::threads::{of_process, robust_list, stat_field};
 use octavo_platform::usage::possible_cpus;
 use rustix::io::Errno;
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::system::sysinfo;
 
@@ -202,10 +203,18 @@ pub(crate) struct Stat {
     /// Faults that needed no device, of all of its threads so far.
     pub(crate) faults: u64,
     pub(crate) threads: u64,
+    /// The time that CPUs have spent on it, in ticks of the clock that programs see.
+    pub(crate) cpu_ticks: u64,
     /// When it has started, in ticks of the machine's clock. `exec` does not change it.
     pub(crate) start: u64,
     /// The start of its stack, which names a program: `exec` moves it, and a fork's child has its parent's.
     pub(crate) stack: u64,
+}
+
+impl Stat {
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.cpu_ticks as f64 / clock_ticks_per_second() as f64
+    }
 }
 
 /// Returns what was read of a process. `None`: it has ended, or may not be looked at.
@@ -261,6 +270,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
         // A fault for which the kernel has waited counts as a major one, wherever the page was.
         faults: number(field(10)?) + number(field(12)?),
         threads: number(field(20)?),
+        cpu_ticks: number(field(14)?) + number(field(15)?),
         start: number(field(22)?),
         stack: number(field(28)?),
     })

@@ -77,8 +77,7 @@ mod tests {
         let socket = Socket::listen(&path).unwrap();
         assert_eq!(Socket::listen(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
         let mut reader = UnixStream::connect(&path).unwrap();
-        let mut summary = Summary::default();
-        summary.processes = 3;
+        let summary = Summary { processes: 3, ..Summary::default() };
         // The attempt above has connected as well, and has gone.
         while let Some(reader) = socket.reader() {
             tell(reader, &summary);

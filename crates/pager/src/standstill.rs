@@ -30,6 +30,8 @@ pub(crate) struct Standstill {
     waiting: Option<Waiting>,
     /// Those that went on, and until when their ancestors are looked at.
     going_on: Vec<GoingOn>,
+    /// How long those stood still in all that go on by now.
+    stood: Duration,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,7 @@ struct Stopped {
     ancestors: Vec<u32>,
     /// It goes on in its turn, and not with the others.
     waits: bool,
+    since: Instant,
 }
 
 #[derive(Debug)]
@@ -83,6 +86,11 @@ impl Standstill {
         self.stopped.contains_key(&pid)
     }
 
+    /// Returns how long processes have stood still so far, all of them together.
+    pub(crate) fn stood(&self) -> Duration {
+        self.stood + self.stopped.values().map(|stopped| stopped.since.elapsed()).sum::<Duration>()
+    }
+
     /// Returns whether processes stand still that go on together.
     pub(crate) fn has_any(&self) -> bool {
         self.stopped.values().any(|stopped| !stopped.waits)
@@ -122,13 +130,14 @@ impl Standstill {
         // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
-        self.stopped.insert(pid, Stopped { ancestors, waits });
+        self.stopped.insert(pid, Stopped { ancestors, waits, since: Instant::now() });
         true
     }
 
     /// Takes note of which processes wait for their turns still. The others have ended.
     pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool, guardian: Option<&Guardian>) {
-        for (pid, _) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
+        for (pid, stopped) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
+            self.stood += stopped.since.elapsed();
             // One that was not found for a moment, since its parent has just ended, is there still.
             if is_stopped(pid) {
                 signals::kill(pid, Signal::CONT);
@@ -160,9 +169,10 @@ impl Standstill {
 
     fn let_go_on(&mut self, which: impl Fn(u32, &Stopped) -> bool, guardian: Option<&Guardian>) {
         let until = Instant::now() + FOLLOWED;
-        for (pid, Stopped { mut ancestors, .. }) in
+        for (pid, Stopped { mut ancestors, since, .. }) in
             self.stopped.extract_if(.., |pid, stopped| which(*pid, stopped))
         {
+            self.stood += since.elapsed();
             signals::kill(pid, Signal::CONT);
             // An ancestor that has stopped with it the last time is not among those that ran this time.
             if let Some(at) = self.going_on.iter().position(|going| going.pid == pid) {
@@ -247,6 +257,7 @@ mod tests {
     fn an_ancestor_goes_on_once_and_is_remembered_once() {
         let sleeper = || Command::new("sleep").arg("1000").spawn().unwrap();
         let (mut child, mut parent) = (sleeper(), sleeper());
+        let began = Instant::now();
         let mut standstill = Standstill::default();
         let stop_parent = || {
             signals::stop(parent.id());
@@ -259,6 +270,7 @@ mod tests {
             wait_until(|| !is_stopped(child.id()));
         }
         assert_eq!((standstill.going_on.len(), standstill.going_on[0].ancestors.len()), (1, 1));
+        assert!(!standstill.stood().is_zero() && standstill.stood() < began.elapsed());
         stop_parent();
         wait_until(|| {
             standstill.follow();

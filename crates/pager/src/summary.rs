@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use octavo::{AreaStats, Counter, Manager, PAGE_BYTES, Quantiles, SpaceStats};
+use octavo::{AreaStats, Counter, Latency, Manager, PAGE_BYTES, Quantiles, SpaceStats};
 use octavo_platform::accessed::AccessedBits;
 use octavo_window::Served;
 use serde::Serialize;
 
 use crate::kinds::Kind;
 use crate::managed::Managed;
+use crate::messages::size;
 use crate::proc::Fixed;
 use crate::tree::Tree;
 
@@ -34,6 +35,19 @@ pub struct Faults {
     pub beside: u64,
     /// Changes of mappings: unmapped, moved, dropped, forked.
     pub changes: u64,
+}
+
+/// How long the program waited, in seconds. The waits of several threads, or processes, add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Waits {
+    /// For devices to read pages.
+    pub device_seconds: f64,
+    /// For pages to be unpacked. One in 64 is timed.
+    pub unpacking_seconds: f64,
+    /// For room.
+    pub room_seconds: f64,
+    /// How long processes stood still: to be taken over, or in their turn.
+    pub stood_seconds: f64,
 }
 
 /// The figures of a run.
@@ -75,8 +89,18 @@ pub struct Summary {
     pub unpacked_bytes: u64,
     /// Faults.
     pub faults: Faults,
-    /// How long faults waited for room.
-    pub waited_seconds: f64,
+    /// How long the run took.
+    pub seconds: f64,
+    /// The time that CPUs spent on the program, as far as its processes have ended, and on Octavo.
+    pub program_cpu_seconds: f64,
+    /// See `program_cpu_seconds`.
+    pub own_cpu_seconds: f64,
+    /// How long the program waited.
+    pub waits: Waits,
+    /// With so much more memory, half of the pages that came back would have stayed.
+    pub more_bytes_for_half: Option<u64>,
+    /// With so much more memory, nine tenths of the pages that came back would have stayed.
+    pub more_bytes_for_most: Option<u64>,
     /// How long faults took, by kind, and how long those stood that made room.
     pub latencies: BTreeMap<&'static str, Quantiles>,
     /// What each swap area has done.
@@ -87,19 +111,28 @@ pub struct Summary {
     pub accessed_bits: bool,
     /// Processes that were seen.
     pub processes: u64,
-    /// Processes that were managed at some time.
+    /// Processes that were managed at some time, and the most at one time.
     pub managed_processes: u64,
+    /// See `managed_processes`.
+    pub most_managed: u64,
+    /// How many processes could not be managed, by the reason.
+    pub refused: BTreeMap<String, u64>,
+    /// The most memory that could not be paged, of all kinds together, near the limit.
+    pub unpaged_bytes: u64,
+    /// The swap area whose reads took longest at the median, and how long, in nanoseconds.
+    #[serde(skip)]
+    pub(crate) slowest: Option<(String, u64)>,
     /// Swap traffic and faults of processes that have ended.
     #[serde(skip)]
-    ended: Traffic,
+    pub(crate) ended: Traffic,
     /// Pages in the compressed pool when it held most.
     #[serde(skip)]
-    pool_pages: u64,
+    pub(crate) pool_pages: u64,
 }
 
 /// Swap traffic and faults of some processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Traffic {
+pub(crate) struct Traffic {
     out_bytes: u64,
     in_bytes: u64,
     faults: Faults,
@@ -130,6 +163,12 @@ impl Summary {
         self.note_unpaged(Kind::PageTables, fixed.tables);
     }
 
+    /// Takes note of the largest resident set of a process that has ended, of which up to `others_bytes` were pages of files, or shared. It
+    /// may have grown and shrunk between two looks.
+    pub(crate) fn note_peak_unseen(&mut self, resident_bytes: u64, others_bytes: u64) {
+        self.peak_bytes = self.peak_bytes.max(resident_bytes.saturating_sub(others_bytes));
+    }
+
     /// Takes note of memory that cannot be paged.
     pub(crate) fn note_unpaged(&mut self, kind: Kind, bytes: u64) {
         let most = self.unpaged_peak_bytes.entry(kind).or_default();
@@ -147,7 +186,6 @@ impl Summary {
     ) {
         self.accessed_bits = AccessedBits::ready().is_some();
         let counters = manager.counters();
-        self.waited_seconds = counters.get(Counter::StallNanoseconds) as f64 / 1e9;
         let bytes = |counter| counters.get(counter) * PAGE_BYTES as u64;
         (self.written_bytes, self.read_bytes) = (bytes(Counter::SwapOut), bytes(Counter::SwapIn));
         (self.packed_bytes, self.unpacked_bytes) = (bytes(Counter::PoolSwapOut), bytes(Counter::PoolSwapIn));
@@ -176,6 +214,31 @@ impl Summary {
         }
     }
 
+    /// Takes note of how long the program waited for the manager, and of what more memory would bring.
+    pub(crate) fn note_waits(&mut self, manager: &Manager) {
+        let waits = manager.latencies();
+        let seconds = |latency: Latency| {
+            let timed = waits.quantiles(latency);
+            (timed.count * latency.one_of()) as f64 * timed.mean_ns as f64 / 1e9
+        };
+        self.waits = Waits {
+            device_seconds: seconds(Latency::Device),
+            unpacking_seconds: seconds(Latency::Unpacked),
+            room_seconds: manager.counters().get(Counter::StallNanoseconds) as f64 / 1e9,
+            ..self.waits
+        };
+        // New pages come in runs here, which are not timed.
+        let told = waits.iter().filter(|(latency, _)| *latency != Latency::NewPage);
+        self.latencies = told.map(|(latency, figures)| (latency.name(), figures)).collect();
+        let refaults = manager.refaults();
+        self.more_bytes_for_half = refaults.bytes_to_keep(0.5);
+        self.more_bytes_for_most = refaults.bytes_to_keep(0.9);
+        self.areas = manager.areas().unwrap_or_default();
+        let read = self.areas.iter().filter(|area| area.waits.count > 0);
+        let slowest = read.max_by_key(|area| area.waits.p50_ns);
+        self.slowest = slowest.map(|area| (area.name.clone(), area.waits.p50_ns));
+    }
+
     /// Adds a process that has ended.
     pub(crate) fn add(&mut self, managed: Managed) {
         let stats = managed.space.stats().ok();
@@ -191,52 +254,38 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-        writeln!(f, "octavo: peak {} of a budget of {}", mib(self.peak_bytes), mib(self.budget_bytes))?;
+        writeln!(f, "octavo: peak {} of a limit of {}", size(self.peak_bytes), size(self.budget_bytes))?;
         let unpaged = self.unpaged_peak_bytes.iter().filter(|(_, bytes)| **bytes >= LEAST_UNPAGED);
         let unpaged: Vec<_> =
-            unpaged.map(|(kind, bytes)| format!("{} of {}", mib(*bytes), kind.words())).collect();
+            unpaged.map(|(kind, bytes)| format!("{} of {}", size(*bytes), kind.words())).collect();
         if !unpaged.is_empty() {
             writeln!(f, "octavo: what cannot be paged, at the most: {}", unpaged.join(", "))?;
         }
         writeln!(
             f,
-            "octavo: {} of {} processes managed, {:.1} % of their anonymous memory",
+            "octavo: {} of {} processes managed, {:.1} % of their private memory",
             self.managed_processes,
             self.processes,
             100.0 * self.managed_share
         )?;
         writeln!(
             f,
-            "octavo: faults: {} missing, {} first stores, {} waited, {} on the CPU of their thread; {} pages came along; {} changes of mappings",
-            self.faults.missing,
-            self.faults.stores,
-            self.faults.waited,
-            self.faults.beside,
-            self.faults.along,
-            self.faults.changes
+            "octavo: {} went out, {} came back. {} written to swap, {} read; {} packed in memory",
+            size(self.swapped_out_bytes),
+            size(self.swapped_in_bytes),
+            size(self.written_bytes),
+            size(self.read_bytes),
+            size(self.packed_bytes)
         )?;
-        if let Some(why) = AccessedBits::refusal() {
-            writeln!(f, "octavo: which pages are in use showed in faults only: {why}")?;
+        if let Some(ratio) = self.compression_ratio {
+            writeln!(f, "octavo: packed pages took one part in {ratio:.1}")?;
         }
         write!(
             f,
-            "octavo: {} went out, {} came back; {:.2} s spent on making room",
-            mib(self.swapped_out_bytes),
-            mib(self.swapped_in_bytes),
-            self.waited_seconds
-        )?;
-        write!(
-            f,
-            "\noctavo: {} written to devices, {} read; {} packed in memory, {} unpacked",
-            mib(self.written_bytes),
-            mib(self.read_bytes),
-            mib(self.packed_bytes),
-            mib(self.unpacked_bytes)
-        )?;
-        match self.compression_ratio {
-            Some(ratio) => write!(f, ", {ratio:.1} to 1"),
-            None => Ok(()),
-        }
+            "octavo: {:.1} s, in which threads waited {:.1} s for pages, and processes stood still for {:.1} s",
+            self.seconds,
+            self.waits.device_seconds + self.waits.unpacking_seconds + self.waits.room_seconds,
+            self.waits.stood_seconds
+        )
     }
 }

@@ -1,7 +1,9 @@
 //! The memory and the CPUs that the kernel reports for this machine and this process.
 
 use std::fs;
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Returns the bytes of RAM in the machine.
 pub fn machine_memory_bytes() -> u64 {
@@ -17,6 +19,30 @@ pub fn peak_resident_bytes() -> u64 {
 /// Returns the present resident set of this process, in bytes.
 pub fn resident_bytes() -> u64 {
     field_kib(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmRSS:").unwrap_or(0) << 10
+}
+
+/// What the children of this process have used that have ended and been waited for, and theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChildrensUse {
+    /// The largest resident set that one of them had at some time, in bytes.
+    pub peak_resident_bytes: u64,
+    /// The time that CPUs spent on all of them.
+    pub cpu: Duration,
+}
+
+/// Returns what children have used. Costs a system call.
+pub fn of_children() -> ChildrensUse {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes the structure, which is live for the call. Zeros are a value of it, should the call fail.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let time = |time: libc::timeval| Duration::from_micros((time.tv_sec * 1_000_000 + time.tv_usec) as u64);
+    ChildrensUse {
+        peak_resident_bytes: (usage.ru_maxrss as u64) << 10,
+        cpu: time(usage.ru_utime) + time(usage.ru_stime),
+    }
 }
 
 /// Restarts [`peak_resident_bytes`] from the present resident set. Returns false where the kernel refuses.

@@ -54,6 +54,13 @@ pub struct RunArgs {
     /// Print a short summary to standard error at the end
     #[arg(long, env = "OCTAVO_STATS")]
     pub stats: bool,
+    /// Say at the end what the time went on, what could not be managed and why, and what to change first. A run that was stopped, or
+    /// mostly waited, does so by itself
+    #[arg(long, env = "OCTAVO_EXPLAIN")]
+    pub explain: bool,
+    /// Say nothing by itself while the program waits, and explain nothing at the end
+    #[arg(long, env = "OCTAVO_QUIET", conflicts_with = "explain")]
+    pub quiet: bool,
     /// Write the summary as JSON to a file at the end
     #[arg(long, env = "OCTAVO_JSON", value_name = "FILE")]
     pub json: Option<JsonTarget>,

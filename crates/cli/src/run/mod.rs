@@ -10,7 +10,7 @@ mod summary_file;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
@@ -62,6 +62,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         limit_bytes,
         socket: args.socket.as_deref(),
         is_strict: args.strict || is_demo,
+        tells_progress: !args.quiet && io::stderr().is_terminal(),
         leaves_manager: args.swap.iter().all(|place| place.path.is_dir()),
     };
     let (end, summary) = octavo_pager::run(command, options, make_manager).map_err(|error| {
@@ -73,6 +74,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let has_started = !matches!(end, End::NotStarted(_));
     if (args.stats || is_demo) && has_started {
         tell(&summary);
+    }
+    let is_to_be_explained = matches!(end, End::Stopped(_)) || summary.is_slow();
+    if has_started && (args.explain || is_to_be_explained && !args.quiet) {
+        tell(summary.explain());
     }
     if let Some(target) = &args.json {
         summary_file::write(target, &summary)?;

@@ -35,6 +35,7 @@
 
 mod isolated;
 mod links;
+mod refaults;
 
 use smallvec::SmallVec;
 
@@ -48,6 +49,8 @@ use crate::units::FrameId;
 
 pub(crate) use isolated::{Isolated, IsolatedFrame};
 use links::EngineLinks;
+pub use refaults::RefaultSnapshot;
+use refaults::Refaults;
 
 pub(crate) use crate::sizes::ISOLATED;
 
@@ -100,6 +103,7 @@ pub(crate) struct Lru {
     batches: PerCpuStacks,
     /// The shadow of the pages that go now.
     shadow: AtomicU32,
+    refaults: Refaults,
 }
 
 impl Lru {
@@ -109,7 +113,7 @@ impl Lru {
             batches.exclusive(cpu).expect("nobody else knows the stacks yet").set_limit(0, BATCH);
         }
         let shadow = AtomicU32::new(Shadow::at(0).bits());
-        Ok(Self { policy: Mutex::new(make(policy)), batches, shadow })
+        Ok(Self { policy: Mutex::new(make(policy)), batches, shadow, refaults: Refaults::new()? })
     }
 
     /// Adds a fresh frame or block, which no other thread can reach yet.
@@ -316,9 +320,15 @@ impl Lru {
         Shadow::from_bits(self.shadow.load(Ordering::Relaxed)).expect("a shadow's bits")
     }
 
+    /// Returns how much more memory would have kept the pages that came back.
+    pub(crate) fn refaults(&self) -> RefaultSnapshot {
+        self.refaults.snapshot()
+    }
+
     /// Admits a page that comes back. Its frame is not listed yet. Returns the place where the page belongs; [`Lru::arrive`] puts it
     /// there once it has been read.
     pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, arrival: Arrival) -> Place {
+        self.refaults.note(arrival, self.shadow());
         let mut policy = self.policy.lock();
         let tag = policy.admit(arrival);
         if tag == 0 {

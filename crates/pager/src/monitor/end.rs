@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use octavo_platform::usage;
 use rustix::process::Signal;
 
 use super::{Monitor, PATIENCE};
@@ -62,6 +63,7 @@ impl Monitor {
             guardian.finish();
         }
         self.wait_for_helpers();
+        self.summary.note_peak_unseen(usage::of_children().peak_resident_bytes, self.tree.most_others);
         if leaves_manager {
             std::mem::forget(self.manager.take());
         }

@@ -199,7 +199,7 @@ fn a_process_stands_still_while_it_is_taken_over_if_it_could_fill_the_memory_mea
     monitor.manager = Some(commons.manager.clone());
     let (mut shell, _) = family(&mut monitor, "read word", 0);
     let pid = shell.id();
-    monitor.growth.in_reaction = monitor.ledger.limit_bytes() / MOVER_REACTIONS;
+    monitor.growth.in_reaction = monitor.ledger.limit_bytes() / growth::MOVER_REACTIONS;
     monitor.keep_still(&[(LEAST_PROCESS - 1, pid)], PAGE_BYTES, 0, 0);
     monitor.keep_still(&[(LEAST_PROCESS, pid)], 0, 0, 0);
     assert!(!monitor.standstill.has(pid), "it is too small to be taken over, or there is room");
@@ -215,20 +215,6 @@ fn a_process_stands_still_while_it_is_taken_over_if_it_could_fill_the_memory_mea
     monitor.standstill.end(None);
     drop(shell.stdin.take());
     shell.wait().unwrap();
-}
-
-#[test]
-fn what_a_tree_may_still_get_follows_from_its_growth_and_from_how_late_the_monitor_comes() {
-    let start = Instant::now();
-    let mut growth = Growth::new(start);
-    assert_eq!(growth.take_in(start + 8 * SHORTEST, 8 << 20), 16 << 20, "within 16 ms");
-    let late = growth.take_in(start + 8 * SHORTEST + Duration::from_millis(100), 108 << 20);
-    assert_eq!(late, 100 << 20, "within the 100 ms that passed");
-    let next = growth.take_in(start + 9 * SHORTEST + Duration::from_millis(100), 109 << 20);
-    assert!(next > 80 << 20 && next < 100 << 20, "it is remembered for a while");
-    let later = start + Duration::from_secs(9);
-    growth.go_on(later, 109 << 20);
-    assert!(growth.take_in(later + SHORTEST, 109 << 20) < next, "work of its own does not count");
 }
 
 #[test]

@@ -88,6 +88,8 @@ impl Monitor {
         self.count_one(now);
         let unpaged = self.unpaged();
         unpaged.iter().for_each(|one| self.summary.note_unpaged(one.kind, one.bytes));
+        self.summary.unpaged_bytes =
+            self.summary.unpaged_bytes.max(unpaged.iter().map(|one| one.bytes).sum());
         let sum = |of: &dyn Fn(Kind) -> bool| -> u64 {
             unpaged.iter().filter(|one| of(one.kind)).map(|one| one.bytes).sum()
         };

@@ -1,0 +1,92 @@
+//! What `octavo run` tells of a run: figures that are right, what the time went on, and what to change first.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::runs::{OCTAVO, assert_passed, kinds, octavo, text, torture};
+
+fn summary_of(
+    options: &[&str],
+    program: impl AsRef<std::path::Path>,
+    arguments: &[&str],
+) -> serde_json::Value {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let options = [options, &["--json", json.path().to_str().unwrap()]].concat();
+    assert_passed(&octavo(&options, program, arguments).output().unwrap());
+    serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap()
+}
+
+/// Memory that comes and goes between two looks of the monitor counts.
+#[test]
+fn the_peak_is_the_peak_that_was() {
+    const MIB: u64 = 8;
+    for _ in 0..8 {
+        let summary = summary_of(&["--memory", "512M"], kinds(), &["burst", &MIB.to_string()]);
+        let peak = summary["peak_bytes"].as_u64().unwrap();
+        // The kernel counts a process's memory in batches.
+        assert!(((MIB - 1) << 20..(MIB + 16) << 20).contains(&peak), "{summary}");
+    }
+}
+
+/// Goes through twice its memory again and again, so that it waits for most of its time.
+const GOES_THROUGH: [&str; 8] = ["--memory", "128M", "--seconds", "12", "--seed", "1", "--only", "writers"];
+
+#[test]
+fn a_run_says_what_its_time_went_on_and_what_to_change_first() {
+    let output = octavo(&["--memory", "64M", "--explain"], torture(), &GOES_THROUGH).output().unwrap();
+    assert_passed(&output);
+    let errors = text(&output.stderr);
+    for words in ["octavo: it ran for ", "its threads waited ", "octavo: to change first: give --memory "] {
+        assert!(errors.contains(words), "{errors}");
+    }
+    // Which has an effect, as it says.
+    let advised = errors.split("give --memory ").nth(1).unwrap().split(':').next().unwrap();
+    let mib: u64 = advised.strip_suffix('M').unwrap().parse().unwrap();
+    assert!((72..=256).contains(&mib), "{errors}");
+    let short = octavo(&["--memory", "512M"], "true", &[]).output().unwrap();
+    assert_eq!(text(&short.stderr), "", "nobody asked, and it was not slow");
+    let fits = octavo(&["--memory", "512M", "--explain"], "true", &[]).output().unwrap();
+    assert!(
+        text(&fits.stderr).contains("to change first: nothing. It hardly waited"),
+        "{}",
+        text(&fits.stderr)
+    );
+}
+
+#[test]
+fn a_run_that_is_stopped_explains_itself_unless_it_is_to_be_quiet() {
+    let stopped = |options: &[&str]| {
+        let swap = tempfile::tempdir_in("/var/tmp").unwrap();
+        let place = format!("{}:8M", swap.path().display());
+        let options = [&["--memory", "64M", "--swap", &place, "--compression", "off"], options].concat();
+        let output = octavo(&options, torture(), &GOES_THROUGH).output().unwrap();
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    let told = stopped(&[]);
+    assert!(told.contains("octavo: to change first: ") && told.contains("the program was stopped"), "{told}");
+    assert!(told.contains("swap is full: ") && told.contains("give --swap more room"), "{told}");
+    let quiet = stopped(&["--quiet"]);
+    assert!(!quiet.contains("to change first") && quiet.contains("the program was stopped"), "{quiet}");
+}
+
+/// A word while the program waits is for people at a terminal.
+#[test]
+fn a_run_that_only_waits_says_so_on_a_terminal_and_nowhere_else() {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: there is no `script` here, which makes a terminal");
+        return;
+    }
+    let arguments = ["--memory", "160M", "--seconds", "25", "--seed", "1", "--only", "writers"].join(" ");
+    let run = format!("{OCTAVO} run --memory 48M -- {} {arguments}", torture().display());
+    let on_terminal = Command::new("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
+    assert_passed(&on_terminal);
+    let said = text(&on_terminal.stdout);
+    let words = said.matches("and waited for pages: ").count();
+    assert_eq!(words, 1, "{said}");
+    let piped = Command::new("sh").args(["-c", &run]).output().unwrap();
+    assert_passed(&piped);
+    assert!(!text(&piped.stderr).contains("and waited for pages: "), "{}", text(&piped.stderr));
+}

@@ -1,0 +1,189 @@
+//! What a run's time went on, and what to change first: sentences from its figures.
+
+use std::fmt;
+
+use octavo_platform::usage;
+
+use crate::messages::size;
+use crate::summary::Summary;
+
+/// A run whose waits come to less than this part of its time is not slow.
+const LITTLE: f64 = 0.1;
+/// A run is slow that waits for more than this part of its time.
+const SLOW: f64 = 0.5;
+/// A shorter run is not worth a word that nobody asked for.
+const LEAST_SECONDS: f64 = 10.0;
+/// A page that takes longer to read, at the median, comes from a slow device.
+const SLOW_READ_NS: u64 = 2_000_000;
+/// Advice to give more memory is in steps of this.
+const STEP: u64 = 8 << 20;
+/// So many reasons are told.
+const MOST_REASONS: usize = 3;
+
+/// What a run tells of itself. See [`Summary::explain`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    lines: Vec<String>,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<_> = self.lines.iter().map(|line| format!("octavo: {line}")).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl Summary {
+    /// Says what the time of the run went on, what could not be managed and why, and the one thing to change first.
+    #[must_use]
+    pub fn explain(&self) -> Explanation {
+        let waits = &self.waits;
+        let mut lines = vec![format!(
+            "it ran for {:.1} s, and the CPUs worked {:.1} s for the program and {:.1} s for Octavo",
+            self.seconds, self.program_cpu_seconds, self.own_cpu_seconds
+        )];
+        if self.waited() > 0.0 {
+            lines.push(format!(
+                "its threads waited {:.1} s in all: {:.1} s for swap devices, {:.1} s for pages to be unpacked, {:.1} s for room; its \
+                 processes stood still for {:.1} s",
+                self.waited(),
+                waits.device_seconds,
+                waits.unpacking_seconds,
+                waits.room_seconds,
+                waits.stood_seconds
+            ));
+        }
+        let mut reasons: Vec<_> = self.refused.iter().collect();
+        reasons.sort_by_key(|(_, processes)| std::cmp::Reverse(**processes));
+        for (why, processes) in reasons.into_iter().take(MOST_REASONS) {
+            let whom =
+                if *processes == 1 { "a process was".into() } else { format!("{processes} processes were") };
+            lines.push(format!("{whom} not managed: {why}"));
+        }
+        lines.push(format!("to change first: {}", self.first_change()));
+        Explanation { lines }
+    }
+
+    /// Returns whether the run waited for most of its time, so that it is to be explained though nobody asked.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        self.seconds >= LEAST_SECONDS && self.waited() > SLOW * self.seconds
+    }
+
+    /// How long its threads and processes waited, in seconds. These waits add up.
+    pub(crate) fn waited(&self) -> f64 {
+        let waits = &self.waits;
+        waits.device_seconds + waits.unpacking_seconds + waits.room_seconds + waits.stood_seconds
+    }
+
+    fn first_change(&self) -> String {
+        let limit = self.budget_bytes;
+        let unpaged = self.unpaged_bytes;
+        if !self.refused.is_empty() && unpaged > limit / 2 {
+            return format!(
+                "what keeps processes from being managed. They had up to {} that could not be paged",
+                size(unpaged)
+            );
+        }
+        if unpaged > limit / 2 {
+            return format!(
+                "give --memory {}: {} of it cannot be paged",
+                rounded(limit + unpaged),
+                size(unpaged)
+            );
+        }
+        if self.waited() < LITTLE * self.seconds {
+            return "nothing. It hardly waited".into();
+        }
+        let waits = &self.waits;
+        if let Some((place, half_ns)) = &self.slowest
+            && *half_ns > SLOW_READ_NS
+            && waits.device_seconds > self.waited() / 2.0
+        {
+            let milliseconds = *half_ns as f64 / 1e6;
+            return format!(
+                "give --swap a faster place than {place}, where half of the reads took {milliseconds:.1} ms or more"
+            );
+        }
+        if let Some(more) = self.more_bytes_for_half
+            && more <= limit
+        {
+            return format!(
+                "give --memory {}: half of the pages that came back would have stayed",
+                rounded(limit + more)
+            );
+        }
+        if self.most_managed > usage::available_cpus() as u64 {
+            return format!(
+                "run fewer workers at once. Up to {} processes shared the limit, on {} CPUs",
+                self.most_managed,
+                usage::available_cpus()
+            );
+        }
+        let need = self.managed_peak_bytes + unpaged;
+        format!(
+            "give --memory {}: it goes through all of its memory again and again, and less helps little",
+            rounded(need.max(limit))
+        )
+    }
+}
+
+/// Writes bytes as `--memory` takes them, rounded up.
+fn rounded(bytes: u64) -> String {
+    format!("{}M", bytes.next_multiple_of(STEP) >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::summary::Waits;
+
+    const MIB: u64 = 1 << 20;
+
+    fn run(device_seconds: f64) -> Summary {
+        Summary {
+            budget_bytes: 64 * MIB,
+            seconds: 20.0,
+            managed_peak_bytes: 150 * MIB,
+            waits: Waits { device_seconds, ..Waits::default() },
+            ..Summary::default()
+        }
+    }
+
+    fn first(summary: &Summary) -> String {
+        let told = summary.explain().to_string();
+        told.lines().last().unwrap().strip_prefix("octavo: to change first: ").unwrap().into()
+    }
+
+    #[test]
+    fn the_first_change_follows_from_the_figures() {
+        assert_eq!(first(&run(1.0)), "nothing. It hardly waited");
+        let half = Summary { more_bytes_for_half: Some(20 * MIB), ..run(12.0) };
+        assert_eq!(first(&half), "give --memory 88M: half of the pages that came back would have stayed");
+        let all = Summary { more_bytes_for_half: Some(80 * MIB), ..run(12.0) };
+        assert!(first(&all).starts_with("give --memory 152M: it goes through all"), "{}", first(&all));
+        let many = Summary { most_managed: 1000, ..all };
+        assert!(first(&many).starts_with("run fewer workers at once. Up to 1000"), "{}", first(&many));
+        let locked = Summary { unpaged_bytes: 40 * MIB, ..half.clone() };
+        assert_eq!(first(&locked), "give --memory 104M: 40 MiB of it cannot be paged");
+        let refused = Summary { refused: BTreeMap::from([("why".into(), 2)]), ..locked };
+        assert!(first(&refused).starts_with("what keeps processes"), "{}", first(&refused));
+        assert!(refused.explain().to_string().contains("octavo: 2 processes were not managed: why\n"));
+        let disk = Summary { slowest: Some(("/old/disk".into(), 8_000_000)), ..half };
+        assert!(
+            first(&disk).contains("than /old/disk, where half of the reads took 8.0 ms or more"),
+            "{}",
+            first(&disk)
+        );
+    }
+
+    #[test]
+    fn a_long_run_that_mostly_waited_is_slow() {
+        assert!(run(12.0).is_slow() && !run(8.0).is_slow());
+        assert!(!Summary { seconds: 5.0, ..run(4.0) }.is_slow(), "it was short");
+        let told = run(12.0).explain().to_string();
+        assert!(told.contains("waited 12.0 s in all: 12.0 s for swap devices, 0.0 s for"), "{told}");
+    }
+}

@@ -1,0 +1,132 @@
+//! A word while the program does little but wait for pages.
+
+use std::time::{Duration, Instant};
+
+use octavo_platform::usage;
+
+use super::Monitor;
+use crate::messages::size;
+use crate::proc;
+
+/// The time that is looked at.
+const WINDOW: Duration = Duration::from_secs(10);
+/// From one word to the next.
+const QUIET: Duration = Duration::from_secs(60);
+/// A program that gets less than this part of a CPU, and waits for more of its time, is told of.
+const LITTLE: f64 = 0.5;
+
+/// The program up to some time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// The time that CPUs have spent on it.
+    cpu_seconds: f64,
+    /// How long its threads and processes have waited.
+    waited_seconds: f64,
+    back_bytes: u64,
+    /// With so much more memory, half of the pages that came back would have stayed.
+    more_bytes: Option<u64>,
+    limit_bytes: u64,
+}
+
+/// Watches a program for that.
+#[derive(Debug)]
+pub(super) struct Progress {
+    window: Option<(Instant, Seen)>,
+    quiet_until: Option<Instant>,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self { window: None, quiet_until: None }
+    }
+
+    /// Returns whether the program is to be looked at now.
+    fn is_due(&self, now: Instant) -> bool {
+        self.window.is_none_or(|(began, _)| now - began >= WINDOW)
+    }
+
+    /// Takes note of the program at this time, and returns a word if there is one to say.
+    fn note(&mut self, now: Instant, seen: Seen) -> Option<String> {
+        let (began, before) = self.window.replace((now, seen))?;
+        let seconds = (now - began).as_secs_f64();
+        let (cpu, waited) =
+            (seen.cpu_seconds - before.cpu_seconds, seen.waited_seconds - before.waited_seconds);
+        let is_slow = cpu < LITTLE * seconds && waited > LITTLE * seconds;
+        if !is_slow || self.quiet_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.quiet_until = Some(now + QUIET);
+        let back = size(((seen.back_bytes - before.back_bytes) as f64 / seconds) as u64);
+        let remedy = seen.more_bytes.map_or(String::new(), |more| {
+            format!(
+                "; with --memory {}M half of that would have stayed",
+                (seen.limit_bytes + more).div_ceil(1 << 20)
+            )
+        });
+        Some(format!(
+            "in the last {seconds:.0} s the program ran for {cpu:.1} s and waited for pages: {back} came back each second{remedy}"
+        ))
+    }
+}
+
+impl Monitor {
+    /// Says a word to standard error where the program has done little for a while but wait. Costs a look at each process, in ten seconds.
+    pub(crate) fn tell_progress(&mut self) {
+        let now = Instant::now();
+        if self.manager.is_none() || !self.progress.is_due(now) {
+            return;
+        }
+        let living = self
+            .tree
+            .processes
+            .keys()
+            .filter_map(|pid| proc::stat(*pid))
+            .map(|stat| stat.cpu_seconds())
+            .sum::<f64>();
+        let figures = self.figures();
+        let seen = Seen {
+            cpu_seconds: living + usage::of_children().cpu.as_secs_f64(),
+            waited_seconds: figures.waited(),
+            back_bytes: figures.swapped_in_bytes,
+            more_bytes: figures.more_bytes_for_half,
+            limit_bytes: figures.budget_bytes,
+        };
+        if let Some(word) = self.progress.note(now, seen) {
+            say!("octavo: {word}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(cpu_seconds: f64, waited_seconds: f64) -> Seen {
+        let (back_bytes, limit_bytes) = ((waited_seconds * 1e6) as u64, 64 << 20);
+        Seen { cpu_seconds, waited_seconds, back_bytes, more_bytes: Some(40 << 20), limit_bytes }
+    }
+
+    #[test]
+    fn a_program_that_only_waits_is_told_of_once_a_minute() {
+        let (start, mut progress) = (Instant::now(), Progress::new());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(progress.is_due(start));
+        assert_eq!(progress.note(start, seen(0.0, 0.0)), None);
+        assert!(!progress.is_due(at(9)) && progress.is_due(at(10)));
+        let said = progress.note(at(10), seen(1.0, 8.0)).unwrap();
+        let expected = "in the last 10 s the program ran for 1.0 s and waited for pages: 781.2 KiB came back each second; with --memory 104M \
+                        half of that would have stayed";
+        assert_eq!(said, expected);
+        assert_eq!(progress.note(at(20), seen(2.0, 17.0)), None, "it was said");
+        assert!(progress.note(at(75), seen(3.0, 70.0)).is_some());
+    }
+
+    #[test]
+    fn a_program_that_runs_or_sleeps_is_not_told_of() {
+        let (start, mut progress) = (Instant::now(), Progress::new());
+        let mut note = |seconds, seen| progress.note(start + Duration::from_secs(seconds), seen);
+        assert_eq!(note(0, seen(0.0, 0.0)), None);
+        assert_eq!(note(10, seen(9.0, 9.0)), None, "others run meanwhile");
+        assert_eq!(note(20, seen(9.0, 9.5)), None, "it sleeps");
+    }
+}
