@@ -142,6 +142,13 @@ impl Error {
         Self { details: Box::new(Details { kind, message: message.into() }) }
     }
 
+    /// Makes an error, for crates that build on the engine. `message` says what has happened and, behind a semicolon, what to do.
+    #[cold]
+    #[must_use]
+    pub fn of(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::new(kind, message)
+    }
+
     /// Returns the kind of the error, for a program to act on.
     pub fn kind(&self) -> ErrorKind {
         self.details.kind

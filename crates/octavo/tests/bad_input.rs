@@ -261,9 +261,24 @@ fn out_of_memory_names_the_largest_spaces() {
         hog.map(64 * MIB, RegionOptions::default()).unwrap(),
     );
     store_all(&small, at, MIB).unwrap();
-    let words =
-        ["the budget of 16 MiB", "largest spaces: the hog (", "small (1 MiB)", "configure a swap file"];
-    says(store_all(&hog, hog_at, 64 * MIB), ErrorKind::OutOfMemory, &words);
+    let words = ["the budget of 16 MiB", "the largest: the hog (", "small (1 MiB)", "configure a swap file"];
+    let told = store_all(&hog, hog_at, 64 * MIB);
+    says(told.clone(), ErrorKind::OutOfMemory, &words);
+    // Each part is a size behind a colon, and together they are the budget.
+    let told = told.unwrap_err().to_string();
+    let of_part = |part: &str| {
+        let (_, size) = part.split_once(": ")?;
+        let (number, unit) = size.split(',').next()?.split_once(' ')?;
+        let scale = match unit {
+            "bytes" => 1.0,
+            "KiB" => 1024.0,
+            "MiB" => MIB as f64,
+            _ => return None,
+        };
+        Some(number.parse::<f64>().ok()? * scale)
+    };
+    let sum: f64 = told.split("; ").filter_map(of_part).sum();
+    assert!((sum - 16.0 * MIB as f64).abs() < 0.3 * MIB as f64, "{sum} bytes: {told}");
     // The other space still works, and so does this one when something goes.
     check_all(&small, at, MIB);
     says(
@@ -363,7 +378,7 @@ fn a_manager_shut_down_or_dropped_while_spaces_and_pins_are_left() {
     let pin = space.pin_exact(at, 8, Access::Write).unwrap();
     pin.copy_in(0, b"the pin.").unwrap();
     says(
-        manager.clone().shutdown().map_err(octavo::Error::from),
+        manager.clone().shutdown().map_err(octavo::ShutdownRefused::into_error),
         ErrorKind::Busy,
         &["1 spaces are in use (in use)", "drop them"],
     );
@@ -480,7 +495,7 @@ fn first_wrong_answer(manager: &Manager, space: &Space, pin: &octavo::Pin<'_>, a
         manager.alloc_block(Order::ZERO).map(drop),
         manager.free_block(FrameId(0), Order::ZERO),
         manager.zero_ahead(1).map(drop),
-        manager.clone().shutdown().map_err(octavo::Error::from),
+        manager.clone().shutdown().map_err(octavo::ShutdownRefused::into_error),
     ];
     let is_right = |result: &Result<()>| {
         result.as_ref().is_err_and(|error| {

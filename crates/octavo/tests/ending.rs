@@ -10,8 +10,8 @@ use common::device::{Manner, TestDevice};
 use common::{MIB, PAGE, Watchdog, assert_nothing_is_left};
 use octavo::io::{Device, Submitted, Transfer, Urgency, Waited};
 use octavo::{
-    Advice, Compression, Counter, ErrorKind, IoEngine, Manager, ManagerBuilder, RegionOptions, Space,
-    SwapArea,
+    Advice, Compression, Counter, ErrorKind, IoEngine, Manager, ManagerBuilder, RegionOptions,
+    ShutdownRefused, Space, SwapArea,
 };
 
 fn builder() -> ManagerBuilder {
@@ -195,6 +195,25 @@ fn a_manager_is_shut_down_when_its_background_thread_has_let_go_of_the_last_page
     barrier.set(BarrierState::Open);
     assert!(early.is_err(), "it did not wait: {early:?}");
     receiver.recv().unwrap().unwrap();
+}
+
+/// Where nobody names the type of the error, there is one conversion only.
+#[test]
+fn closures_that_use_question_marks_need_no_type_for_their_errors() {
+    let work = || {
+        let manager = builder().build()?;
+        let space = manager.space()?;
+        let at = space.map(PAGE, RegionOptions::default())?;
+        space.store(at, 1_u64)?;
+        drop(space);
+        manager.shutdown().map_err(ShutdownRefused::into_error)?;
+        Ok(())
+    };
+    let whole = || -> octavo::Result<()> {
+        work()?;
+        Ok(())
+    };
+    whole().unwrap();
 }
 
 #[test]

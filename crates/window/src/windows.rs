@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use octavo::translation::TranslatedSpace;
-use octavo::{Advice, Error, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats};
+use octavo::{Advice, Error, ErrorKind, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats};
 use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use octavo_platform::{Backing, ForkCanary, Inside, Reservation};
 use zerocopy::{FromBytes, IntoBytes};
@@ -65,21 +65,24 @@ impl Windows {
     /// Makes the windows of a manager, and starts the thread that serves them.
     ///
     /// # Errors
-    /// The kernel's: it allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who may open
-    /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1. `Unsupported` before Linux 6.8.
-    pub fn new(manager: &Manager) -> io::Result<Self> {
+    /// `Unsupported`: the kernel allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who may open
+    /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1; and Linux before 6.8 cannot move pages. `System` where it
+    /// has no descriptors or threads. `ForkedChild` for the manager of a parent.
+    pub fn new(manager: &Manager) -> octavo::Result<Self> {
         let _inside = Inside::enter();
-        let canary = ForkCanary::new()?;
-        let window = Arc::new(Window::new(Own::new()?));
+        let system = |error: io::Error| refused("windows cannot be made", &error);
+        let canary = ForkCanary::new().map_err(system)?;
+        let window = Arc::new(Window::new(Own::new().map_err(|error| not_allowed(&error))?));
         let translation: Arc<dyn octavo::translation::Translation> = window.clone();
-        let space = manager.translated_space("windows", translation).map_err(io::Error::other)?;
-        let bell = Bell::new()?;
+        let space = manager.translated_space("windows", translation)?;
+        let bell = Bell::new().map_err(system)?;
         let (served_space, served, heard) = (space.clone(), Arc::clone(&window), Arc::clone(&bell));
         let thread = std::thread::Builder::new().name("octavo-windows".into());
         let driver = thread.spawn(move || {
             let events = served.reach().faults().as_fd();
             Driver::new(&served_space, &served, events, heard, Plain).run()
-        })?;
+        });
+        let driver = driver.map_err(system)?;
         let (driver, lent) = (Some(driver), Mutex::default());
         Ok(Self(Arc::new(Serving { space, window, bell, driver, canary, lent })))
     }
@@ -87,14 +90,15 @@ impl Windows {
     /// Makes an array of `len` elements, whose bytes are all zero. It takes no memory until it is touched.
     ///
     /// # Errors
-    /// The kernel's, where the addresses cannot be had; `OutOfMemory` where the budget has no room for the table.
-    pub fn vec<T: FromBytes + IntoBytes>(&self, len: usize) -> io::Result<WindowVec<T>> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
+    /// `System` where the addresses cannot be had; `OutOfMemory` where the budget has no room for the table; `InvalidRange` for elements
+    /// that are aligned to more than 2 MiB, or that have more bytes together than there are addresses.
+    pub fn vec<T: FromBytes + IntoBytes>(&self, len: usize) -> octavo::Result<WindowVec<T>> {
+        let too_long =
+            || Error::of(ErrorKind::InvalidRange, "an array has fewer than 2^64 bytes; make a shorter one");
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(too_long)?;
         if align_of::<T>() > ALIGN {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "windows are aligned to 2 MiB, and to no more",
-            ));
+            let message = "windows are aligned to 2 MiB; take elements that need no more";
+            return Err(Error::of(ErrorKind::InvalidRange, message));
         }
         let range = Range::new(&self.0, bytes)?;
         Ok(WindowVec { start: range.start().cast(), len, _range: range })
@@ -104,7 +108,7 @@ impl Windows {
     ///
     /// # Errors
     /// As [`Windows::vec`].
-    pub fn boxed<T: FromBytes + IntoBytes>(&self, len: usize) -> io::Result<WindowBox<[T]>> {
+    pub fn boxed<T: FromBytes + IntoBytes>(&self, len: usize) -> octavo::Result<WindowBox<[T]>> {
         self.vec(len).map(WindowBox)
     }
 
@@ -114,9 +118,12 @@ impl Windows {
     }
 
     /// Makes a window of at least `bytes` bytes, for an allocator. There is none in a forked child.
-    pub(crate) fn lend(&self, bytes: usize) -> io::Result<NonNull<[u8]>> {
+    pub(crate) fn lend(&self, bytes: usize) -> octavo::Result<NonNull<[u8]>> {
         if !self.are_here() {
-            return Err(io::ErrorKind::Unsupported.into());
+            return Err(Error::of(
+                ErrorKind::ForkedChild,
+                "a forked child has no windows; make some with a manager of its own",
+            ));
         }
         let _inside = Inside::enter();
         let memory = self.0.open(bytes)?;
@@ -248,6 +255,23 @@ impl Listener for Plain {
     fn counted(&mut self, _: Served) {}
 }
 
+/// Says why this process has no userfaultfd.
+fn not_allowed(error: &io::Error) -> Error {
+    let message = format!(
+        "windows are not allowed here: {error}; run as root, with CAP_SYS_PTRACE or with the right to /dev/userfaultfd, or set \
+         vm.unprivileged_userfaultfd to 1, on Linux 6.8 or later"
+    );
+    Error::of(ErrorKind::Unsupported, message)
+}
+
+/// Says what the kernel has refused.
+fn refused(what: &str, error: &io::Error) -> Error {
+    let message = format!(
+        "{what}: {error}; raise the limits of this process on addresses, descriptors and threads (`ulimit -a`)"
+    );
+    Error::of(ErrorKind::System, message)
+}
+
 /// Addresses of a window, mapped in its space as long as this lives.
 struct Range {
     memory: Option<Reservation>,
@@ -255,7 +279,7 @@ struct Range {
 }
 
 impl Range {
-    fn new(serving: &Arc<Serving>, bytes: usize) -> io::Result<Self> {
+    fn new(serving: &Arc<Serving>, bytes: usize) -> octavo::Result<Self> {
         Ok(Self { memory: Some(serving.open(bytes)?), serving: Arc::clone(serving) })
     }
 
@@ -272,20 +296,21 @@ impl Drop for Range {
 
 impl Serving {
     /// Reserves addresses, maps them in the space, and watches them.
-    fn open(&self, bytes: usize) -> io::Result<Reservation> {
+    fn open(&self, bytes: usize) -> octavo::Result<Reservation> {
         let _inside = Inside::enter();
-        let memory = Reservation::new(bytes, ALIGN)?;
+        let system = |error: io::Error| refused(&format!("a window of {bytes} bytes cannot be had"), &error);
+        let memory = Reservation::new(bytes, ALIGN).map_err(system)?;
         memory.advise_backing(0..memory.len(), Backing::BasePages);
         // A forked child has no windows: it would read zeros where pages are out.
-        memory.exclude_from_fork()?;
+        memory.exclude_from_fork().map_err(system)?;
         let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
-        self.space.map_at(start, len, RegionOptions::default()).map_err(io::Error::other)?;
+        self.space.map_at(start, len, RegionOptions::default())?;
         // SAFETY: the range is the reservation just made. Its users wait for its pages, which the driver serves.
         match unsafe { self.window.reach().watch(start, len) } {
             Ok(()) => Ok(memory),
             Err(error) => {
                 self.close(memory);
-                Err(error)
+                Err(system(error))
             }
         }
     }

@@ -136,7 +136,11 @@ fn windows_come_and_go() {
         assert_eq!((array[0], array[last], array[last / 2]), (1, round as u32, 0));
     }
     manager.validate();
-    assert!(windows.vec::<u64>(usize::MAX).is_err());
+    let too_long = windows.vec::<u64>(usize::MAX).unwrap_err();
+    assert_eq!(too_long.kind(), octavo::ErrorKind::InvalidRange, "{too_long}");
+    let too_large = windows.vec::<u8>(1 << 50).unwrap_err();
+    assert_eq!(too_large.kind(), octavo::ErrorKind::System, "{too_large}");
+    assert!(too_large.to_string().contains("raise the limits of this process"), "{too_large}");
 }
 
 #[test]

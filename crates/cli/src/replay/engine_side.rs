@@ -48,7 +48,7 @@ pub fn replay(
             stay_on_this_cpu();
             let manager = build(trace, policy, memory_bytes)?;
             let replayed = run(&manager, trace, progress)?;
-            manager.shutdown().map_err(octavo::Error::from)?;
+            manager.shutdown().map_err(octavo::ShutdownRefused::into_error)?;
             Ok(replayed)
         });
         let replay = replay.map_err(|error| Failure::system("cannot start the replay's thread", error))?;

@@ -74,7 +74,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
     let areas = manager.areas()?;
     drop(memories);
     let counted = manager.counters().since(&before);
-    manager.shutdown().map_err(octavo::Error::from)?;
+    manager.shutdown().map_err(octavo::ShutdownRefused::into_error)?;
     Ok(Side {
         phases,
         budget_bytes,

@@ -31,7 +31,7 @@ pub(super) fn run(mode: Mode, job: &Job, aside: Aside<'_>) -> Result<Side, Failu
     let outcomes = run_threads(&spaces, &job.plan, aside)?;
     drop(spaces);
     let counted = manager.counters().since(&before);
-    manager.shutdown().map_err(octavo::Error::from)?;
+    manager.shutdown().map_err(octavo::ShutdownRefused::into_error)?;
     Ok(Side {
         outcomes,
         budget_bytes: Some(budget_bytes),

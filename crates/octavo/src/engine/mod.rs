@@ -472,19 +472,26 @@ impl Engine {
         } else {
             "configure a swap file, unmap ranges or drop a space, or raise the budget"
         };
+        // Pages in spaces may be shared, and what cannot be moved lies in spaces or outside: neither adds to the sum.
+        let in_spaces: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
+        let pool = self.swap.pool().map_or(0, |pool| pool.stats().used_bytes);
+        let (free, outside) = (self.frames.free_frames() << PAGE_SHIFT, self.budget.outside_bytes());
+        let others = self.budget.limit_bytes().saturating_sub(in_spaces + tables + pool + free + outside);
         let immovable = match immovable {
             0 => String::new(),
-            bytes => format!("memory that cannot be moved, as locked memory: {}; ", bytes_for_people(bytes)),
+            bytes => format!("{} of all that cannot be moved, as locked memory; ", bytes_for_people(bytes)),
         };
         Error::new(
             ErrorKind::OutOfMemory,
             format!(
-                "the budget of {} is used up and nothing more can be moved out; largest spaces: {largest}; {immovable}page tables: {}; compressed pages: {}; free frames: {}; outside of Octavo: {}; {remedy}",
+                "the budget of {} is used up and nothing more can be moved out; in spaces: {}, the largest: {largest}; page tables: {}; compressed pages: {}; free frames: {}; outside of Octavo: {}; records of pages and the rest: {}; {immovable}{remedy}",
                 bytes_for_people(self.budget.limit_bytes()),
+                bytes_for_people(in_spaces),
                 bytes_for_people(tables),
-                bytes_for_people(self.swap.pool().map_or(0, |pool| pool.stats().used_bytes)),
-                bytes_for_people(self.frames.free_frames() << PAGE_SHIFT),
-                bytes_for_people(self.budget.outside_bytes()),
+                bytes_for_people(pool),
+                bytes_for_people(free),
+                bytes_for_people(outside),
+                bytes_for_people(others),
             ),
         )
     }

@@ -25,6 +25,12 @@ impl ShutdownRefused {
         self.manager
     }
 
+    /// Drops the manager, and returns what [`error`](Self::error) says: `manager.shutdown().map_err(ShutdownRefused::into_error)?`. There is
+    /// no conversion by `?` alone. With one, `?` in a closure whose error type is left open would be ambiguous.
+    pub fn into_error(self) -> Error {
+        self.error
+    }
+
     /// Says which part is in use, and what to do about it.
     pub fn error(&self) -> &Error {
         &self.error
@@ -44,13 +50,6 @@ impl fmt::Display for ShutdownRefused {
 }
 
 impl std::error::Error for ShutdownRefused {}
-
-/// The manager is dropped.
-impl From<ShutdownRefused> for Error {
-    fn from(refused: ShutdownRefused) -> Self {
-        refused.error
-    }
-}
 
 impl Manager {
     /// Drops this manager, and tells if something of it is still in use, which a plain drop does not. Waits for devices and for the
