@@ -91,6 +91,9 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
         ("", "--swap /dev/shm", "the file system there is memory (tmpfs)"),
         ("", "--swap /var/tmp/x:10", "10 bytes"),
         ("", "--json /nowhere/x", "cannot write the summary to /nowhere/x"),
+        ("", "-- /nowhere/program", "cannot run /nowhere/program: there is no such program"),
+        ("", "-- /etc/passwd", "cannot run /etc/passwd"),
+        ("", "--socket /etc/passwd", "somebody listens at /etc/passwd, or it is no socket"),
     ];
     for (limits, options, expected) in cases {
         let limits = format!("unset TMPDIR; {limits}");
@@ -103,7 +106,8 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
         );
         assert!(said.ends_with("A run cannot do all of it.\n"), "{said}");
         // A run says the same, and runs nothing.
-        let script = format!("{limits} exec $0 run {options} -- echo started");
+        let program = if options.starts_with("-- ") { "" } else { "-- echo started" };
+        let script = format!("{limits} exec $0 run {options} {program}");
         let run = Command::new("bash").args(["-c", &script, OCTAVO]).output().unwrap();
         assert!(!run.status.success() && run.stdout.is_empty(), "{limits}");
         assert!(text(&run.stderr).contains(expected), "{limits} {}", text(&run.stderr));
@@ -141,6 +145,24 @@ fn as_nobody(octavo: &Path) -> Command {
 }
 
 #[test]
+fn a_check_says_how_much_a_named_file_may_hold_and_its_reader_may_close() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("swap");
+    let file = fs::File::create(&path).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 64 << 20).unwrap();
+    let free = |path: &Path| {
+        let output = check("", &format!("--force --swap {}", path.display()));
+        let said = text(&output.stdout);
+        let line = said.lines().find(|line| line.contains("swap ")).expect("it tells of swap").to_string();
+        assert!(line.contains(", up to "), "{said}");
+        line
+    };
+    assert!(free(&path).contains(&path.display().to_string()));
+    let closed = Command::new("bash").args(["-c", "exec $0 run --check | true", OCTAVO]).output().unwrap();
+    assert!(!text(&closed.stderr).contains("panicked"), "{}", text(&closed.stderr));
+}
+
+#[test]
 fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
     let Some((_folder, octavo)) = without_rights() else { return };
     let words = "memory cannot be managed here, so that no limit can be kept: no userfaultfd";
@@ -168,9 +190,10 @@ fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
 #[test]
 fn a_user_who_may_have_no_more_processes_is_told_so() {
     let Some((_folder, octavo)) = without_rights() else { return };
-    let script =
-        "ulimit -u 1; exec setpriv --reuid=65534 --regid=65534 --clear-groups $0 run --memory 1G -- true";
-    let output = Command::new("bash").args(["-c", script]).arg(&octavo).output().unwrap();
+    // Processes of other tests and of the machine do not count for this one.
+    let user = format!("{}", 65_600 + std::process::id() % 10_000);
+    let script = "ulimit -u 1; exec setpriv --reuid=$1 --regid=$1 --clear-groups $0 run --memory 1G -- true";
+    let output = Command::new("bash").args(["-c", script]).arg(&octavo).arg(user).output().unwrap();
     let errors = text(&output.stderr);
     assert!(!output.status.success(), "{errors}");
     assert!(errors.contains("no more processes: it may have 1 (RLIMIT_NPROC)"), "{errors}");

@@ -18,15 +18,14 @@ fn summary_of(
     serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap()
 }
 
-/// Memory that comes and goes between two looks of the monitor counts.
+/// Memory that comes and goes between two looks of the monitor is told of.
 #[test]
-fn the_peak_is_the_peak_that_was() {
-    const MIB: u64 = 8;
-    for _ in 0..8 {
-        let summary = summary_of(&["--memory", "512M"], kinds(), &["burst", &MIB.to_string()]);
-        let peak = summary["peak_bytes"].as_u64().unwrap();
+fn what_a_process_had_between_two_looks_is_told() {
+    for mib in [8_u64, 64] {
+        let summary = summary_of(&["--memory", "512M"], kinds(), &["burst", &mib.to_string()]);
+        let largest = summary["largest_process_bytes"].as_u64().unwrap();
         // The kernel counts a process's memory in batches.
-        assert!(((MIB - 1) << 20..(MIB + 16) << 20).contains(&peak), "{summary}");
+        assert!(((mib - 1) << 20..(mib + 24) << 20).contains(&largest), "{summary}");
     }
 }
 
@@ -38,13 +37,10 @@ fn a_run_says_what_its_time_went_on_and_what_to_change_first() {
     let output = octavo(&["--memory", "64M", "--explain"], torture(), &GOES_THROUGH).output().unwrap();
     assert_passed(&output);
     let errors = text(&output.stderr);
-    for words in ["octavo: it ran for ", "its threads waited ", "octavo: to change first: give --memory "] {
+    // Which advice it is depends on the disk.
+    for words in ["octavo: it ran for ", "its threads waited ", "octavo: to change first: "] {
         assert!(errors.contains(words), "{errors}");
     }
-    // Which has an effect, as it says.
-    let advised = errors.split("give --memory ").nth(1).unwrap().split(':').next().unwrap();
-    let mib: u64 = advised.strip_suffix('M').unwrap().parse().unwrap();
-    assert!((72..=256).contains(&mib), "{errors}");
     let short = octavo(&["--memory", "512M"], "true", &[]).output().unwrap();
     assert_eq!(text(&short.stderr), "", "nobody asked, and it was not slow");
     let fits = octavo(&["--memory", "512M", "--explain"], "true", &[]).output().unwrap();
@@ -66,10 +62,11 @@ fn a_run_that_is_stopped_explains_itself_unless_it_is_to_be_quiet() {
         text(&output.stderr)
     };
     let told = stopped(&[]);
-    assert!(told.contains("octavo: to change first: ") && told.contains("the program was stopped"), "{told}");
+    assert!(told.contains("octavo: it ran for ") && told.contains("the program was stopped"), "{told}");
+    assert!(!told.contains("to change first"), "the reason of its end has its own remedy: {told}");
     assert!(told.contains("swap is full: ") && told.contains("give --swap more room"), "{told}");
     let quiet = stopped(&["--quiet"]);
-    assert!(!quiet.contains("to change first") && quiet.contains("the program was stopped"), "{quiet}");
+    assert!(!quiet.contains("it ran for ") && quiet.contains("the program was stopped"), "{quiet}");
 }
 
 /// A word while the program waits is for people at a terminal.
@@ -80,12 +77,21 @@ fn a_run_that_only_waits_says_so_on_a_terminal_and_nowhere_else() {
         return;
     }
     let arguments = ["--memory", "160M", "--seconds", "25", "--seed", "1", "--only", "writers"].join(" ");
-    let run = format!("{OCTAVO} run --memory 48M -- {} {arguments}", torture().display());
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let json_path = json.path().display();
+    let run = format!("{OCTAVO} run --memory 48M --json {json_path} -- {} {arguments}", torture().display());
     let on_terminal = Command::new("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
     assert_passed(&on_terminal);
     let said = text(&on_terminal.stdout);
     let words = said.matches("and waited for pages: ").count();
-    assert_eq!(words, 1, "{said}");
+    // Where the disk is so fast that it hardly waited, there is nothing to say.
+    let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+    let waits = ["device_seconds", "unpacking_seconds", "room_seconds"];
+    let waited: f64 = waits.iter().map(|wait| summary["waits"][*wait].as_f64().unwrap()).sum();
+    let (seconds, cpu) =
+        (summary["seconds"].as_f64().unwrap(), summary["program_cpu_seconds"].as_f64().unwrap());
+    let must_be_said = waited > 0.8 * seconds && cpu < 0.2 * seconds;
+    assert!((usize::from(must_be_said)..=1).contains(&words), "{said} {summary}");
     let piped = Command::new("sh").args(["-c", &run]).output().unwrap();
     assert_passed(&piped);
     assert!(!text(&piped.stderr).contains("and waited for pages: "), "{}", text(&piped.stderr));

@@ -34,12 +34,13 @@ impl fmt::Display for Explanation {
 }
 
 impl Summary {
-    /// Says what the time of the run went on, what could not be managed and why, and the one thing to change first.
+    /// Says what the time of the run went on, what could not be managed and why, and the one thing to change first. Where it was stopped,
+    /// that is what the reason says.
     #[must_use]
-    pub fn explain(&self) -> Explanation {
+    pub fn explain(&self, was_stopped: bool) -> Explanation {
         let waits = &self.waits;
         let mut lines = vec![format!(
-            "it ran for {:.1} s, and the CPUs worked {:.1} s for the program and {:.1} s for Octavo",
+            "it ran for {:.1} s. The CPUs worked {:.1} s for the program and {:.1} s for the runner",
             self.seconds, self.program_cpu_seconds, self.own_cpu_seconds
         )];
         if self.waited() > 0.0 {
@@ -60,14 +61,18 @@ impl Summary {
                 if *processes == 1 { "a process was".into() } else { format!("{processes} processes were") };
             lines.push(format!("{whom} not managed: {why}"));
         }
-        lines.push(format!("to change first: {}", self.first_change()));
+        if !was_stopped {
+            lines.push(format!("to change first: {}", self.first_change()));
+        }
         Explanation { lines }
     }
 
-    /// Returns whether the run waited for most of its time, so that it is to be explained though nobody asked.
+    /// Returns whether the run did little but wait for most of its time, so that it is to be explained though nobody asked. Waits of threads
+    /// add up, and a program that has many may work all the time.
     #[must_use]
     pub fn is_slow(&self) -> bool {
-        self.seconds >= LEAST_SECONDS && self.waited() > SLOW * self.seconds
+        let part = SLOW * self.seconds;
+        self.seconds >= LEAST_SECONDS && self.waited() > part && self.program_cpu_seconds < part
     }
 
     /// How long its threads and processes waited, in seconds. These waits add up.
@@ -121,9 +126,12 @@ impl Summary {
             );
         }
         let need = self.managed_peak_bytes + unpaged;
+        if need <= limit {
+            return "nothing that its figures show".into();
+        }
         format!(
             "give --memory {}: it goes through all of its memory again and again, and less helps little",
-            rounded(need.max(limit))
+            rounded(need)
         )
     }
 }
@@ -153,7 +161,7 @@ mod tests {
     }
 
     fn first(summary: &Summary) -> String {
-        let told = summary.explain().to_string();
+        let told = summary.explain(false).to_string();
         told.lines().last().unwrap().strip_prefix("octavo: to change first: ").unwrap().into()
     }
 
@@ -170,7 +178,7 @@ mod tests {
         assert_eq!(first(&locked), "give --memory 104M: 40 MiB of it cannot be paged");
         let refused = Summary { refused: BTreeMap::from([("why".into(), 2)]), ..locked };
         assert!(first(&refused).starts_with("what keeps processes"), "{}", first(&refused));
-        assert!(refused.explain().to_string().contains("octavo: 2 processes were not managed: why\n"));
+        assert!(refused.explain(false).to_string().contains("octavo: 2 processes were not managed: why\n"));
         let disk = Summary { slowest: Some(("/old/disk".into(), 8_000_000)), ..half };
         assert!(
             first(&disk).contains("than /old/disk, where half of the reads took 8.0 ms or more"),
@@ -183,7 +191,12 @@ mod tests {
     fn a_long_run_that_mostly_waited_is_slow() {
         assert!(run(12.0).is_slow() && !run(8.0).is_slow());
         assert!(!Summary { seconds: 5.0, ..run(4.0) }.is_slow(), "it was short");
-        let told = run(12.0).explain().to_string();
+        assert!(
+            !Summary { program_cpu_seconds: 30.0, ..run(12.0) }.is_slow(),
+            "its threads worked meanwhile"
+        );
+        let told = run(12.0).explain(true).to_string();
         assert!(told.contains("waited 12.0 s in all: 12.0 s for swap devices, 0.0 s for"), "{told}");
+        assert!(!told.contains("to change first"), "the reason of its end says that");
     }
 }

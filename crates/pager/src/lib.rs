@@ -169,7 +169,7 @@ pub fn run(
         }
         if let Err(error) = sleep(&pidfd, wait) {
             monitor.kill_all();
-            break End::Stopped(format!("its end cannot be waited for: {error}"));
+            break End::Stopped(messages::NO_END.with(&[("why", &error)]));
         }
     };
     Ok((end, monitor.finish(options.leaves_manager)))

@@ -18,7 +18,7 @@ pub const NOTICES: [&Message; 7] = [
 ];
 
 /// Why a run was ended. Each goes on from "the program was stopped: ".
-pub const ENDS: [&Message; 11] = [
+pub const ENDS: [&Message; 12] = [
     &NO_PAGE,
     &NOT_TAKEN,
     &CHANGE_LOST,
@@ -30,6 +30,7 @@ pub const ENDS: [&Message; 11] = [
     &NO_THREAD,
     &NO_GUARDIAN,
     &BLIND,
+    &NO_END,
 ];
 
 /// Why memory could not be had. Each goes on from one of [`ENDS`].
@@ -140,13 +141,19 @@ pub(crate) const BLIND: Message = Message {
     cause: "For two seconds /proc could not be read, so nobody knew how much memory the program had",
 };
 
+pub(crate) const NO_END: Message = Message {
+    happened: "its end cannot be waited for: {why}",
+    remedy: "",
+    cause: "The kernel refused to wait, which it should not: please report it",
+};
+
 pub(crate) const OUT_OF_MEMORY: Message = Message {
     happened: "the limit is used up, and nothing more can go out",
     remedy: "give --memory more",
     cause: "What cannot be paged, and the pages that the program uses at one moment, fill the limit",
 };
 pub(crate) const IMMOVABLE: Message = Message {
-    happened: "{immovable} of {budget} MiB that there may be cannot move, as locked memory",
+    happened: "{immovable} of the {budget} MiB cannot be moved, such as locked memory",
     remedy: "have the program lock less, or give --memory more",
     cause: "Locked memory (`mlock`), and pages that the kernel holds for a device, stay where they are",
 };
@@ -156,9 +163,9 @@ pub(crate) const SWAP_FULL: Message = Message {
     cause: "The file, the device or the file system has no room left. Memory is read at any fullness; it just cannot grow",
 };
 pub(crate) const FILE_SIZE: Message = Message {
-    happened: "swap is full: {what}. A file may have {limit} here (RLIMIT_FSIZE)",
-    remedy: "allow more, as by `ulimit -f unlimited`, or give --swap a disk",
-    cause: "The swap file has reached the limit of the process on file sizes",
+    happened: "swap is full: {what}. A file may have no more than {limit} here (RLIMIT_FSIZE)",
+    remedy: "give --swap more room or a disk, or allow larger files (`ulimit -f`)",
+    cause: "As above, where a limit of the process on file sizes may be the reason",
 };
 pub(crate) const READ_FAILED: Message = Message {
     happened: "it could not be read: {what}",

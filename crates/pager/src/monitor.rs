@@ -158,16 +158,17 @@ pub(crate) struct Monitor {
 }
 
 /// A process that could not be taken over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Refused {
     /// Its program: where its stack begins.
     stack: u64,
     /// When it is tried again, where the reason may pass.
     again_at: Option<Instant>,
+    why: String,
 }
 
 impl Refused {
-    fn holds(self, stack: u64, now: Instant) -> bool {
+    fn holds(&self, stack: u64, now: Instant) -> bool {
         self.stack == stack && self.again_at.is_none_or(|at| now < at)
     }
 }
@@ -561,13 +562,16 @@ impl Monitor {
         let common = Common { manager, ledger: &self.ledger, guardian, reader: &self.reader };
         match self.engaging.take(|| Managed::engage(common, pid)) {
             Ok(managed) => {
-                self.refused.remove(&pid);
+                self.forget_refusal(pid);
                 self.tree.leave_out(managed.mover_pid());
                 self.manage(pid, managed);
             }
+            // It has just ended.
+            Err(_) if !proc::has_memory(pid) => {}
             Err(Refusal { why, may_pass }) => {
                 let again_at = may_pass.then(|| Instant::now() + TRIED_AGAIN_AFTER);
-                let before = self.refused.insert(pid, Refused { stack, again_at });
+                let refused = Refused { stack, again_at, why: why.clone() };
+                let before = self.refused.insert(pid, refused);
                 if before.is_none_or(|before| before.stack != stack) {
                     *self.summary.refused.entry(why.clone()).or_default() += 1;
                     let program = proc::name(pid);
@@ -578,6 +582,15 @@ impl Monitor {
             }
         }
         Ok(())
+    }
+
+    /// A process that could not be managed is managed now.
+    fn forget_refusal(&mut self, pid: u32) {
+        let Some(refused) = self.refused.remove(&pid) else { return };
+        if let Some(processes) = self.summary.refused.get_mut(&refused.why) {
+            *processes -= 1;
+        }
+        self.summary.refused.retain(|_, processes| *processes > 0);
     }
 
     fn manage(&mut self, pid: u32, managed: Managed) {

@@ -203,7 +203,7 @@ pub(crate) struct Stat {
     /// Faults that needed no device, of all of its threads so far.
     pub(crate) faults: u64,
     pub(crate) threads: u64,
-    /// The time that CPUs have spent on it, in ticks of the clock that programs see.
+    /// The time that CPUs have spent on it, and on children that it has waited for, in ticks of the clock that programs see.
     pub(crate) cpu_ticks: u64,
     /// When it has started, in ticks of the machine's clock. `exec` does not change it.
     pub(crate) start: u64,
@@ -270,7 +270,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
         // A fault for which the kernel has waited counts as a major one, wherever the page was.
         faults: number(field(10)?) + number(field(12)?),
         threads: number(field(20)?),
-        cpu_ticks: number(field(14)?) + number(field(15)?),
+        cpu_ticks: (14..=17).map(|index| field(index).map(number)).sum::<Option<u64>>()?,
         start: number(field(22)?),
         stack: number(field(28)?),
     })

@@ -17,6 +17,9 @@ use crate::tree::Tree;
 /// With fewer pages, the pool's first block says nothing of how well they were packed.
 const LEAST_PACKED: u64 = 2048;
 
+/// A process is told of that had so much more than the peak between two looks. It may have had that much of files.
+const MUCH_OF_FILES: u64 = 32 << 20;
+
 /// Less memory of a kind that cannot be paged is not told.
 const LEAST_UNPAGED: u64 = 1 << 20;
 
@@ -55,6 +58,8 @@ pub struct Waits {
 pub struct Summary {
     /// The most memory that the tree and the runner had together: anonymous memory, shared memory and page tables.
     pub peak_bytes: u64,
+    /// The most memory that one process had at some moment, as the kernel counts it: also between two looks, and with its pages of files.
+    pub largest_process_bytes: u64,
     /// The limit.
     pub budget_bytes: u64,
     /// The memory that the tree and the runner had at the last look, counted as `peak_bytes` is.
@@ -91,7 +96,7 @@ pub struct Summary {
     pub faults: Faults,
     /// How long the run took.
     pub seconds: f64,
-    /// The time that CPUs spent on the program, as far as its processes have ended, and on Octavo.
+    /// The time that CPUs spent on the program, as far as its processes have ended, with Octavo's helpers in them; and on the runner.
     pub program_cpu_seconds: f64,
     /// See `program_cpu_seconds`.
     pub own_cpu_seconds: f64,
@@ -163,12 +168,6 @@ impl Summary {
         self.note_unpaged(Kind::PageTables, fixed.tables);
     }
 
-    /// Takes note of the largest resident set of a process that has ended, of which up to `others_bytes` were pages of files, or shared. It
-    /// may have grown and shrunk between two looks.
-    pub(crate) fn note_peak_unseen(&mut self, resident_bytes: u64, others_bytes: u64) {
-        self.peak_bytes = self.peak_bytes.max(resident_bytes.saturating_sub(others_bytes));
-    }
-
     /// Takes note of memory that cannot be paged.
     pub(crate) fn note_unpaged(&mut self, kind: Kind, bytes: u64) {
         let most = self.unpaged_peak_bytes.entry(kind).or_default();
@@ -216,9 +215,9 @@ impl Summary {
 
     /// Takes note of how long the program waited for the manager, and of what more memory would bring.
     pub(crate) fn note_waits(&mut self, manager: &Manager) {
-        let waits = manager.latencies();
+        let waits: BTreeMap<_, _> = manager.latencies().iter().collect();
         let seconds = |latency: Latency| {
-            let timed = waits.quantiles(latency);
+            let timed = &waits[&latency];
             (timed.count * latency.one_of()) as f64 * timed.mean_ns as f64 / 1e9
         };
         self.waits = Waits {
@@ -228,11 +227,12 @@ impl Summary {
             ..self.waits
         };
         // New pages come in runs here, which are not timed.
-        let told = waits.iter().filter(|(latency, _)| *latency != Latency::NewPage);
+        let told = waits.into_iter().filter(|(latency, _)| *latency != Latency::NewPage);
         self.latencies = told.map(|(latency, figures)| (latency.name(), figures)).collect();
-        let refaults = manager.refaults();
-        self.more_bytes_for_half = refaults.bytes_to_keep(0.5);
-        self.more_bytes_for_most = refaults.bytes_to_keep(0.9);
+        let refaults = manager.refaults().histogram();
+        let more =
+            |share| (!refaults.is_empty()).then(|| refaults.value_at_quantile(share) * PAGE_BYTES as u64);
+        (self.more_bytes_for_half, self.more_bytes_for_most) = (more(0.5), more(0.9));
         self.areas = manager.areas().unwrap_or_default();
         let read = self.areas.iter().filter(|area| area.waits.count > 0);
         let slowest = read.max_by_key(|area| area.waits.p50_ns);
@@ -255,6 +255,10 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "octavo: peak {} of a limit of {}", size(self.peak_bytes), size(self.budget_bytes))?;
+        if self.largest_process_bytes > self.peak_bytes + MUCH_OF_FILES {
+            let largest = size(self.largest_process_bytes);
+            writeln!(f, "octavo: for a moment a process had {largest}, with its pages of files")?;
+        }
         let unpaged = self.unpaged_peak_bytes.iter().filter(|(_, bytes)| **bytes >= LEAST_UNPAGED);
         let unpaged: Vec<_> =
             unpaged.map(|(kind, bytes)| format!("{} of {}", size(*bytes), kind.words())).collect();

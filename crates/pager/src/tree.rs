@@ -119,8 +119,6 @@ pub(crate) struct Tree {
     /// Who has started processes since that was asked, or since there was room.
     parents: BTreeSet<u32>,
     pub(crate) helpers: Vec<u32>,
-    /// The most pages of files, and shared memory, that a process had.
-    pub(crate) most_others: u64,
     /// A process was found to have no memory any more since the last look.
     has_ended: bool,
     last_look: Option<LastLook>,
@@ -502,7 +500,6 @@ impl Tree {
         let memory = process.statm.read();
         let mut has_changed = memory != process.memory;
         process.memory = memory;
-        self.most_others = self.most_others.max(memory.others);
         // Nobody knows of any while a fork's child is looked for again.
         let moved = if moved == Moved::default() { process.moved } else { moved };
         process.moved = moved;

@@ -77,7 +77,7 @@ fn bring_up(
     staging_bytes: u64,
     inherited: Option<Inherited>,
 ) -> Result<(OwnedFd, Parts), InjectError> {
-    child.wait_for_trap(None).map_err(|reason| no_stop(pid, reason))?;
+    child.wait_for_trap(None).map_err(no_stop)?;
     let process = Pid::from_raw(child.tid() as i32).ok_or_else(InjectError::gone)?;
     let process = pidfd_open(process, PidfdFlags::empty())
         .map_err(|error| InjectError::system("opening the new process", error))?;
@@ -160,7 +160,7 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
                 return Err(filtered());
             }
             Err(error) => {
-                reason = refused(pid, error);
+                reason = refused(error);
                 continue;
             }
         };
@@ -169,7 +169,7 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
         match thread.interrupt().map_err(NoStop::Refused).and_then(|()| thread.wait_for_trap(Some(patience)))
         {
             Ok(()) => return Ok((thread, start)),
-            Err(error) => reason = no_stop(pid, error),
+            Err(error) => reason = no_stop(error),
         }
     }
     Err(reason)
@@ -226,7 +226,7 @@ fn clone_in(
         let answer = loop {
             thread.resume(libc::PTRACE_SYSCALL, signal).map_err(system)?;
             signal = 0;
-            match thread.wait().map_err(|reason| no_stop(pid, reason))? {
+            match thread.wait().map_err(no_stop)? {
                 Stop::Cloned => {
                     child = Some(Tracee::born(thread.message().map_err(system)? as u32));
                     // The stop that comes next is inside the kernel, behind the call.
@@ -241,7 +241,7 @@ fn clone_in(
         };
         thread.interrupt().map_err(system)?;
         thread.resume(libc::PTRACE_CONT, 0).map_err(system)?;
-        thread.wait_for_trap(None).map_err(|reason| no_stop(pid, reason))?;
+        thread.wait_for_trap(None).map_err(no_stop)?;
         match child {
             Some(child) => return Ok(child),
             // A stop of the whole process begins: the kernel wants the call made again.
@@ -252,10 +252,10 @@ fn clone_in(
     Err(InjectError::new(InjectErrorKind::Stuck, &reasons::NO_CHILD, &[]))
 }
 
-fn refused(pid: u32, error: Errno) -> InjectError {
+fn refused(error: Errno) -> InjectError {
     match error {
         Errno::PERM | Errno::ACCESS => {
-            InjectError::new(InjectErrorKind::NotPermitted, &reasons::MAY_NOT_TRACE, &[("pid", &pid)])
+            InjectError::new(InjectErrorKind::NotPermitted, &reasons::MAY_NOT_TRACE, &[])
         }
         Errno::SRCH => InjectError::gone(),
         error => InjectError::system("tracing the program", error),
@@ -265,13 +265,13 @@ fn refused(pid: u32, error: Errno) -> InjectError {
 /// An unreadable map of a process that is there is a matter of permission.
 fn permission(pid: u32, error: InjectError) -> InjectError {
     let is_there = std::path::Path::new(&format!("/proc/{pid}")).exists();
-    if error.kind() == InjectErrorKind::Gone && is_there { refused(pid, Errno::PERM) } else { error }
+    if error.kind() == InjectErrorKind::Gone && is_there { refused(Errno::PERM) } else { error }
 }
 
-pub fn no_stop(pid: u32, reason: NoStop) -> InjectError {
+pub fn no_stop(reason: NoStop) -> InjectError {
     match reason {
         NoStop::Gone | NoStop::Refused(Errno::SRCH) => InjectError::gone(),
-        NoStop::Refused(error) => refused(pid, error),
+        NoStop::Refused(error) => refused(error),
         NoStop::Late => InjectError::new(InjectErrorKind::Stuck, &reasons::NO_STOP, &[]),
     }
 }

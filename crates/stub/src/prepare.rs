@@ -95,7 +95,7 @@ pub fn prepare(
     serving.confine()?;
     let Serving { layout, mailbox, .. } = serving;
     child.interrupt().map_err(|error| InjectError::system("stopping the mover", error))?;
-    child.wait_for_trap(None).map_err(|reason| no_stop(pid, reason))?;
+    child.wait_for_trap(None).map_err(no_stop)?;
     child.set_signal_mask(ALL_SIGNALS).map_err(|error| InjectError::system("blocking signals", error))?;
     child
         .resume(libc::PTRACE_DETACH, 0)
@@ -113,8 +113,7 @@ struct Setup<'a> {
 
 impl Setup<'_> {
     fn call(&self, step: &str, number: libc::c_long, arguments: [u64; 6]) -> Result<u64, InjectError> {
-        let answer =
-            self.child.remote_call(self.at, number, arguments).map_err(|reason| no_stop(self.pid, reason))?;
+        let answer = self.child.remote_call(self.at, number, arguments).map_err(no_stop)?;
         let call = Call { answer, ..Call::default() };
         call.result().map_err(|error| InjectError::system(step, error))
     }

@@ -3,8 +3,9 @@
 use crate::message::Message;
 
 /// All that a run meets.
-pub const REASONS: [&Message; 17] = [
+pub const REASONS: [&Message; 18] = [
     &NO_USERFAULTFD,
+    &OLD_KERNEL,
     &NO_FORK_EVENTS,
     &MAY_NOT_TRACE,
     &NO_TRACING,
@@ -26,16 +27,21 @@ pub const REASONS: [&Message; 17] = [
 pub(crate) const NO_USERFAULTFD: Message = Message {
     happened: "no userfaultfd is to be had for it: {why}",
     remedy: "run as root, or with CAP_SYS_PTRACE and the right to /dev/userfaultfd",
-    cause: "Octavo learns by a userfaultfd which pages a program wants. The kernel gives one to root, and to who may open that device. \
-            A container's seccomp filter may forbid the call. The kernel must have CONFIG_USERFAULTFD, and be Linux 6.8 or later",
+    cause: "Octavo learns by a userfaultfd which pages a program wants. The kernel gives one to root, and to users who may open that device. \
+            A container's seccomp filter may forbid the call, and a kernel may be built without it (CONFIG_USERFAULTFD)",
+};
+pub(crate) const OLD_KERNEL: Message = Message {
+    happened: "{why}",
+    remedy: "use Linux 6.8 or later",
+    cause: "The kernel's userfaultfd cannot move pages, or lacks another feature that is needed",
 };
 pub(crate) const NO_FORK_EVENTS: Message = Message {
-    happened: "the kernel tells of its forks only who has CAP_SYS_PTRACE",
+    happened: "the kernel tells of forks only to a process with CAP_SYS_PTRACE",
     remedy: "run as root, or with CAP_SYS_PTRACE",
     cause: "The user may have a userfaultfd, but not one that tells of forks. A child would read zeros",
 };
 pub(crate) const MAY_NOT_TRACE: Message = Message {
-    happened: "process {pid} may not be traced",
+    happened: "it may not be traced",
     remedy: "run as root, or as the program's user, with kernel.yama.ptrace_scope at 1 or less",
     cause: "Octavo stops a thread for a moment, to put a helper into the process. Programs of other users, set-user-id programs and \
             kernel.yama.ptrace_scope forbid that",

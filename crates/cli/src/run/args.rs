@@ -58,8 +58,8 @@ pub struct RunArgs {
     /// mostly waited, does so by itself
     #[arg(long, env = "OCTAVO_EXPLAIN")]
     pub explain: bool,
-    /// Say nothing by itself while the program waits, and explain nothing at the end
-    #[arg(long, env = "OCTAVO_QUIET", conflicts_with = "explain")]
+    /// Say nothing by itself while the program waits, and explain nothing at the end unless --explain is given
+    #[arg(long, env = "OCTAVO_QUIET")]
     pub quiet: bool,
     /// Write the summary as JSON to a file at the end
     #[arg(long, env = "OCTAVO_JSON", value_name = "FILE")]

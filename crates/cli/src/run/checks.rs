@@ -1,9 +1,12 @@
 //! What a run needs: looked at before the program starts, and not when memory gets short.
 
+use std::env;
+use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use octavo::io::SwapArea;
@@ -12,10 +15,12 @@ use octavo_pager::Raised;
 use octavo_pager::messages::size;
 use octavo_platform::accessed::AccessedBits;
 use octavo_platform::{Reservation, usage};
-use rustix::process::{Resource, getrlimit};
+use rustix::fs::{Access, access};
+use rustix::process::{Resource, geteuid, getrlimit};
 
 use crate::choices::JsonTarget;
 use crate::failure::Failure;
+use crate::output::Text;
 use crate::run::args::{LEAST_BYTES, Memory, RunArgs, SwapPlace};
 use crate::run::demo;
 use crate::run::messages::{self, said_of};
@@ -87,15 +92,49 @@ pub fn look(args: &RunArgs) -> Vec<Check> {
     checks.into_iter().flatten().collect()
 }
 
-/// Looks at all of it, and takes a process over. Says what it found on standard output. Returns the exit code.
+/// Looks at all of it, at the program and its socket, and takes a process over. Says what it found on standard output. Returns the exit code.
 pub fn check(args: &RunArgs) -> Result<u8, Failure> {
     let mut checks = look(args);
+    checks.extend(args.program.first().map(|program| Check::new("program", find(program))));
+    checks.extend(args.socket.as_ref().map(|path| Check::new("socket", free_socket(path))));
     checks.push(Check { what: "a process", finding: try_one().map_or_else(Lacks, Well) });
     checks.push(Check { what: "pages in use", finding: Well(pages_in_use()) });
-    checks.iter().for_each(|check| println!("{check}"));
+    let text = Text::beside(None);
+    checks.iter().try_for_each(|check| text.line(check))?;
     let is_well = checks.iter().all(|check| matches!(check.finding, Well(_)));
-    println!("{}", if is_well { "A run can do all of it." } else { "A run cannot do all of it." });
+    text.line(if is_well { "A run can do all of it." } else { "A run cannot do all of it." })?;
     Ok(u8::from(!is_well))
+}
+
+/// Looks for a program where a shell would.
+fn find(program: &OsStr) -> Result<String, String> {
+    let named = Path::new(program);
+    let is_path = program.as_encoded_bytes().contains(&b'/');
+    let places: Vec<PathBuf> = if is_path {
+        vec![named.into()]
+    } else {
+        env::split_paths(&env::var_os("PATH").unwrap_or_default()).map(|folder| folder.join(named)).collect()
+    };
+    let found: Vec<_> = places.into_iter().filter(|place| place.is_file()).collect();
+    let may_run = |place: &&PathBuf| access(place.as_path(), Access::EXEC_OK).is_ok();
+    match (found.iter().find(may_run), found.is_empty()) {
+        (Some(place), _) => Ok(place.display().to_string()),
+        (None, true) => Err(messages::NO_PROGRAM.with(&[("program", &named.display())])),
+        (None, false) => {
+            let why = "it may not be executed";
+            Err(messages::NOT_RUN.with(&[("program", &named.display()), ("why", &why)]))
+        }
+    }
+}
+
+/// Looks whether a path can become a socket.
+fn free_socket(path: &Path) -> Result<String, String> {
+    let is_socket = fs::symlink_metadata(path).map(|found| found.file_type().is_socket());
+    let is_free = match is_socket {
+        Ok(is_socket) => is_socket && UnixStream::connect(path).is_err(),
+        Err(_) => true,
+    };
+    if is_free { Ok(path.display().to_string()) } else { Err(said_of(&messages::SOCKET_TAKEN, path, &"")) }
 }
 
 /// The limit of a run.
@@ -129,29 +168,41 @@ fn swap(args: &RunArgs) -> Result<String, String> {
 }
 
 fn swap_at(place: &SwapPlace, area: &SwapArea) -> Result<String, String> {
+    let limit_bytes = place.limit_bytes.unwrap_or(u64::MAX);
+    if limit_bytes < PAGE_BYTES as u64 {
+        return Err(messages::NO_PAGE.with(&[("bytes", &limit_bytes)]));
+    }
     area.check().map_err(|error| refused(&error))?;
     let path = &place.path;
-    let kind = fs::metadata(path).map(|metadata| metadata.file_type()).ok();
-    if kind.is_some_and(|kind| kind.is_block_device()) {
+    let found = fs::metadata(path).ok();
+    if found.as_ref().is_some_and(|found| found.file_type().is_block_device()) {
         return Ok(format!("the disk {}", path.display()));
     }
-    let is_folder = kind.is_some_and(|kind| kind.is_dir());
-    let room = room_at(if is_folder { path } else { path.parent().unwrap_or(path) }).unwrap_or(u64::MAX);
-    let limit_bytes = place.limit_bytes.unwrap_or(u64::MAX);
+    let is_folder = found.as_ref().is_some_and(|found| found.is_dir());
+    let kept_bytes = found.filter(|found| found.is_file()).map_or(0, |found| found.blocks() * 512);
+    let folder = if is_folder { path } else { path.parent().unwrap_or(path) };
+    let room = room_at(folder, kept_bytes).unwrap_or(u64::MAX);
     if room < LEAST_ROOM.min(limit_bytes) {
         let words: [(&str, &dyn Display); 2] = [("place", &path.display()), ("room", &size(room))];
         return Err(messages::LITTLE_ROOM.with(&words));
     }
     let what = if is_folder { "a file without a name in " } else { "" };
-    Ok(format!("{what}{}, up to {}", path.display(), size(room.min(limit_bytes))))
+    let most = room.min(limit_bytes);
+    let most = if most == u64::MAX { String::new() } else { format!(", up to {}", size(most)) };
+    Ok(format!("{what}{}{most}", path.display()))
 }
 
-/// Returns how much a file in this folder may hold: what the file system has, and what a file may have here.
-fn room_at(folder: &Path) -> Option<u64> {
+/// Returns how much a file in this folder may hold: what the file system has, with `kept_bytes` that the file has already, and what a file
+/// may have here. File systems that do not count have as much as anybody wants.
+fn room_at(folder: &Path, kept_bytes: u64) -> Option<u64> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let system =
-        rustix::fs::statvfs(folder).ok().map(|system| system.f_bavail.saturating_mul(system.f_frsize));
-    system.into_iter().chain(getrlimit(Resource::Fsize).current).min()
+    let system = rustix::fs::statvfs(folder).ok().filter(|system| system.f_blocks > 0);
+    let free = system.map(|system| {
+        // Some is kept for root.
+        let blocks = if geteuid().is_root() { system.f_bfree } else { system.f_bavail };
+        blocks.saturating_mul(system.f_frsize).saturating_add(kept_bytes)
+    });
+    free.into_iter().chain(getrlimit(Resource::Fsize).current).min()
 }
 
 /// Looks for addresses.
@@ -222,7 +273,7 @@ fn try_one() -> Result<String, String> {
             .spawn()
     };
     let mut process =
-        start().map_err(|error| messages::NO_PROCESS.with(&[("program", &"itself"), ("limit", &error)]))?;
+        start().map_err(|error| messages::NOT_RUN.with(&[("program", &"octavo"), ("why", &error)]))?;
     let tried = octavo_pager::try_on(process.id());
     // It ends as nobody can write to its standard input any more.
     drop(process.stdin.take());

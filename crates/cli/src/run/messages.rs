@@ -23,12 +23,17 @@ pub const LIMIT_TOO_SMALL: Message = Message {
 pub const NO_UNIT: Message = Message {
     happened: "that is {bytes} bytes",
     remedy: "did you mean {bytes}M?",
-    cause: "Sizes are bytes where no unit follows: `64M`, `1.5G`, `64MiB`",
+    cause: "(With exit code 2.) Sizes are bytes where no unit follows: `64M`, `1.5G`, `64MiB`",
 };
 pub const NO_PLACE: Message = Message {
     happened: "{why}",
     remedy: "give --swap a folder, a file or a disk that may be written to, or set TMPDIR to such a folder",
     cause: "The place for swap is not there, may not be written to, or is memory itself (tmpfs)",
+};
+pub const NO_PAGE: Message = Message {
+    happened: "a swap limit of {bytes} bytes holds no page",
+    remedy: "give at least 4 KiB behind the colon",
+    cause: "What follows the last colon of --swap is the most that may be used there",
 };
 pub const PLACE_TAKEN: Message = Message {
     happened: "{why}",
@@ -108,11 +113,12 @@ mod tests {
     use super::*;
 
     /// All of this file.
-    const AT_START: [&Message; 17] = [
+    const AT_START: [&Message; 18] = [
         &LIMIT_ABOVE_MACHINE,
         &LIMIT_TOO_SMALL,
         &NO_UNIT,
         &NO_PLACE,
+        &NO_PAGE,
         &PLACE_TAKEN,
         &LITTLE_ROOM,
         &NO_ADDRESSES,
@@ -132,8 +138,9 @@ mod tests {
 # What `octavo run` says
 
 This page is for people who run programs. It lists every sentence in which `octavo run` says that something is wrong, what brings that about,
-and what to do. All of them are written to standard error, behind `octavo: `. A word in *italics* stands for what is known only then.
-`octavo run --check` with the same options looks for everything of the first table, and runs nothing.
+and what to do. They are written to standard error, behind `octavo: `. A word in *italics* stands for what is known only then.
+Mistakes in the options themselves are told by `--help`'s own parser, with exit code 2. `octavo run --check` with the same options looks for what the
+first table has, runs nothing, and says what it found on standard output.
 
 The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo test -p octavo-cli messages`.
 ";

@@ -75,9 +75,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     if (args.stats || is_demo) && has_started {
         tell(&summary);
     }
-    let is_to_be_explained = matches!(end, End::Stopped(_)) || summary.is_slow();
-    if has_started && (args.explain || is_to_be_explained && !args.quiet) {
-        tell(summary.explain());
+    let was_stopped = matches!(end, End::Stopped(_));
+    // It may have been stopped before the program was there.
+    let has_run = has_started && summary.processes > 0;
+    if has_run && (args.explain || (was_stopped || summary.is_slow()) && !args.quiet) {
+        tell(summary.explain(was_stopped));
     }
     if let Some(target) = &args.json {
         summary_file::write(target, &summary)?;

@@ -63,7 +63,10 @@ impl Monitor {
             guardian.finish();
         }
         self.wait_for_helpers();
-        self.summary.note_peak_unseen(usage::of_children().peak_resident_bytes, self.tree.most_others);
+        // Now all that have ended have been waited for.
+        let used = usage::of_children();
+        self.summary.program_cpu_seconds = used.cpu.as_secs_f64();
+        self.summary.largest_process_bytes = used.peak_resident_bytes;
         if leaves_manager {
             std::mem::forget(self.manager.take());
         }

@@ -6,7 +6,7 @@ use octavo_platform::usage;
 
 use super::Monitor;
 use crate::messages::size;
-use crate::proc;
+use crate::{priority, proc};
 
 /// The time that is looked at.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -49,17 +49,18 @@ impl Progress {
     fn note(&mut self, now: Instant, seen: Seen) -> Option<String> {
         let (began, before) = self.window.replace((now, seen))?;
         let seconds = (now - began).as_secs_f64();
-        let (cpu, waited) =
-            (seen.cpu_seconds - before.cpu_seconds, seen.waited_seconds - before.waited_seconds);
+        // What a process has used shows nowhere from its end until somebody waits for it.
+        let cpu = (seen.cpu_seconds - before.cpu_seconds).max(0.0);
+        let waited = seen.waited_seconds - before.waited_seconds;
         let is_slow = cpu < LITTLE * seconds && waited > LITTLE * seconds;
         if !is_slow || self.quiet_until.is_some_and(|until| now < until) {
             return None;
         }
         self.quiet_until = Some(now + QUIET);
-        let back = size(((seen.back_bytes - before.back_bytes) as f64 / seconds) as u64);
-        let remedy = seen.more_bytes.map_or(String::new(), |more| {
+        let back = size((seen.back_bytes.saturating_sub(before.back_bytes) as f64 / seconds) as u64);
+        let remedy = seen.more_bytes.filter(|more| *more <= seen.limit_bytes).map_or(String::new(), |more| {
             format!(
-                "; with --memory {}M half of that would have stayed",
+                "; with --memory {}M half of what has come back so far would have stayed",
                 (seen.limit_bytes + more).div_ceil(1 << 20)
             )
         });
@@ -76,6 +77,8 @@ impl Monitor {
         if self.manager.is_none() || !self.progress.is_due(now) {
             return;
         }
+        // That takes longer than a look may.
+        priority::goes_on(Duration::MAX);
         let living = self
             .tree
             .processes
@@ -115,7 +118,7 @@ mod tests {
         assert!(!progress.is_due(at(9)) && progress.is_due(at(10)));
         let said = progress.note(at(10), seen(1.0, 8.0)).unwrap();
         let expected = "in the last 10 s the program ran for 1.0 s and waited for pages: 781.2 KiB came back each second; with --memory 104M \
-                        half of that would have stayed";
+                        half of what has come back so far would have stayed";
         assert_eq!(said, expected);
         assert_eq!(progress.note(at(20), seen(2.0, 17.0)), None, "it was said");
         assert!(progress.note(at(75), seen(3.0, 70.0)).is_some());
