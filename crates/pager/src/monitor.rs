@@ -371,8 +371,10 @@ impl Monitor {
         self.fixed = Fixed { shared: tree.shared + own_fixed.shared, tables: tree.tables + own_fixed.tables };
         let total = anonymous + own.anonymous + self.fixed.shared + self.fixed.tables;
         self.anonymous = anonymous;
-        self.summary.note_peaks(anonymous, self.fixed);
-        self.ledger.note(total);
+        // A limit goes by the most that there may be, and what is told by what there is.
+        let doubtful = self.tree.doubtful_bytes();
+        self.summary.note_peaks(anonymous.saturating_sub(doubtful), self.fixed);
+        self.ledger.note(total.saturating_sub(doubtful));
         total
     }
 

@@ -210,6 +210,13 @@ impl Group {
         let (all, largest) = self.counted();
         by_answers.min(bound).clamp(largest, all)
     }
+
+    /// Returns what the members have together by what they told last: their shares then, and what each got since. It is no bound, and what
+    /// is told of a run goes by it. A child that was never asked does not count, and an answer from before a fork counts too much.
+    pub(crate) fn told(&self) -> u64 {
+        let answered: u64 = self.members.values().map(Member::told).sum();
+        answered.clamp(self.counted().1, self.estimate())
+    }
 }
 
 impl Newcomer {
@@ -233,6 +240,12 @@ impl Newcomer {
 impl Member {
     fn counted(&self) -> u64 {
         self.noted.map_or(0, |noted| noted.counted)
+    }
+
+    /// What it has by its last answer.
+    fn told(&self) -> u64 {
+        let grown = |answer: Answer| answer.share + self.counted().saturating_sub(answer.counted);
+        self.answer.map_or(0, |answer| grown(answer).min(self.counted()))
     }
 
     /// What has gone from it, and was taken off for that. A process that has ended has lost nothing.
@@ -284,6 +297,22 @@ mod tests {
 
     fn pages(group: &Group) -> u64 {
         group.estimate() / PAGE
+    }
+
+    #[test]
+    fn what_is_told_does_not_count_a_child_that_was_never_asked() {
+        let mut group = asked();
+        keep(&mut group, &[1, 2, 3]);
+        group.note(3, mark(100 * PAGE, 40));
+        assert!(pages(&group) > 150, "it may have stored to all that it shares");
+        assert_eq!(group.told() / PAGE, 120);
+        group.note(1, mark(110 * PAGE, 1010));
+        assert_eq!(group.told() / PAGE, 130, "and what one got is its own");
+        group.answered(3, Some(20 * PAGE));
+        assert_eq!(group.told() / PAGE, 150);
+        group.note(1, mark(0, 1010));
+        group.note(2, mark(0, 1010));
+        assert_eq!(group.told() / PAGE, 100, "one process counts at least");
     }
 
     #[test]

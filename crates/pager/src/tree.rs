@@ -481,6 +481,11 @@ impl Tree {
         processes.map(|process| process.memory.anonymous).sum::<u64>().saturating_sub(self.shared_bytes())
     }
 
+    /// Returns how many bytes of the last measurement are there for safety only: pages are shared, and processes have told of fewer.
+    pub(crate) fn doubtful_bytes(&self) -> u64 {
+        self.families.values().map(|family| family.estimate() - family.told()).sum()
+    }
+
     /// Returns how many bytes families show more than once, by the last measurement: what the kernel counts for their processes is so much
     /// more than what they have together.
     pub(crate) fn shared_bytes(&self) -> u64 {
