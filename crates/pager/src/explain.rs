@@ -13,6 +13,8 @@ const LITTLE: f64 = 0.1;
 const SLOW: f64 = 0.5;
 /// A shorter run is not worth a word that nobody asked for.
 const LEAST_SECONDS: f64 = 10.0;
+/// Shorter waits are not told.
+const LEAST_WAITED: f64 = 0.1;
 /// A page that takes longer to read, at the median, comes from a slow device.
 const SLOW_READ_NS: u64 = 2_000_000;
 /// Advice to give more memory is in steps of this.
@@ -43,7 +45,7 @@ impl Summary {
             "it ran for {:.1} s. The CPUs worked {:.1} s for the program and {:.1} s for the runner",
             self.seconds, self.program_cpu_seconds, self.own_cpu_seconds
         )];
-        if self.waited() > 0.0 {
+        if self.waited() > LEAST_WAITED {
             lines.push(format!(
                 "its threads waited {:.1} s in all: {:.1} s for swap devices, {:.1} s for pages to be unpacked, {:.1} s for room; its \
                  processes stood still for {:.1} s",

@@ -63,7 +63,7 @@ pub const NO_RIGHTS: Message = Message {
 pub const INSIDE: Message = Message {
     happened: "this runs inside of process {pid}, an `octavo run` with a limit of {limit}, which holds for all of it. Neither --memory nor \
                the figures of this run apply",
-    remedy: "",
+    remedy: "give the outer run the limit that all of it may have",
     cause: "A script under `octavo run` calls `octavo run`. Two runs cannot manage one process. With --strict, the inner run does not start",
 };
 pub const NO_SUMMARY: Message = Message {
