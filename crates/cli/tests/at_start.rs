@@ -85,7 +85,7 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
             "--memory 64M",
             "20 open files here (RLIMIT_NOFILE), and a run needs 64; allow more",
         ),
-        ("ulimit -v 400000;", "--memory 64M", "a process may have 390.6 MiB here (RLIMIT_AS); allow more"),
+        ("ulimit -v 400000;", "--memory 64M", "a process may have 390.6 MiB of addresses here (RLIMIT_AS)"),
         ("ulimit -f 1000;", "--memory 64M", "/var/tmp has room for 1000 KiB only; free some there"),
         ("TMPDIR=/nowhere;export TMPDIR;", "", "there is no folder /nowhere; give --swap a folder"),
         ("", "--swap /dev/shm", "the file system there is memory (tmpfs)"),
@@ -165,7 +165,7 @@ fn a_check_says_how_much_a_named_file_may_hold_and_its_reader_may_close() {
 #[test]
 fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
     let Some((_folder, octavo)) = without_rights() else { return };
-    let words = "memory cannot be managed here, so that no limit can be kept: no userfaultfd";
+    let words = "Octavo may not manage memory here, so it can keep no limit: the kernel refuses userfaultfd";
     let lenient = as_nobody(&octavo).args(["--memory", "64M", "--", "echo", "started"]).output().unwrap();
     assert_passed(&lenient);
     assert_eq!(text(&lenient.stdout), "started\n");
@@ -210,7 +210,7 @@ fn a_run_inside_of_a_run_leaves_the_limit_to_the_outer_one() {
     let output = octavo(&outer, OCTAVO, &inner).output().unwrap();
     assert_passed(&output);
     let errors = text(&output.stderr);
-    assert!(errors.contains("an `octavo run` with a limit of 96 MiB, which holds for all of it"), "{errors}");
+    assert!(errors.contains("whose limit of 96 MiB holds for all of it"), "{errors}");
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
     assert_eq!(summary["managed_processes"], 1, "{summary}");
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");

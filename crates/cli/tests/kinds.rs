@@ -146,7 +146,11 @@ fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
     let said =
         lines.find(|line| line.contains("is not managed")).expect("the run says that it is not managed");
-    assert!(said.contains("octavo-kinds (") && said.contains("traces it; attach to it later"), "{said}");
+    assert!(
+        said.contains("octavo-kinds (")
+            && said.contains("traces it; start it without that, and attach while it runs"),
+        "{said}"
+    );
     drop(run.stdin.take());
     let more: Vec<_> = lines.filter(|line| line.contains("is not managed")).collect();
     assert_eq!(more, [""; 0], "it is said once");

@@ -1,4 +1,4 @@
-//! What `octavo run` tells of a run: figures that are right, what the time went on, and what to change first.
+//! What `octavo run` tells of a run: figures that are right, what the time went on, and what what would help most.
 
 mod common;
 
@@ -38,14 +38,14 @@ fn a_run_says_what_its_time_went_on_and_what_to_change_first() {
     assert_passed(&output);
     let errors = text(&output.stderr);
     // Which advice it is depends on the disk.
-    for words in ["octavo: it ran for ", "its threads waited ", "octavo: to change first: "] {
+    for words in ["octavo: it ran for ", "its threads waited ", "octavo: what would help most: "] {
         assert!(errors.contains(words), "{errors}");
     }
     let short = octavo(&["--memory", "512M"], "true", &[]).output().unwrap();
     assert_eq!(text(&short.stderr), "", "nobody asked, and it was not slow");
     let fits = octavo(&["--memory", "512M", "--explain"], "true", &[]).output().unwrap();
     assert!(
-        text(&fits.stderr).contains("to change first: nothing. It hardly waited"),
+        text(&fits.stderr).contains("what would help most: nothing. It hardly waited"),
         "{}",
         text(&fits.stderr)
     );
@@ -63,8 +63,8 @@ fn a_run_that_is_stopped_explains_itself_unless_it_is_to_be_quiet() {
     };
     let told = stopped(&[]);
     assert!(told.contains("octavo: it ran for ") && told.contains("the program was stopped"), "{told}");
-    assert!(!told.contains("to change first"), "the reason of its end has its own remedy: {told}");
-    assert!(told.contains("swap is full: ") && told.contains("give --swap more room"), "{told}");
+    assert!(!told.contains("what would help most"), "the reason of its end has its own remedy: {told}");
+    assert!(told.contains("is full (") && told.contains("give --swap more room"), "{told}");
     let quiet = stopped(&["--quiet"]);
     assert!(!quiet.contains("it ran for ") && quiet.contains("the program was stopped"), "{quiet}");
 }

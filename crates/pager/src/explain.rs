@@ -58,13 +58,14 @@ impl Summary {
         }
         let mut reasons: Vec<_> = self.refused.iter().collect();
         reasons.sort_by_key(|(_, processes)| std::cmp::Reverse(**processes));
-        for (why, processes) in reasons.into_iter().take(MOST_REASONS) {
+        let told = if was_stopped { 0 } else { MOST_REASONS };
+        for (why, processes) in reasons.into_iter().take(told) {
             let whom =
                 if *processes == 1 { "a process was".into() } else { format!("{processes} processes were") };
             lines.push(format!("{whom} not managed: {why}"));
         }
         if !was_stopped {
-            lines.push(format!("to change first: {}", self.first_change()));
+            lines.push(format!("what would help most: {}", self.first_change()));
         }
         Explanation { lines }
     }
@@ -88,16 +89,12 @@ impl Summary {
         let unpaged = self.unpaged_bytes;
         if !self.refused.is_empty() && unpaged > limit / 2 {
             return format!(
-                "what keeps processes from being managed. They had up to {} that could not be paged",
+                "to have all processes managed (see above). Up to {} could not be paged",
                 size(unpaged)
             );
         }
         if unpaged > limit / 2 {
-            return format!(
-                "give --memory {}: {} of it cannot be paged",
-                rounded(limit + unpaged),
-                size(unpaged)
-            );
+            return format!("--memory {}, as {} cannot be paged", rounded(limit + unpaged), size(unpaged));
         }
         if self.waited() < LITTLE * self.seconds {
             return "nothing. It hardly waited".into();
@@ -109,20 +106,20 @@ impl Summary {
         {
             let milliseconds = *half_ns as f64 / 1e6;
             return format!(
-                "give --swap a faster place than {place}, where half of the reads took {milliseconds:.1} ms or more"
+                "a faster place for --swap than {place}, where half of the reads took {milliseconds:.1} ms or more"
             );
         }
         if let Some(more) = self.more_bytes_for_half
             && more <= limit
         {
             return format!(
-                "give --memory {}: half of the pages that came back would have stayed",
+                "--memory {}: half of the pages that came back would have stayed",
                 rounded(limit + more)
             );
         }
         if self.most_managed > usage::available_cpus() as u64 {
             return format!(
-                "run fewer workers at once. Up to {} processes shared the limit, on {} CPUs",
+                "fewer workers at once. Up to {} processes shared the limit, on {} CPUs",
                 self.most_managed,
                 usage::available_cpus()
             );
@@ -132,7 +129,7 @@ impl Summary {
             return "nothing that its figures show".into();
         }
         format!(
-            "give --memory {}: it goes through all of its memory again and again, and less helps little",
+            "--memory {}: the program goes through all of its memory again and again, so that less helps little",
             rounded(need)
         )
     }
@@ -164,22 +161,22 @@ mod tests {
 
     fn first(summary: &Summary) -> String {
         let told = summary.explain(false).to_string();
-        told.lines().last().unwrap().strip_prefix("octavo: to change first: ").unwrap().into()
+        told.lines().last().unwrap().strip_prefix("octavo: what would help most: ").unwrap().into()
     }
 
     #[test]
     fn the_first_change_follows_from_the_figures() {
         assert_eq!(first(&run(1.0)), "nothing. It hardly waited");
         let half = Summary { more_bytes_for_half: Some(20 * MIB), ..run(12.0) };
-        assert_eq!(first(&half), "give --memory 88M: half of the pages that came back would have stayed");
+        assert_eq!(first(&half), "--memory 88M: half of the pages that came back would have stayed");
         let all = Summary { more_bytes_for_half: Some(80 * MIB), ..run(12.0) };
-        assert!(first(&all).starts_with("give --memory 152M: it goes through all"), "{}", first(&all));
+        assert!(first(&all).starts_with("--memory 152M: the program goes through all"), "{}", first(&all));
         let many = Summary { most_managed: 1000, ..all };
-        assert!(first(&many).starts_with("run fewer workers at once. Up to 1000"), "{}", first(&many));
+        assert!(first(&many).starts_with("fewer workers at once. Up to 1000"), "{}", first(&many));
         let locked = Summary { unpaged_bytes: 40 * MIB, ..half.clone() };
-        assert_eq!(first(&locked), "give --memory 104M: 40 MiB of it cannot be paged");
+        assert_eq!(first(&locked), "--memory 104M, as 40 MiB cannot be paged");
         let refused = Summary { refused: BTreeMap::from([("why".into(), 2)]), ..locked };
-        assert!(first(&refused).starts_with("what keeps processes"), "{}", first(&refused));
+        assert!(first(&refused).starts_with("to have all processes managed"), "{}", first(&refused));
         assert!(refused.explain(false).to_string().contains("octavo: 2 processes were not managed: why\n"));
         let disk = Summary { slowest: Some(("/old/disk".into(), 8_000_000)), ..half };
         assert!(
@@ -199,6 +196,6 @@ mod tests {
         );
         let told = run(12.0).explain(true).to_string();
         assert!(told.contains("waited 12.0 s in all: 12.0 s for swap devices, 0.0 s for"), "{told}");
-        assert!(!told.contains("to change first"), "the reason of its end says that");
+        assert!(!told.contains("what would help most"), "the reason of its end says that");
     }
 }

@@ -48,18 +48,18 @@ pub const LACKS: [&Message; 9] = [
 
 pub(crate) const LIMIT_IMPOSSIBLE: Message = Message {
     happened: "the limit of {limit} MiB cannot be kept: {what}",
-    remedy: "give --memory more",
+    remedy: "give --memory {enough}M or more",
     cause: "Memory that cannot be paged outgrows the limit ([kinds of memory](kinds-of-memory.md)). The program goes on above it; with \
             --strict it is ended",
 };
 pub(crate) const LIMIT_IMPOSSIBLE_LOCKED: Message = Message {
     happened: LIMIT_IMPOSSIBLE.happened,
-    remedy: "have the program lock less, or give --memory more",
+    remedy: "have the program lock less (`mlock`), or give --memory {enough}M or more",
     cause: "As above. Most of it is locked (`mlock`), so that it stays where it is",
 };
 pub(crate) const LIMIT_IMPOSSIBLE_SHARED: Message = Message {
     happened: LIMIT_IMPOSSIBLE.happened,
-    remedy: "have the program share less, or give --memory more",
+    remedy: "have the program use less shared memory, or give --memory {enough}M or more",
     cause: "As above. Most of it is shared memory, which other processes see too",
 };
 pub(crate) const LIMIT_EXCEEDED: Message = Message {
@@ -86,7 +86,7 @@ pub(crate) const FORK_UNKNOWN: Message = Message {
 };
 
 pub(crate) const NO_PAGE: Message = Message {
-    happened: "{process}: the page at {address} cannot be had: {why}",
+    happened: "{process} needs memory that cannot be had: {why}",
     remedy: "",
     cause: "The program touched a page that was out, or a new one, and got none for long. The last table says why",
 };
@@ -158,12 +158,12 @@ pub(crate) const IMMOVABLE: Message = Message {
     cause: "Locked memory (`mlock`), and pages that the kernel holds for a device, stay where they are",
 };
 pub(crate) const SWAP_FULL: Message = Message {
-    happened: "swap is full: {what}",
+    happened: "{what}",
     remedy: "give --swap more room",
     cause: "The file, the device or the file system has no room left. Memory is read at any fullness; it just cannot grow",
 };
 pub(crate) const FILE_SIZE: Message = Message {
-    happened: "swap is full: {what}. A file may have no more than {limit} here (RLIMIT_FSIZE)",
+    happened: "{what}. A file may have no more than {limit} here (RLIMIT_FSIZE)",
     remedy: "give --swap more room or a disk, or allow larger files (`ulimit -f`)",
     cause: "As above, where a limit of the process on file sizes may be the reason",
 };

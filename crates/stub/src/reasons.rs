@@ -25,8 +25,8 @@ pub const REASONS: [&Message; 18] = [
 ];
 
 pub(crate) const NO_USERFAULTFD: Message = Message {
-    happened: "no userfaultfd is to be had for it: {why}",
-    remedy: "run as root, or with CAP_SYS_PTRACE and the right to /dev/userfaultfd",
+    happened: "the kernel refuses userfaultfd to it: {why}",
+    remedy: "run as root, or with CAP_SYS_PTRACE and read and write access to /dev/userfaultfd",
     cause: "Octavo learns by a userfaultfd which pages a program wants. The kernel gives one to root, and to users who may open that device. \
             A container's seccomp filter may forbid the call, and a kernel may be built without it (CONFIG_USERFAULTFD)",
 };
@@ -53,7 +53,7 @@ pub(crate) const NO_TRACING: Message = Message {
 };
 pub(crate) const TRACED: Message = Message {
     happened: "{tracer} traces it",
-    remedy: "attach to it later, as by `strace -p` or `gdb -p`: a program that is managed already can be traced",
+    remedy: "start it without that, and attach while it runs: `strace -p` and `gdb -p` work on programs that Octavo manages",
     cause: "A process has one tracer at most, and Octavo has to be that for a moment. When the other one lets go, it is tried again",
 };
 pub(crate) const FILTERED: Message = Message {

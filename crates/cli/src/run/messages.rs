@@ -37,7 +37,7 @@ pub const NO_PAGE: Message = Message {
 };
 pub const PLACE_TAKEN: Message = Message {
     happened: "{why}",
-    remedy: "give --swap another path, or overwrite this one with --force",
+    remedy: "give --swap another path, or destroy what this one holds with --force",
     cause: "The file or disk holds something that Octavo has not written. It was left as it is",
 };
 pub const LITTLE_ROOM: Message = Message {
@@ -46,8 +46,8 @@ pub const LITTLE_ROOM: Message = Message {
     cause: "The file system is full, or a file may be no larger (RLIMIT_FSIZE). The program would be stopped when that is used up",
 };
 pub const NO_ADDRESSES: Message = Message {
-    happened: "{why}, and a process may have {limit} here (RLIMIT_AS)",
-    remedy: "allow more, as by `ulimit -v unlimited`, or give --memory or --swap less",
+    happened: "a process may have {limit} of addresses here (RLIMIT_AS), and the runner takes some for itself: {why}",
+    remedy: "allow more, as by `ulimit -v unlimited`, or use less swap, as by --swap /var/tmp:1G",
     cause: "Octavo reserves addresses for all pages that there may ever be. That takes no memory",
 };
 pub const FEW_FILES: Message = Message {
@@ -56,14 +56,14 @@ pub const FEW_FILES: Message = Message {
     cause: "Octavo keeps some descriptors for each process of the program",
 };
 pub const NO_RIGHTS: Message = Message {
-    happened: "memory cannot be managed here, so that no limit can be kept: {why}",
+    happened: "Octavo may not manage memory here, so it can keep no limit: {why}",
     remedy: "",
     cause: "One of the reasons below. The program runs as it would without Octavo. With --strict, and for the built-in program, it is not started",
 };
 pub const INSIDE: Message = Message {
-    happened: "this runs inside of process {pid}, an `octavo run` with a limit of {limit}, which holds for all of it. Neither --memory nor \
-               the figures of this run apply",
-    remedy: "give the outer run the limit that all of it may have",
+    happened: "this is inside of another `octavo run` (process {pid}), whose limit of {limit} holds for all of it. The limit and the figures that \
+               are asked for here do not apply",
+    remedy: "give the outer run the limit for all of it, and leave out this `octavo run`",
     cause: "A script under `octavo run` calls `octavo run`. Two runs cannot manage one process. With --strict, the inner run does not start",
 };
 pub const NO_SUMMARY: Message = Message {
@@ -82,9 +82,14 @@ pub const NO_WATCH: Message = Message {
     cause: "The kernel refused the socket, a signal handler or a descriptor to the runner",
 };
 pub const NO_PROGRAM: Message = Message {
-    happened: "cannot run {program}: there is no such program, or what it is to be run by is not there",
+    happened: "cannot run {program}: there is no such program",
     remedy: "",
-    cause: "As in a shell, with exit code 127. A script's first line may name an interpreter that is missing",
+    cause: "As in a shell, with exit code 127",
+};
+pub const NO_INTERPRETER: Message = Message {
+    happened: "cannot run {program}: it is there, but not what is to run it",
+    remedy: "look at the interpreter that its first line names, or at its loader (`ldd`)",
+    cause: "As in a shell, with exit code 127. A script names an interpreter, and a program a loader",
 };
 pub const NO_OPTION: Message = Message {
     happened: "there is no option {program}, and no program of that name",
@@ -113,7 +118,7 @@ mod tests {
     use super::*;
 
     /// All of this file.
-    const AT_START: [&Message; 18] = [
+    const AT_START: [&Message; 19] = [
         &LIMIT_ABOVE_MACHINE,
         &LIMIT_TOO_SMALL,
         &NO_UNIT,
@@ -129,6 +134,7 @@ mod tests {
         &SOCKET_TAKEN,
         &NO_WATCH,
         &NO_PROGRAM,
+        &NO_INTERPRETER,
         &NO_OPTION,
         &NOT_RUN,
         &NO_PROCESS,
@@ -157,8 +163,8 @@ The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo te
     #[test]
     fn the_guide_lists_every_message() {
         let mut page = HEAD.to_string();
-        let start = "Exit code 1, or a shell's where the program could not be run. The program has not been started, but where a sentence \
-                     says that it runs.";
+        let start = "Each goes on from \"not started: \", with exit code 1, or a shell's where the program could not be run. Only the rights \
+                     and a run around it let the program start, but where --strict is given.";
         table(&mut page, "Before the program starts", start, &AT_START);
         let notices = "The program goes on, and its exit code is the run's.";
         table(&mut page, "While the program runs", notices, &NOTICES);

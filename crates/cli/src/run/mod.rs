@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use octavo_pager::{End, Options};
@@ -43,7 +44,9 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         match check.finding {
             Finding::Well(_) => {}
             Finding::Lacks(why) if !args.strict && !is_demo => tell(format_args!("octavo: {why}")),
-            Finding::Lacks(why) | Finding::Fails(why) => return Err(Failure::Said(why)),
+            Finding::Lacks(why) | Finding::Fails(why) => {
+                return Err(Failure::Said(format!("not started: {why}")));
+            }
         }
     }
     if outer().is_some() {
@@ -75,10 +78,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     if (args.stats || is_demo) && has_started {
         tell(&summary);
     }
-    let was_stopped = matches!(end, End::Stopped(_));
     // It may have been stopped before the program was there.
     let has_run = has_started && summary.processes > 0;
-    if has_run && (args.explain || (was_stopped || summary.is_slow()) && !args.quiet) {
+    let was_stopped = matches!(end, End::Stopped(_));
+    let is_explained = has_run && (args.explain || (was_stopped || summary.is_slow()) && !args.quiet);
+    if is_explained && !was_stopped {
         tell(summary.explain(was_stopped));
     }
     if let Some(target) = &args.json {
@@ -87,6 +91,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     match end {
         End::Program(status) => Ok(end_as(status)),
         End::NotStarted(error) => Ok(not_started(program, &error)),
+        // The reason comes first.
+        End::Stopped(why) if is_explained => {
+            Err(Failure::Said(format!("the program was stopped: {why}\n{}", summary.explain(true))))
+        }
         End::Stopped(why) => Err(Failure::Said(format!("the program was stopped: {why}"))),
     }
 }
@@ -96,6 +104,7 @@ fn not_started(program: &OsStr, error: &io::Error) -> u8 {
     let is_option = program.as_encoded_bytes().starts_with(b"-");
     let (message, code) = match error.kind() {
         ErrorKind::NotFound if is_option => (&messages::NO_OPTION, NOT_FOUND),
+        ErrorKind::NotFound if Path::new(program).is_file() => (&messages::NO_INTERPRETER, NOT_FOUND),
         ErrorKind::NotFound => (&messages::NO_PROGRAM, NOT_FOUND),
         // The error of `fork`.
         ErrorKind::WouldBlock => (&messages::NO_PROCESS, NOT_EXECUTABLE),

@@ -103,8 +103,11 @@ impl Monitor {
             return Ok(());
         }
         let message = if is_impossible { impossible(&unpaged) } else { &messages::LIMIT_EXCEEDED };
+        // What cannot be paged, and as much for the rest as now for all.
+        let enough = (limit + sum(&|_| true)).next_multiple_of(8 << 20) >> 20;
         let (limit, total, what) = (limit >> 20, total >> 20, in_words(&unpaged));
-        let sentence = message.with(&[("limit", &limit), ("total", &total), ("what", &what)]);
+        let sentence =
+            message.with(&[("limit", &limit), ("total", &total), ("what", &what), ("enough", &enough)]);
         if ends {
             return Err(Failed(sentence));
         }
