@@ -347,7 +347,12 @@ impl Manager {
 
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manager").field("stats", &self.stats()).finish()
+        match self.stats() {
+            Ok(ManagerStats { used_bytes, budget_bytes, .. }) => {
+                write!(f, "Manager({} of {})", bytes_for_people(used_bytes), bytes_for_people(budget_bytes))
+            }
+            Err(error) => write!(f, "Manager({error:?})"),
+        }
     }
 }
 

@@ -65,6 +65,28 @@ fn where_pages_go_and_how_they_are_used() -> octavo::Result<()> {
     Ok(())
 }
 
+/// The element of the page: as large as a page.
+#[test]
+fn a_node_of_the_size_of_a_page_is_an_element() {
+    use octavo::bytemuck::{Pod, Zeroable};
+    use octavo::{Manager, SpaceVec};
+
+    #[rustfmt::skip]
+    #[derive(Clone, Copy, Pod, Zeroable)] #[repr(C)] struct Node { keys: [u64; 511], next: u64 }
+
+    let text = "#[derive(Clone, Copy, Pod, Zeroable)] #[repr(C)] struct Node { keys: [u64; 511], next: u64 }";
+    assert!(include_str!("../../../README.md").contains(text), "the page shows it");
+    let manager = Manager::builder().budget_bytes(16 << 20).build().unwrap();
+    let mut nodes = SpaceVec::<Node>::new(&std::sync::Arc::new(manager.space().unwrap()));
+    let node = |next| Node { keys: [next; 511], next };
+    nodes.extend((0..8192).map(node)).unwrap();
+    let right =
+        nodes.runs(..).unwrap().flat_map(|run| run.unwrap().iter().map(|node| node.next).collect::<Vec<_>>());
+    assert!(right.eq(0..8192));
+    let told = format!("{manager:?}");
+    assert!(told.starts_with("Manager(") && told.len() < 40, "{told}");
+}
+
 #[test]
 fn the_code_of_the_first_page_runs() {
     first_page().unwrap();
