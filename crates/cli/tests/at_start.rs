@@ -145,21 +145,28 @@ fn as_nobody(octavo: &Path) -> Command {
 }
 
 #[test]
-fn a_check_says_how_much_a_named_file_may_hold_and_its_reader_may_close() {
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let path = folder.path().join("swap");
-    let file = fs::File::create(&path).unwrap();
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 64 << 20).unwrap();
-    let free = |path: &Path| {
-        let output = check("", &format!("--force --swap {}", path.display()));
-        let said = text(&output.stdout);
-        let line = said.lines().find(|line| line.contains("swap ")).expect("it tells of swap").to_string();
-        assert!(line.contains(", up to "), "{said}");
-        line
-    };
-    assert!(free(&path).contains(&path.display().to_string()));
+fn the_reader_of_a_check_may_close() {
     let closed = Command::new("bash").args(["-c", "exec $0 run --check | true", OCTAVO]).output().unwrap();
     assert!(!text(&closed.stderr).contains("panicked"), "{}", text(&closed.stderr));
+}
+
+#[test]
+fn a_script_whose_interpreter_is_missing_is_told_apart_from_one_that_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("a-script-of-nobody");
+    fs::write(&script, "#!/nowhere/interpreter\n").unwrap();
+    fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let run = |program: &Path, path: &Path| {
+        let output = octavo(&["--memory", "64M"], program, &[]).env("PATH", path).output().unwrap();
+        assert_eq!(output.status.code(), Some(127));
+        text(&output.stderr)
+    };
+    for program in [script.as_path(), Path::new("a-script-of-nobody")] {
+        let told = run(program, folder.path());
+        assert!(told.contains("it is there, but not what is to run it"), "{told}");
+    }
+    let told = run(Path::new("a-script-of-nobody"), Path::new("/bin"));
+    assert!(told.contains("there is no such program"), "{told}");
 }
 
 #[test]

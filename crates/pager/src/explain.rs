@@ -42,8 +42,9 @@ impl Summary {
     pub fn explain(&self, was_stopped: bool) -> Explanation {
         let waits = &self.waits;
         let mut lines = vec![format!(
-            "it ran for {:.1} s. The CPUs worked {:.1} s for the program and {:.1} s for the runner",
-            self.seconds, self.program_cpu_seconds, self.own_cpu_seconds
+            "it ran for {:.1} s. The CPUs worked {:.1} s for the program and {:.1} s for the runner, of which {:.1} s went on packing and \
+             writing pages in the background",
+            self.seconds, self.program_cpu_seconds, self.own_cpu_seconds, self.background_cpu_seconds
         )];
         if self.waited() > LEAST_WAITED {
             lines.push(format!(
@@ -54,6 +55,12 @@ impl Summary {
                 waits.unpacking_seconds,
                 waits.room_seconds,
                 waits.stood_seconds
+            ));
+        }
+        if self.faults.changing_seconds > LEAST_WAITED {
+            lines.push(format!(
+                "it changed its mappings {} times, which took the runner {:.1} s; no pages came meanwhile",
+                self.faults.changes, self.faults.changing_seconds
             ));
         }
         let mut reasons: Vec<_> = self.refused.iter().collect();
@@ -112,10 +119,7 @@ impl Summary {
         if let Some(more) = self.more_bytes_for_half
             && more <= limit
         {
-            return format!(
-                "--memory {}: half of the pages that came back would have stayed",
-                rounded(limit + more)
-            );
+            return half(limit + more);
         }
         if self.most_managed > usage::available_cpus() as u64 {
             return format!(
@@ -125,14 +129,22 @@ impl Summary {
             );
         }
         let need = self.managed_peak_bytes + unpaged;
-        if need <= limit {
-            return "nothing that its figures show".into();
+        match self.more_bytes_for_half {
+            _ if need <= limit => "nothing that its figures show".into(),
+            None => {
+                "a faster place for --swap, or more --memory: it fills memory faster than pages go out".into()
+            }
+            Some(more) if limit + more < need / 4 * 3 => half(limit + more),
+            Some(_) => format!(
+                "--memory {}: the program goes through all of its memory again and again, so that less helps little",
+                rounded(need)
+            ),
         }
-        format!(
-            "--memory {}: the program goes through all of its memory again and again, so that less helps little",
-            rounded(need)
-        )
     }
+}
+
+fn half(bytes: u64) -> String {
+    format!("--memory {}: half of the pages that came back would have stayed", rounded(bytes))
 }
 
 /// Writes bytes as `--memory` takes them, rounded up.
@@ -145,7 +157,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::summary::Waits;
+    use crate::summary::{Faults, Waits};
 
     const MIB: u64 = 1 << 20;
 
@@ -171,6 +183,10 @@ mod tests {
         assert_eq!(first(&half), "--memory 88M: half of the pages that came back would have stayed");
         let all = Summary { more_bytes_for_half: Some(80 * MIB), ..run(12.0) };
         assert!(first(&all).starts_with("--memory 152M: the program goes through all"), "{}", first(&all));
+        let filled = first(&run(12.0));
+        assert!(filled.ends_with("it fills memory faster than pages go out"), "{filled}");
+        let far = Summary { managed_peak_bytes: 1024 * MIB, ..all.clone() };
+        assert_eq!(first(&far), "--memory 144M: half of the pages that came back would have stayed");
         let many = Summary { most_managed: 1000, ..all };
         assert!(first(&many).starts_with("fewer workers at once. Up to 1000"), "{}", first(&many));
         let locked = Summary { unpaged_bytes: 40 * MIB, ..half.clone() };
@@ -197,5 +213,12 @@ mod tests {
         let told = run(12.0).explain(true).to_string();
         assert!(told.contains("waited 12.0 s in all: 12.0 s for swap devices, 0.0 s for"), "{told}");
         assert!(!told.contains("what would help most"), "the reason of its end says that");
+        assert!(!told.contains("changed its mappings"), "that took no time");
+        let faults = Faults { changes: 7, changing_seconds: 3.0, ..Faults::default() };
+        let told = Summary { faults, ..run(12.0) }.explain(false).to_string();
+        assert!(
+            told.contains("octavo: it changed its mappings 7 times, which took the runner 3.0 s;"),
+            "{told}"
+        );
     }
 }

@@ -48,18 +48,18 @@ pub const LACKS: [&Message; 9] = [
 
 pub(crate) const LIMIT_IMPOSSIBLE: Message = Message {
     happened: "the limit of {limit} MiB cannot be kept: {what}",
-    remedy: "give --memory {enough}M or more",
+    remedy: "give --memory {enough}",
     cause: "Memory that cannot be paged outgrows the limit ([kinds of memory](kinds-of-memory.md)). The program goes on above it; with \
             --strict it is ended",
 };
 pub(crate) const LIMIT_IMPOSSIBLE_LOCKED: Message = Message {
     happened: LIMIT_IMPOSSIBLE.happened,
-    remedy: "have the program lock less (`mlock`), or give --memory {enough}M or more",
+    remedy: "have the program lock less (`mlock`), or give --memory {enough}",
     cause: "As above. Most of it is locked (`mlock`), so that it stays where it is",
 };
 pub(crate) const LIMIT_IMPOSSIBLE_SHARED: Message = Message {
     happened: LIMIT_IMPOSSIBLE.happened,
-    remedy: "have the program use less shared memory, or give --memory {enough}M or more",
+    remedy: "have the program use less shared memory, or give --memory {enough}",
     cause: "As above. Most of it is shared memory, which other processes see too",
 };
 pub(crate) const LIMIT_EXCEEDED: Message = Message {

@@ -372,7 +372,7 @@ impl Monitor {
         let total = anonymous + own.anonymous + self.fixed.shared + self.fixed.tables;
         self.anonymous = anonymous;
         // A limit goes by the most that there may be, and what is told by what there is.
-        let doubtful = self.tree.doubtful_bytes();
+        let doubtful = self.tree.doubtful_bytes;
         self.summary.note_peaks(anonymous.saturating_sub(doubtful), self.fixed);
         self.ledger.note(total.saturating_sub(doubtful));
         total
@@ -572,9 +572,12 @@ impl Monitor {
             Err(_) if !proc::has_memory(pid) => {}
             Err(Refusal { why, may_pass }) => {
                 let again_at = may_pass.then(|| Instant::now() + TRIED_AGAIN_AFTER);
-                let refused = Refused { stack, again_at, why: why.clone() };
-                let before = self.refused.insert(pid, refused);
-                if before.is_none_or(|before| before.stack != stack) {
+                let known = self.refused.get_mut(&pid).filter(|known| known.stack == stack);
+                if let Some(known) = known {
+                    // It counts by the first reason.
+                    known.again_at = again_at;
+                } else {
+                    self.refused.insert(pid, Refused { stack, again_at, why: why.clone() });
                     *self.summary.refused.entry(why.clone()).or_default() += 1;
                     let program = proc::name(pid);
                     let words: [(&str, &dyn Display); 3] =
@@ -656,6 +659,7 @@ impl Monitor {
         self.summary.seconds = self.began.elapsed().as_secs_f64();
         self.summary.program_cpu_seconds = usage::of_children().cpu.as_secs_f64();
         self.summary.own_cpu_seconds = priority::cpu_time_of_all().as_secs_f64();
+        self.summary.background_cpu_seconds = proc::cpu_seconds_of_own("octavo-backgrou");
         self.summary.waits.stood_seconds = self.standstill.stood().as_secs_f64();
         if let Some(manager) = &self.manager {
             self.summary.note(manager, &self.managed, &self.ending, &self.tree);

@@ -276,6 +276,21 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     })
 }
 
+/// Returns the time that CPUs have spent on those threads of this process that have this name, which the kernel cuts at 15 bytes.
+pub(crate) fn cpu_seconds_of_own(name: &str) -> f64 {
+    let pid = std::process::id();
+    let seconds = |thread: u32| {
+        let stat = proc_text::read(pid, &format!("task/{thread}/stat")).ok()?;
+        if !stat.contains(&format!(" ({name}) ")) {
+            return None;
+        }
+        // Without the time of children, which stands with each thread.
+        let ticks = |index| stat_field(stat.as_bytes(), index).map(number);
+        Some((ticks(14)? + ticks(15)?) as f64 / clock_ticks_per_second() as f64)
+    };
+    threads(pid).unwrap_or_default().into_iter().filter_map(seconds).sum()
+}
+
 /// Returns the threads of a process. One that has ended has none.
 ///
 /// # Errors

@@ -212,7 +212,7 @@ impl Group {
     }
 
     /// Returns what the members have together by what they told last: their shares then, and what each got since. It is no bound, and what
-    /// is told of a run goes by it. A child that was never asked does not count, and an answer from before a fork counts too much.
+    /// is told of a run goes by it. A child that was never asked counts with its faults, and an answer from before a fork counts too much.
     pub(crate) fn told(&self) -> u64 {
         let answered: u64 = self.members.values().map(Member::told).sum();
         answered.clamp(self.counted().1, self.estimate())
@@ -245,7 +245,8 @@ impl Member {
     /// What it has by its last answer.
     fn told(&self) -> u64 {
         let grown = |answer: Answer| answer.share + self.counted().saturating_sub(answer.counted);
-        self.answer.map_or(0, |answer| grown(answer).min(self.counted()))
+        let faulted = self.noted.and_then(|noted| noted.faults).map_or(0, |faults| faults * PAGE);
+        self.answer.map_or(faulted, grown).min(self.counted())
     }
 
     /// What has gone from it, and was taken off for that. A process that has ended has lost nothing.
@@ -300,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_does_not_count_a_child_that_was_never_asked() {
+    fn what_is_told_counts_a_child_that_was_never_asked_with_its_faults() {
         let mut group = asked();
         keep(&mut group, &[1, 2, 3]);
         group.note(3, mark(100 * PAGE, 40));
         assert!(pages(&group) > 150, "it may have stored to all that it shares");
-        assert_eq!(group.told() / PAGE, 120);
+        assert_eq!(group.told() / PAGE, 160);
         group.note(1, mark(110 * PAGE, 1010));
-        assert_eq!(group.told() / PAGE, 130, "and what one got is its own");
+        assert_eq!(group.told() / PAGE, 170, "and what one got is its own");
         group.answered(3, Some(20 * PAGE));
         assert_eq!(group.told() / PAGE, 150);
         group.note(1, mark(0, 1010));

@@ -24,7 +24,7 @@ const MUCH_OF_FILES: u64 = 32 << 20;
 const LEAST_UNPAGED: u64 = 1 << 20;
 
 /// Faults by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Faults {
     /// At missing pages.
     pub missing: u64,
@@ -36,8 +36,10 @@ pub struct Faults {
     pub waited: u64,
     /// Faults that were served on the CPU of the thread that met them.
     pub beside: u64,
-    /// Changes of mappings: unmapped, moved, dropped, forked.
+    /// Changes of mappings: unmapped, moved, dropped, forked; and how long they took, in which no fault of their process was served.
     pub changes: u64,
+    /// See `changes`.
+    pub changing_seconds: f64,
 }
 
 /// How long the program waited, in seconds. The waits of several threads, or processes, add up.
@@ -100,6 +102,8 @@ pub struct Summary {
     pub program_cpu_seconds: f64,
     /// See `program_cpu_seconds`.
     pub own_cpu_seconds: f64,
+    /// What of that went on pages that were packed and written in the background.
+    pub background_cpu_seconds: f64,
     /// How long the program waited.
     pub waits: Waits,
     /// With so much more memory, half of the pages that came back would have stayed.
@@ -155,6 +159,7 @@ impl Traffic {
         self.faults.waited += served.waited;
         self.faults.beside += served.beside;
         self.faults.changes += served.changes;
+        self.faults.changing_seconds += served.changing.as_secs_f64();
     }
 }
 

@@ -108,6 +108,8 @@ pub(crate) struct Tree {
     families: BTreeMap<u64, Group>,
     /// What the kernel counts for each family beyond what it has, by the last measurement.
     shared_bytes: BTreeMap<u64, u64>,
+    /// Bytes of the last measurement that are there for safety only: pages are shared, and processes have told of fewer.
+    pub(crate) doubtful_bytes: u64,
     shared: Shared,
     rounds: Rounds,
     /// When processes were asked for their shares last, or were to be asked first.
@@ -476,14 +478,10 @@ impl Tree {
     /// Returns the anonymous memory of all processes, as they were measured last.
     fn sum(&mut self) -> u64 {
         let shared = |family: &Group| family.counted().0 - family.estimate();
+        self.doubtful_bytes = self.families.values().map(|family| family.estimate() - family.told()).sum();
         self.shared_bytes = self.families.iter().map(|(stack, family)| (*stack, shared(family))).collect();
         let processes = self.processes.values().filter(|process| !process.is_vforked);
         processes.map(|process| process.memory.anonymous).sum::<u64>().saturating_sub(self.shared_bytes())
-    }
-
-    /// Returns how many bytes of the last measurement are there for safety only: pages are shared, and processes have told of fewer.
-    pub(crate) fn doubtful_bytes(&self) -> u64 {
-        self.families.values().map(|family| family.estimate() - family.told()).sum()
     }
 
     /// Returns how many bytes families show more than once, by the last measurement: what the kernel counts for their processes is so much

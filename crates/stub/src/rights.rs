@@ -36,7 +36,9 @@ pub(crate) fn no_userfaultfd(error: &std::io::Error) -> InjectError {
         ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
             InjectError::new(kind, &reasons::NO_FORK_EVENTS, &[])
         }
-        ErrorKind::Unsupported => InjectError::new(kind, &reasons::OLD_KERNEL, &[("why", error)]),
+        ErrorKind::Unsupported if error.raw_os_error().is_none() => {
+            InjectError::new(kind, &reasons::OLD_KERNEL, &[("why", error)])
+        }
         _ => InjectError::new(kind, &reasons::NO_USERFAULTFD, &[("why", error)]),
     }
 }

@@ -405,6 +405,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Takes a change in that was told of, and those that have waited for it. Or it waits itself.
     fn take_change(&mut self, change: Event) {
+        let began = Instant::now();
         self.served.changes += 1;
         self.beforehand = None;
         let is_mapped = |range: &Range<u64>| self.listener.is_mapped(range.start, range.end);
@@ -412,6 +413,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             self.take_in(change);
             self.take_waiting();
         }
+        self.served.changing += began.elapsed();
     }
 
     /// Takes a change in.

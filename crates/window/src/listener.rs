@@ -1,5 +1,7 @@
 //! What the driver of a target cannot deal with by itself: forks, the layout, lost pages, and work beside faults.
 
+use std::time::Duration;
+
 use octavo::Error;
 use rustix::fd::OwnedFd;
 
@@ -72,4 +74,6 @@ pub struct Served {
     pub beside: u64,
     /// Changes of mappings.
     pub changes: u64,
+    /// How long they took. No fault is served meanwhile.
+    pub changing: Duration,
 }

@@ -29,6 +29,7 @@ use octavo::translation::TranslatedSpace;
 use octavo::{Advice, Error, ErrorKind, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats};
 use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use octavo_platform::{Backing, ForkCanary, Inside, Reservation};
+use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bell::Bell;
@@ -91,11 +92,14 @@ impl Windows {
     ///
     /// # Errors
     /// `System` where the addresses cannot be had; `OutOfMemory` where the budget has no room for the table; `InvalidRange` for elements
-    /// that are aligned to more than 2 MiB, or that have more bytes together than there are addresses.
+    /// that are aligned to more than 2 MiB, or that have 2^63 bytes or more together.
     pub fn vec<T: FromBytes + IntoBytes>(&self, len: usize) -> octavo::Result<WindowVec<T>> {
         let too_long =
-            || Error::of(ErrorKind::InvalidRange, "an array has fewer than 2^64 bytes; make a shorter one");
-        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(too_long)?;
+            || Error::of(ErrorKind::InvalidRange, "an array has fewer than 2^63 bytes; make a shorter one");
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(too_long)?;
         if align_of::<T>() > ALIGN {
             let message = "windows are aligned to 2 MiB; take elements that need no more";
             return Err(Error::of(ErrorKind::InvalidRange, message));
@@ -257,6 +261,9 @@ impl Listener for Plain {
 
 /// Says why this process has no userfaultfd.
 fn not_allowed(error: &io::Error) -> Error {
+    if matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) {
+        return refused("windows cannot be made", error);
+    }
     let message = format!(
         "windows are not allowed here: {error}; run as root, with CAP_SYS_PTRACE or with the right to /dev/userfaultfd, or set \
          vm.unprivileged_userfaultfd to 1, on Linux 6.8 or later"

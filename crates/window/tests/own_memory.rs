@@ -138,6 +138,8 @@ fn windows_come_and_go() {
     manager.validate();
     let too_long = windows.vec::<u64>(usize::MAX).unwrap_err();
     assert_eq!(too_long.kind(), octavo::ErrorKind::InvalidRange, "{too_long}");
+    let too_long = windows.vec::<u8>(usize::MAX).unwrap_err();
+    assert_eq!(too_long.kind(), octavo::ErrorKind::InvalidRange, "{too_long}");
     let too_large = windows.vec::<u8>(1 << 50).unwrap_err();
     assert_eq!(too_large.kind(), octavo::ErrorKind::System, "{too_large}");
     assert!(too_large.to_string().contains("raise the limits of this process"), "{too_large}");

@@ -54,8 +54,8 @@ pub struct RunArgs {
     /// Print a short summary to standard error at the end
     #[arg(long, env = "OCTAVO_STATS")]
     pub stats: bool,
-    /// Say at the end what the time went on, what could not be managed and why, and what to change first. A run that was stopped, or
-    /// mostly waited, does so by itself
+    /// Say at the end what the time went on, what could not be managed and why, and what would help most. A run that mostly
+    /// waited does so by itself, and one that was stopped tells what its time went on
     #[arg(long, env = "OCTAVO_EXPLAIN")]
     pub explain: bool,
     /// Say nothing by itself while the program waits, and explain nothing at the end unless --explain is given

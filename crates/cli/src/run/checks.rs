@@ -1,12 +1,11 @@
 //! What a run needs: looked at before the program starts, and not when memory gets short.
 
-use std::env;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use octavo::io::SwapArea;
@@ -15,7 +14,6 @@ use octavo_pager::Raised;
 use octavo_pager::messages::size;
 use octavo_platform::accessed::AccessedBits;
 use octavo_platform::{Reservation, usage};
-use rustix::fs::{Access, access};
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use crate::choices::JsonTarget;
@@ -23,6 +21,7 @@ use crate::failure::Failure;
 use crate::output::Text;
 use crate::run::args::{LEAST_BYTES, Memory, RunArgs, SwapPlace};
 use crate::run::demo;
+use crate::run::lookup::{Lookup, look_up};
 use crate::run::messages::{self, said_of};
 use crate::run::outer::{Outer, outer};
 use crate::run::settings::{area, builder};
@@ -106,35 +105,29 @@ pub fn check(args: &RunArgs) -> Result<u8, Failure> {
     Ok(u8::from(!is_well))
 }
 
-/// Looks for a program where a shell would.
+/// Looks for the program.
 fn find(program: &OsStr) -> Result<String, String> {
-    let named = Path::new(program);
-    let is_path = program.as_encoded_bytes().contains(&b'/');
-    let places: Vec<PathBuf> = if is_path {
-        vec![named.into()]
-    } else {
-        env::split_paths(&env::var_os("PATH").unwrap_or_default()).map(|folder| folder.join(named)).collect()
-    };
-    let found: Vec<_> = places.into_iter().filter(|place| place.is_file()).collect();
-    let may_run = |place: &&PathBuf| access(place.as_path(), Access::EXEC_OK).is_ok();
-    match (found.iter().find(may_run), found.is_empty()) {
-        (Some(place), _) => Ok(place.display().to_string()),
-        (None, true) => Err(messages::NO_PROGRAM.with(&[("program", &named.display())])),
-        (None, false) => {
-            let why = "it may not be executed";
-            Err(messages::NOT_RUN.with(&[("program", &named.display()), ("why", &why)]))
+    let words: [(&str, &dyn Display); 2] =
+        [("program", &program.display()), ("why", &"it may not be executed")];
+    match look_up(program) {
+        Lookup::Found(path) => Ok(path.display().to_string()),
+        Lookup::NotExecutable(_) => Err(messages::NOT_RUN.with(&words)),
+        Lookup::Missing if program.as_encoded_bytes().starts_with(b"-") => {
+            Err(messages::NO_OPTION.with(&words))
         }
+        Lookup::Missing => Err(messages::NO_PROGRAM.with(&words)),
     }
 }
 
 /// Looks whether a path can become a socket.
 fn free_socket(path: &Path) -> Result<String, String> {
-    let is_socket = fs::symlink_metadata(path).map(|found| found.file_type().is_socket());
-    let is_free = match is_socket {
-        Ok(is_socket) => is_socket && UnixStream::connect(path).is_err(),
-        Err(_) => true,
-    };
-    if is_free { Ok(path.display().to_string()) } else { Err(said_of(&messages::SOCKET_TAKEN, path, &"")) }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match fs::symlink_metadata(path).map(|found| found.file_type().is_socket()) {
+        Ok(true) if UnixStream::connect(path).is_err() => Ok(path.display().to_string()),
+        Ok(_) => Err(said_of(&messages::SOCKET_TAKEN, path, &"")),
+        Err(_) if folder.is_dir() => Ok(path.display().to_string()),
+        Err(error) => Err(said_of(&messages::NO_SOCKET, path, &error)),
+    }
 }
 
 /// The limit of a run.
@@ -285,5 +278,22 @@ fn pages_in_use() -> String {
     match AccessedBits::prepare() {
         Ok(_) => "are told by the processor".into(),
         Err(why) => format!("show in faults only: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_there_keeps_its_blocks() {
+        const KEPT: u64 = 1 << 50;
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let room = |kept| room_at(folder.path(), kept);
+        let most = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        // Others write there meanwhile, and do not write a petabyte.
+        if let (Some(without), Some(with)) = (room(0), room(KEPT)) {
+            assert!(without < KEPT && with >= KEPT.min(most), "{without} {with}");
+        }
     }
 }

@@ -76,6 +76,11 @@ pub const SOCKET_TAKEN: Message = Message {
     remedy: "give --socket another path",
     cause: "Another run has the socket, or the path is a file of another kind",
 };
+pub const NO_SOCKET: Message = Message {
+    happened: "no socket can be made at {path}: {why}",
+    remedy: "give --socket a path in a folder that is there",
+    cause: "The folder is not there",
+};
 pub const NO_WATCH: Message = Message {
     happened: "cannot watch {program}: {why}",
     remedy: "",
@@ -118,7 +123,7 @@ mod tests {
     use super::*;
 
     /// All of this file.
-    const AT_START: [&Message; 19] = [
+    const AT_START: [&Message; 20] = [
         &LIMIT_ABOVE_MACHINE,
         &LIMIT_TOO_SMALL,
         &NO_UNIT,
@@ -132,6 +137,7 @@ mod tests {
         &INSIDE,
         &NO_SUMMARY,
         &SOCKET_TAKEN,
+        &NO_SOCKET,
         &NO_WATCH,
         &NO_PROGRAM,
         &NO_INTERPRETER,
@@ -145,8 +151,8 @@ mod tests {
 
 This page is for people who run programs. It lists every sentence in which `octavo run` says that something is wrong, what brings that about,
 and what to do. They are written to standard error, behind `octavo: `. A word in *italics* stands for what is known only then.
-Mistakes in the options themselves are told by `--help`'s own parser, with exit code 2. `octavo run --check` with the same options looks for what the
-first table has, runs nothing, and says what it found on standard output.
+Mistakes in the options themselves are told by `--help`'s own parser, with exit code 2. `octavo run --check` with the same options looks for what can be
+known beforehand, runs nothing, and says what it found on standard output.
 
 The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo test -p octavo-cli messages`.
 ";
@@ -163,8 +169,8 @@ The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo te
     #[test]
     fn the_guide_lists_every_message() {
         let mut page = HEAD.to_string();
-        let start = "Each goes on from \"not started: \", with exit code 1, or a shell's where the program could not be run. Only the rights \
-                     and a run around it let the program start, but where --strict is given.";
+        let start = "The exit code is 1, or a shell's where the program could not be run. What --check finds goes on from \"not started: \" in a \
+                     run. Only without rights, and inside of another run, the program starts all the same, but where --strict is given";
         table(&mut page, "Before the program starts", start, &AT_START);
         let notices = "The program goes on, and its exit code is the run's.";
         table(&mut page, "While the program runs", notices, &NOTICES);

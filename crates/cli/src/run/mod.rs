@@ -3,6 +3,7 @@
 pub mod args;
 mod checks;
 pub mod demo;
+mod lookup;
 pub mod messages;
 mod outer;
 mod settings;
@@ -12,7 +13,6 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use octavo_pager::{End, Options};
@@ -22,6 +22,7 @@ use crate::failure::Failure;
 use crate::output::tell;
 use crate::run::args::RunArgs;
 use crate::run::checks::Finding;
+use crate::run::lookup::{Lookup, look_up};
 use crate::run::outer::outer;
 use crate::run::settings::{builder, reclaim_policy};
 
@@ -71,6 +72,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (end, summary) = octavo_pager::run(command, options, make_manager).map_err(|error| {
         Failure::Said(match (&args.socket, error.kind()) {
             (Some(path), ErrorKind::AddrInUse) => messages::said_of(&messages::SOCKET_TAKEN, path, &error),
+            (Some(path), ErrorKind::NotFound) => messages::said_of(&messages::NO_SOCKET, path, &error),
             _ => messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]),
         })
     })?;
@@ -104,7 +106,7 @@ fn not_started(program: &OsStr, error: &io::Error) -> u8 {
     let is_option = program.as_encoded_bytes().starts_with(b"-");
     let (message, code) = match error.kind() {
         ErrorKind::NotFound if is_option => (&messages::NO_OPTION, NOT_FOUND),
-        ErrorKind::NotFound if Path::new(program).is_file() => (&messages::NO_INTERPRETER, NOT_FOUND),
+        ErrorKind::NotFound if look_up(program) != Lookup::Missing => (&messages::NO_INTERPRETER, NOT_FOUND),
         ErrorKind::NotFound => (&messages::NO_PROGRAM, NOT_FOUND),
         // The error of `fork`.
         ErrorKind::WouldBlock => (&messages::NO_PROCESS, NOT_EXECUTABLE),

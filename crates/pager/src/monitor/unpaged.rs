@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use octavo_platform::usage;
 use octavo_stub::Message;
 
 use super::{Failed, LEAST_PROCESS, Monitor};
@@ -104,7 +105,9 @@ impl Monitor {
         }
         let message = if is_impossible { impossible(&unpaged) } else { &messages::LIMIT_EXCEEDED };
         // What cannot be paged, and as much for the rest as now for all.
-        let enough = (limit + sum(&|_| true)).next_multiple_of(8 << 20) >> 20;
+        let enough = (limit + sum(&|_| true)).next_multiple_of(8 << 20);
+        let is_there = enough <= usage::usable_memory_bytes();
+        let enough = if is_there { format!("{}M or more", enough >> 20) } else { "more".into() };
         let (limit, total, what) = (limit >> 20, total >> 20, in_words(&unpaged));
         let sentence =
             message.with(&[("limit", &limit), ("total", &total), ("what", &what), ("enough", &enough)]);
