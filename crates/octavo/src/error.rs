@@ -137,21 +137,22 @@ struct Details {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    #[cold]
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { details: Box::new(Details { kind, message: message.into() }) }
-    }
-
-    /// Makes an error, for crates that build on the engine. `message` says what has happened and, behind a semicolon, what to do.
+    /// Makes an error. `message` says what has happened and, behind a semicolon, what to do. For crates that
+    /// build on the engine.
     #[cold]
     #[must_use]
-    pub fn of(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self::new(kind, message)
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { details: Box::new(Details { kind, message: message.into() }) }
     }
 
     /// Returns the kind of the error, for a program to act on.
     pub fn kind(&self) -> ErrorKind {
         self.details.kind
+    }
+
+    /// Returns what has happened, without what to do. For programs whose users know nothing of this library.
+    pub fn what_happened(&self) -> &str {
+        self.details.message.split(';').next().unwrap_or_default()
     }
 
     /// Makes an error of a refusal by the system. Where addresses may be missing, the text says what to do

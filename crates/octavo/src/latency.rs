@@ -52,9 +52,7 @@ impl Latency {
             Self::Stall => "stall",
         }
     }
-}
 
-impl Latency {
     /// Returns of how many waits of this kind one is timed.
     pub fn one_of(self) -> u64 {
         match self {

@@ -134,7 +134,9 @@ pub use swap::{AreaState, AreaStats};
 pub use swap::{StandaloneSlots, StandaloneSwapCache};
 pub use sync::machine::{Cpus, Machine};
 pub use table::{Access, Protection};
-pub use units::{CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber};
+pub use units::{
+    CHUNK_BYTES, CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PAGE_SHIFT, PageNumber, bytes_for_people,
+};
 #[doc(inline)]
 pub use vec::SpaceVec;
 

@@ -261,7 +261,8 @@ impl fmt::Debug for StoredPage {
 }
 
 /// Writes bytes as people write them: `16 MiB`, `1.5 GiB`, `512 bytes`.
-pub(crate) fn bytes_for_people(bytes: u64) -> String {
+#[must_use]
+pub fn bytes_for_people(bytes: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift {
             let value = bytes as f64 / (1u64 << shift) as f64;
@@ -326,5 +327,7 @@ mod tests {
         assert_eq!(bytes_for_people(3 << 29), "1.5 GiB");
         assert_eq!(bytes_for_people(2 << 40), "2 TiB");
         assert_eq!(bytes_for_people(5), "5 bytes");
+        let sizes = [1_024_000, 64 << 20, 3 << 19, 3 << 29].map(bytes_for_people);
+        assert_eq!(sizes, ["1000 KiB", "64 MiB", "1.5 MiB", "1.5 GiB"]);
     }
 }

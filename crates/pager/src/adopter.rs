@@ -169,16 +169,11 @@ impl<'a> Adopter<'a> {
 
     /// Says why the program must not go on.
     fn give_up(&self, message: &Message, why: &dyn Display) {
-        self.give_up_at(message, 0, why);
-    }
-
-    fn give_up_at(&self, message: &Message, address: u64, why: &dyn Display) {
         let whose = match self.window.reach().pid() {
             Some(pid) => format!("process {pid} ({})", proc::name(pid)),
             None => "a fork's child".into(),
         };
-        let address = format!("{address:#x}");
-        let words: [(&str, &dyn Display); 3] = [("process", &whose), ("address", &address), ("why", why)];
+        let words: [(&str, &dyn Display); 2] = [("process", &whose), ("why", why)];
         self.shared.failure.lock().expect("nobody panics here").get_or_insert(message.with(&words));
     }
 
@@ -286,24 +281,24 @@ impl Listener for Adopter<'_> {
         self.give_up(&messages::CHANGE_LOST, &in_words(&error));
     }
 
-    fn failed(&mut self, address: u64, error: octavo::Error) -> bool {
+    fn failed(&mut self, _: u64, error: octavo::Error) -> bool {
         // What is adopted next can go out. Where it cannot be adopted, adoption gives up.
         let is_adopting = self.shared.layout.lock().is_adopting();
         if may_pass(&error) && is_adopting || self.has_patience_with(&error) {
             return true;
         }
-        self.give_up_at(&messages::NO_PAGE, address, &in_words(&error));
+        self.give_up(&messages::NO_PAGE, &in_words(&error));
         false
     }
 
     /// Pages come and go, and none stays long enough: what cannot be moved leaves no room for them.
-    fn stuck(&mut self, address: u64) {
+    fn stuck(&mut self, _: u64) {
         let immovable = self.shared.manager.immovable_bytes().unwrap_or(0);
         let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);
         if immovable > budget / 2 {
             let (immovable, budget) = (immovable >> 20, budget >> 20);
             let words: [(&str, &dyn Display); 2] = [("immovable", &immovable), ("budget", &budget)];
-            self.give_up_at(&messages::NO_PAGE, address, &messages::IMMOVABLE.with(&words));
+            self.give_up(&messages::NO_PAGE, &messages::IMMOVABLE.with(&words));
         }
     }
 

@@ -1,10 +1,9 @@
-//! What a run's time went on, and what to change first: sentences from its figures.
+//! What a run's time went on, and what would help most: sentences from its figures.
 
-use std::fmt;
-
+use octavo::bytes_for_people;
 use octavo_platform::usage;
 
-use crate::messages::size;
+use crate::messages::as_option;
 use crate::summary::Summary;
 
 /// A run whose waits come to less than this part of its time is not slow.
@@ -17,29 +16,14 @@ const LEAST_SECONDS: f64 = 10.0;
 const LEAST_WAITED: f64 = 0.1;
 /// A page that takes longer to read, at the median, comes from a slow device.
 const SLOW_READ_NS: u64 = 2_000_000;
-/// Advice to give more memory is in steps of this.
-const STEP: u64 = 8 << 20;
 /// So many reasons are told.
 const MOST_REASONS: usize = 3;
 
-/// What a run tells of itself. See [`Summary::explain`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explanation {
-    lines: Vec<String>,
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<_> = self.lines.iter().map(|line| format!("octavo: {line}")).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
 impl Summary {
-    /// Says what the time of the run went on, what could not be managed and why, and the one thing to change first. Where it was stopped,
-    /// that is what the reason says.
+    /// Says in some lines what the time of the run went on, what could not be managed and why, and what would help
+    /// most. Where it was stopped, the reason of that says the latter.
     #[must_use]
-    pub fn explain(&self, was_stopped: bool) -> Explanation {
+    pub fn explain(&self, was_stopped: bool) -> String {
         let waits = &self.waits;
         let mut lines = vec![format!(
             "it ran for {:.1} s. The CPUs worked {:.1} s for the program and {:.1} s for the runner, of which {:.1} s went on packing and \
@@ -72,13 +56,13 @@ impl Summary {
             lines.push(format!("{whom} not managed: {why}"));
         }
         if !was_stopped {
-            lines.push(format!("what would help most: {}", self.first_change()));
+            lines.push(format!("what would help most: {}", self.what_would_help()));
         }
-        Explanation { lines }
+        lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns whether the run did little but wait for most of its time, so that it is to be explained though nobody asked. Waits of threads
-    /// add up, and a program that has many may work all the time.
+    /// Returns whether the run did little but wait for most of its time, so that it is to be explained though nobody
+    /// asked. Waits of threads add up, and a program that has many may work all the time.
     #[must_use]
     pub fn is_slow(&self) -> bool {
         let part = SLOW * self.seconds;
@@ -91,17 +75,21 @@ impl Summary {
         waits.device_seconds + waits.unpacking_seconds + waits.room_seconds + waits.stood_seconds
     }
 
-    fn first_change(&self) -> String {
+    fn what_would_help(&self) -> String {
         let limit = self.budget_bytes;
         let unpaged = self.unpaged_bytes;
         if !self.refused.is_empty() && unpaged > limit / 2 {
             return format!(
                 "to have all processes managed (see above). Up to {} could not be paged",
-                size(unpaged)
+                bytes_for_people(unpaged)
             );
         }
         if unpaged > limit / 2 {
-            return format!("--memory {}, as {} cannot be paged", rounded(limit + unpaged), size(unpaged));
+            return format!(
+                "--memory {}, as {} cannot be paged",
+                as_option(limit + unpaged),
+                bytes_for_people(unpaged)
+            );
         }
         if self.waited() < LITTLE * self.seconds {
             return "nothing. It hardly waited".into();
@@ -137,19 +125,14 @@ impl Summary {
             Some(more) if limit + more < need / 4 * 3 => half(limit + more),
             Some(_) => format!(
                 "--memory {}: the program goes through all of its memory again and again, so that less helps little",
-                rounded(need)
+                as_option(need)
             ),
         }
     }
 }
 
 fn half(bytes: u64) -> String {
-    format!("--memory {}: half of the pages that came back would have stayed", rounded(bytes))
-}
-
-/// Writes bytes as `--memory` takes them, rounded up.
-fn rounded(bytes: u64) -> String {
-    format!("{}M", bytes.next_multiple_of(STEP) >> 20)
+    format!("--memory {}: half of the pages that came back would have stayed", as_option(bytes))
 }
 
 #[cfg(test)]
@@ -172,7 +155,7 @@ mod tests {
     }
 
     fn first(summary: &Summary) -> String {
-        let told = summary.explain(false).to_string();
+        let told = summary.explain(false);
         told.lines().last().unwrap().strip_prefix("octavo: what would help most: ").unwrap().into()
     }
 
@@ -193,7 +176,7 @@ mod tests {
         assert_eq!(first(&locked), "--memory 104M, as 40 MiB cannot be paged");
         let refused = Summary { refused: BTreeMap::from([("why".into(), 2)]), ..locked };
         assert!(first(&refused).starts_with("to have all processes managed"), "{}", first(&refused));
-        assert!(refused.explain(false).to_string().contains("octavo: 2 processes were not managed: why\n"));
+        assert!(refused.explain(false).contains("octavo: 2 processes were not managed: why\n"));
         let disk = Summary { slowest: Some(("/old/disk".into(), 8_000_000)), ..half };
         assert!(
             first(&disk).contains("than /old/disk, where half of the reads took 8.0 ms or more"),
@@ -210,12 +193,12 @@ mod tests {
             !Summary { program_cpu_seconds: 30.0, ..run(12.0) }.is_slow(),
             "its threads worked meanwhile"
         );
-        let told = run(12.0).explain(true).to_string();
+        let told = run(12.0).explain(true);
         assert!(told.contains("waited 12.0 s in all: 12.0 s for swap devices, 0.0 s for"), "{told}");
         assert!(!told.contains("what would help most"), "the reason of its end says that");
         assert!(!told.contains("changed its mappings"), "that took no time");
         let faults = Faults { changes: 7, changing_seconds: 3.0, ..Faults::default() };
-        let told = Summary { faults, ..run(12.0) }.explain(false).to_string();
+        let told = Summary { faults, ..run(12.0) }.explain(false);
         assert!(
             told.contains("octavo: it changed its mappings 7 times, which took the runner 3.0 s;"),
             "{told}"

@@ -72,7 +72,6 @@ use octavo::Manager;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
-pub use explain::Explanation;
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
 pub use kinds::Kind;
 use ledger::Ledger;

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use octavo::ErrorKind;
+use octavo::{ErrorKind, bytes_for_people};
 use octavo_stub::Message;
 use rustix::process::{Resource, getrlimit};
 
@@ -193,13 +193,12 @@ pub(crate) const ENGINE: Message = Message {
     cause: "Another refusal of the engine or the kernel, in its words",
 };
 
-/// Says an error of the engine to people who run programs. The engine tells what has happened first, and then advises what to do about
-/// pins, ranges and spaces, which programs know nothing of.
+/// Says an error of the engine to people who run programs. What the engine advises is about pins, ranges and
+/// spaces, which programs know nothing of.
 #[must_use]
 pub fn in_words(error: &octavo::Error) -> String {
-    let told = error.to_string();
-    let what = told.split(';').next().unwrap_or_default();
-    let most = getrlimit(Resource::Fsize).current.map(size);
+    let what = error.what_happened();
+    let most = getrlimit(Resource::Fsize).current.map(bytes_for_people);
     let said: &[(&str, &dyn Display)] = &[("what", &what), ("limit", &most.as_deref().unwrap_or("none"))];
     let message = match error.kind() {
         ErrorKind::OutOfMemory => &OUT_OF_MEMORY,
@@ -214,19 +213,12 @@ pub fn in_words(error: &octavo::Error) -> String {
     message.with(said)
 }
 
-/// Writes bytes as people do: `1000 KiB`, `64 MiB`, `1.5 GiB`.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    let (unit, name) = match bytes {
-        0..0x10_0000 => (1 << 10, "KiB"),
-        0x10_0000..0x4000_0000 => (1 << 20, "MiB"),
-        _ => (1_u64 << 30, "GiB"),
-    };
-    if bytes.is_multiple_of(unit) {
-        format!("{} {name}", bytes / unit)
-    } else {
-        format!("{:.1} {name}", bytes as f64 / unit as f64)
-    }
+/// Advice to give more memory is in steps of this.
+const STEP: u64 = 8 << 20;
+
+/// Writes bytes as `--memory` takes them, rounded up.
+pub(crate) fn as_option(bytes: u64) -> String {
+    format!("{}M", bytes.next_multiple_of(STEP) >> 20)
 }
 
 #[cfg(test)]
@@ -245,11 +237,5 @@ mod tests {
         let said = in_words(&space.write(page, &[1]).unwrap_err());
         assert_eq!(said, OUT_OF_MEMORY.with(&[]));
         assert!(!["pin", "range", "space"].iter().any(|word| said.contains(word)), "{said}");
-    }
-
-    #[test]
-    fn sizes_read_well() {
-        let sizes = [1_024_000, 64 << 20, 3 << 19, 3 << 29].map(size);
-        assert_eq!(sizes, ["1000 KiB", "64 MiB", "1.5 MiB", "1.5 GiB"]);
     }
 }

@@ -230,7 +230,7 @@ impl Monitor {
             outside: 0,
             calm: SHORTEST,
             growth: Growth::new(Instant::now()),
-            progress: Progress::new(),
+            progress: Progress::default(),
             look_takes: Duration::ZERO,
             engaging: Piece::default(),
             counting: Piece::default(),
@@ -663,7 +663,6 @@ impl Monitor {
         self.summary.waits.stood_seconds = self.standstill.stood().as_secs_f64();
         if let Some(manager) = &self.manager {
             self.summary.note(manager, &self.managed, &self.ending, &self.tree);
-            // New pages come in runs here, which are not timed.
             self.summary.note_waits(manager);
         }
         &self.summary

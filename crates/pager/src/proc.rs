@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use octavo::PAGE_BYTES;
 use octavo_platform::proc_text;
+pub(crate) use octavo_platform::proc_text::name;
 use octavo_platform::smaps::flagged;
 use octavo_platform::threads::{of_process, robust_list, stat_field};
 use octavo_platform::usage::possible_cpus;
@@ -389,11 +390,6 @@ static LATE_BYTES: LazyLock<u64> = LazyLock::new(|| (possible_cpus() * 125 * PAG
 pub(crate) fn is_watched(pid: u32) -> io::Result<bool> {
     let first = flagged(pid, "um").and_then(|mut watched| watched.next().transpose());
     Ok(answer(first)?.flatten().is_some())
-}
-
-/// Returns the name of a process's program, for people.
-pub(crate) fn name(pid: u32) -> String {
-    proc_text::read(pid, "comm").map_or_else(|_| "?".into(), |name| name.trim().to_owned())
 }
 
 /// Finds the children of a process, by all of its threads. One that has ended has none.

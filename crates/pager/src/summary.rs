@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use octavo::{AreaStats, Counter, Latency, Manager, PAGE_BYTES, Quantiles, SpaceStats};
+use octavo::{AreaStats, Counter, Latency, Manager, PAGE_BYTES, Quantiles, SpaceStats, bytes_for_people};
 use octavo_platform::accessed::AccessedBits;
 use octavo_window::Served;
 use serde::Serialize;
 
 use crate::kinds::Kind;
 use crate::managed::Managed;
-use crate::messages::size;
 use crate::proc::Fixed;
 use crate::tree::Tree;
 
@@ -234,10 +233,9 @@ impl Summary {
         // New pages come in runs here, which are not timed.
         let told = waits.into_iter().filter(|(latency, _)| *latency != Latency::NewPage);
         self.latencies = told.map(|(latency, figures)| (latency.name(), figures)).collect();
-        let refaults = manager.refaults().histogram();
-        let more =
-            |share| (!refaults.is_empty()).then(|| refaults.value_at_quantile(share) * PAGE_BYTES as u64);
-        (self.more_bytes_for_half, self.more_bytes_for_most) = (more(0.5), more(0.9));
+        let refaults = manager.refaults();
+        self.more_bytes_for_half = refaults.bytes_to_keep(0.5);
+        self.more_bytes_for_most = refaults.bytes_to_keep(0.9);
         self.areas = manager.areas().unwrap_or_default();
         let read = self.areas.iter().filter(|area| area.waits.count > 0);
         let slowest = read.max_by_key(|area| area.waits.p50_ns);
@@ -259,14 +257,20 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "octavo: peak {} of a limit of {}", size(self.peak_bytes), size(self.budget_bytes))?;
+        writeln!(
+            f,
+            "octavo: peak {} of a limit of {}",
+            bytes_for_people(self.peak_bytes),
+            bytes_for_people(self.budget_bytes)
+        )?;
         if self.largest_process_bytes > self.peak_bytes + MUCH_OF_FILES {
-            let largest = size(self.largest_process_bytes);
+            let largest = bytes_for_people(self.largest_process_bytes);
             writeln!(f, "octavo: for a moment a process had {largest}, with its pages of files")?;
         }
         let unpaged = self.unpaged_peak_bytes.iter().filter(|(_, bytes)| **bytes >= LEAST_UNPAGED);
-        let unpaged: Vec<_> =
-            unpaged.map(|(kind, bytes)| format!("{} of {}", size(*bytes), kind.words())).collect();
+        let unpaged: Vec<_> = unpaged
+            .map(|(kind, bytes)| format!("{} of {}", bytes_for_people(*bytes), kind.words()))
+            .collect();
         if !unpaged.is_empty() {
             writeln!(f, "octavo: what cannot be paged, at the most: {}", unpaged.join(", "))?;
         }
@@ -280,11 +284,11 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "octavo: {} went out, {} came back. {} written to swap, {} read; {} packed in memory",
-            size(self.swapped_out_bytes),
-            size(self.swapped_in_bytes),
-            size(self.written_bytes),
-            size(self.read_bytes),
-            size(self.packed_bytes)
+            bytes_for_people(self.swapped_out_bytes),
+            bytes_for_people(self.swapped_in_bytes),
+            bytes_for_people(self.written_bytes),
+            bytes_for_people(self.read_bytes),
+            bytes_for_people(self.packed_bytes)
         )?;
         if let Some(ratio) = self.compression_ratio {
             writeln!(f, "octavo: packed pages took one part in {ratio:.1}")?;

@@ -477,9 +477,12 @@ impl Tree {
 
     /// Returns the anonymous memory of all processes, as they were measured last.
     fn sum(&mut self) -> u64 {
-        let shared = |family: &Group| family.counted().0 - family.estimate();
-        self.doubtful_bytes = self.families.values().map(|family| family.estimate() - family.told()).sum();
-        self.shared_bytes = self.families.iter().map(|(stack, family)| (*stack, shared(family))).collect();
+        (self.shared_bytes, self.doubtful_bytes) = (BTreeMap::new(), 0);
+        for (stack, family) in &self.families {
+            let estimate = family.estimate();
+            self.shared_bytes.insert(*stack, family.counted().0 - estimate);
+            self.doubtful_bytes += estimate - family.told(estimate);
+        }
         let processes = self.processes.values().filter(|process| !process.is_vforked);
         processes.map(|process| process.memory.anonymous).sum::<u64>().saturating_sub(self.shared_bytes())
     }

@@ -14,6 +14,11 @@ pub fn read(pid: u32, file: &str) -> io::Result<String> {
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
+/// Returns the name of a process's program, for people.
+pub fn name(pid: u32) -> String {
+    read(pid, "comm").map_or_else(|_| "?".into(), |name| name.trim().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -44,8 +44,7 @@ pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Res
     let start = Instant::now();
     let status = Status::of(pid)?;
     if status.tracer != 0 {
-        let name = proc_text::read(status.tracer, "comm").unwrap_or_default();
-        let tracer = format!("{} ({})", name.trim_end(), status.tracer);
+        let tracer = format!("{} ({})", proc_text::name(status.tracer), status.tracer);
         return Err(InjectError::new(InjectErrorKind::Traced, &reasons::TRACED, &[("tracer", &tracer)]));
     }
     if target::shares_our_memory(pid) {

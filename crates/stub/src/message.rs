@@ -1,6 +1,7 @@
 //! Sentences that tell people what is wrong, why, and what to do about it.
 //!
-//! Each is written once, where both the program that says it and the page that lists it (`docs/messages.md`) take it from.
+//! Each is written once, where both the program that says it and the page that lists it (`docs/messages.md`)
+//! take it from.
 
 use std::fmt::{Display, Write};
 
@@ -9,7 +10,8 @@ use std::fmt::{Display, Write};
 pub struct Message {
     /// What has happened. A name in braces stands for a word that is known only then.
     pub happened: &'static str,
-    /// What to do, as a request. Empty where [`happened`](Self::happened) ends with another sentence that has one.
+    /// What to do, as a request. Empty where [`happened`](Self::happened) ends with another sentence that has
+    /// one.
     pub remedy: &'static str,
     /// Why that happens, for the guide.
     pub cause: &'static str,

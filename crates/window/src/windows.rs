@@ -95,14 +95,14 @@ impl Windows {
     /// that are aligned to more than 2 MiB, or that have 2^63 bytes or more together.
     pub fn vec<T: FromBytes + IntoBytes>(&self, len: usize) -> octavo::Result<WindowVec<T>> {
         let too_long =
-            || Error::of(ErrorKind::InvalidRange, "an array has fewer than 2^63 bytes; make a shorter one");
+            || Error::new(ErrorKind::InvalidRange, "an array has fewer than 2^63 bytes; make a shorter one");
         let bytes = len
             .checked_mul(size_of::<T>())
             .filter(|bytes| isize::try_from(*bytes).is_ok())
             .ok_or_else(too_long)?;
         if align_of::<T>() > ALIGN {
             let message = "windows are aligned to 2 MiB; take elements that need no more";
-            return Err(Error::of(ErrorKind::InvalidRange, message));
+            return Err(Error::new(ErrorKind::InvalidRange, message));
         }
         let range = Range::new(&self.0, bytes)?;
         Ok(WindowVec { start: range.start().cast(), len, _range: range })
@@ -124,7 +124,7 @@ impl Windows {
     /// Makes a window of at least `bytes` bytes, for an allocator. There is none in a forked child.
     pub(crate) fn lend(&self, bytes: usize) -> octavo::Result<NonNull<[u8]>> {
         if !self.are_here() {
-            return Err(Error::of(
+            return Err(Error::new(
                 ErrorKind::ForkedChild,
                 "a forked child has no windows; make some with a manager of its own",
             ));
@@ -268,7 +268,7 @@ fn not_allowed(error: &io::Error) -> Error {
         "windows are not allowed here: {error}; run as root, with CAP_SYS_PTRACE or with the right to /dev/userfaultfd, or set \
          vm.unprivileged_userfaultfd to 1, on Linux 6.8 or later"
     );
-    Error::of(ErrorKind::Unsupported, message)
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// Says what the kernel has refused.
@@ -276,7 +276,7 @@ fn refused(what: &str, error: &io::Error) -> Error {
     let message = format!(
         "{what}: {error}; raise the limits of this process on addresses, descriptors and threads (`ulimit -a`)"
     );
-    Error::of(ErrorKind::System, message)
+    Error::new(ErrorKind::System, message)
 }
 
 /// Addresses of a window, mapped in its space as long as this lives.

@@ -9,9 +9,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use octavo::io::SwapArea;
-use octavo::{ErrorKind, PAGE_BYTES};
+use octavo::{ErrorKind, PAGE_BYTES, bytes_for_people};
 use octavo_pager::Raised;
-use octavo_pager::messages::size;
 use octavo_platform::accessed::AccessedBits;
 use octavo_platform::{Reservation, usage};
 use rustix::process::{Resource, geteuid, getrlimit};
@@ -24,8 +23,8 @@ use crate::run::demo;
 use crate::run::lookup::{Lookup, look_up};
 use crate::run::messages::{self, said_of};
 use crate::run::outer::{Outer, outer};
-use crate::run::settings::{area, builder};
-use crate::run::summary_file::aside;
+use crate::run::settings::{builder, places};
+use crate::run::summary_file::{aside, folder_of};
 
 /// With fewer, a run of one process fails midway.
 const LEAST_DESCRIPTORS: u64 = 64;
@@ -71,29 +70,44 @@ impl Display for Check {
     }
 }
 
+/// What a look has found.
+#[derive(Debug)]
+pub struct Found {
+    pub checks: Vec<Check>,
+    /// The limit of a run. `None` where it is one of what fails.
+    pub limit_bytes: Option<u64>,
+    /// The run around this one.
+    pub outer: Option<Outer>,
+}
+
 /// Looks at all that a run with these choices needs. It costs a millisecond or two.
-pub fn look(args: &RunArgs) -> Vec<Check> {
+pub fn look(args: &RunArgs) -> Found {
     let raised = Raised::now();
-    let limit = limit(args);
+    let (limit, outer) = (limit(args), outer());
+    let limit_bytes = limit.as_ref().ok().copied();
     let swap = swap(args);
     // Addresses are for all pages that there may be, so both must be known.
-    let bytes = limit.as_ref().ok().copied().filter(|_| swap.is_ok());
+    let bytes = limit_bytes.filter(|_| swap.is_ok());
     let checks = [
-        Some(Check::new("limit", limit.map(|bytes| format!("{} for the program and Octavo", size(bytes))))),
+        Some(Check::new(
+            "limit",
+            limit.map(|bytes| format!("{} for the program and Octavo", bytes_for_people(bytes))),
+        )),
         Some(Check::new("swap", swap)),
         bytes.map(|bytes| Check::new("addresses", addresses(args, bytes))),
         Some(Check::new("open files", descriptors())),
         Some(Check { what: "rights", finding: rights() }),
-        outer().map(|outer| Check { what: "run around it", finding: Lacks(inside(&outer)) }),
+        outer.map(|outer| Check { what: "run around it", finding: Lacks(inside(&outer)) }),
         args.json.as_ref().map(|target| Check::new("summary", summary(target))),
     ];
     drop(raised);
-    checks.into_iter().flatten().collect()
+    Found { checks: checks.into_iter().flatten().collect(), limit_bytes, outer }
 }
 
-/// Looks at all of it, at the program and its socket, and takes a process over. Says what it found on standard output. Returns the exit code.
+/// Looks at all of it, at the program and its socket, and takes a process over. Says what it found on standard
+/// output. Returns the exit code.
 pub fn check(args: &RunArgs) -> Result<u8, Failure> {
-    let mut checks = look(args);
+    let Found { mut checks, .. } = look(args);
     checks.extend(args.program.first().map(|program| Check::new("program", find(program))));
     checks.extend(args.socket.as_ref().map(|path| Check::new("socket", free_socket(path))));
     checks.push(Check { what: "a process", finding: try_one().map_or_else(Lacks, Well) });
@@ -121,11 +135,10 @@ fn find(program: &OsStr) -> Result<String, String> {
 
 /// Looks whether a path can become a socket.
 fn free_socket(path: &Path) -> Result<String, String> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match fs::symlink_metadata(path).map(|found| found.file_type().is_socket()) {
         Ok(true) if UnixStream::connect(path).is_err() => Ok(path.display().to_string()),
         Ok(_) => Err(said_of(&messages::SOCKET_TAKEN, path, &"")),
-        Err(_) if folder.is_dir() => Ok(path.display().to_string()),
+        Err(_) if folder_of(path).is_dir() => Ok(path.display().to_string()),
         Err(error) => Err(said_of(&messages::NO_SOCKET, path, &error)),
     }
 }
@@ -134,7 +147,7 @@ fn free_socket(path: &Path) -> Result<String, String> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn limit(args: &RunArgs) -> Result<u64, String> {
+fn limit(args: &RunArgs) -> Result<u64, String> {
     let most_bytes = usage::usable_memory_bytes();
     let bytes = match args.memory {
         Memory::Auto if args.program.is_empty() => demo::LIMIT_BYTES,
@@ -142,7 +155,8 @@ pub fn limit(args: &RunArgs) -> Result<u64, String> {
         Memory::Bytes(bytes) => bytes,
     };
     if bytes > most_bytes {
-        let words: [(&str, &dyn Display); 2] = [("wanted", &size(bytes)), ("most", &size(most_bytes))];
+        let words: [(&str, &dyn Display); 2] =
+            [("wanted", &bytes_for_people(bytes)), ("most", &bytes_for_people(most_bytes))];
         return Err(messages::LIMIT_ABOVE_MACHINE.with(&words));
     }
     if bytes < LEAST_BYTES {
@@ -153,10 +167,7 @@ pub fn limit(args: &RunArgs) -> Result<u64, String> {
 
 /// Looks at the places where pages go.
 fn swap(args: &RunArgs) -> Result<String, String> {
-    if let Some(without_name) = SwapPlace::without_name().filter(|_| args.swap.is_empty()) {
-        return swap_at(&without_name, &SwapArea::temporary(&without_name.path));
-    }
-    let places = args.swap.iter().map(|place| swap_at(place, &area(place, args.force)));
+    let places = places(args).into_iter().map(|(place, area)| swap_at(&place, &area));
     places.collect::<Result<Vec<_>, String>>().map(|places| places.join("; "))
 }
 
@@ -173,22 +184,22 @@ fn swap_at(place: &SwapPlace, area: &SwapArea) -> Result<String, String> {
     }
     let is_folder = found.as_ref().is_some_and(|found| found.is_dir());
     let kept_bytes = found.filter(|found| found.is_file()).map_or(0, |found| found.blocks() * 512);
-    let folder = if is_folder { path } else { path.parent().unwrap_or(path) };
+    let folder = if is_folder { path } else { folder_of(path) };
     let room = room_at(folder, kept_bytes).unwrap_or(u64::MAX);
     if room < LEAST_ROOM.min(limit_bytes) {
-        let words: [(&str, &dyn Display); 2] = [("place", &path.display()), ("room", &size(room))];
+        let words: [(&str, &dyn Display); 2] =
+            [("place", &path.display()), ("room", &bytes_for_people(room))];
         return Err(messages::LITTLE_ROOM.with(&words));
     }
     let what = if is_folder { "a file without a name in " } else { "" };
     let most = room.min(limit_bytes);
-    let most = if most == u64::MAX { String::new() } else { format!(", up to {}", size(most)) };
+    let most = if most == u64::MAX { String::new() } else { format!(", up to {}", bytes_for_people(most)) };
     Ok(format!("{what}{}{most}", path.display()))
 }
 
-/// Returns how much a file in this folder may hold: what the file system has, with `kept_bytes` that the file has already, and what a file
-/// may have here. File systems that do not count have as much as anybody wants.
+/// Returns how much a file in this folder may hold: what the file system has, with `kept_bytes` that the file has
+/// already, and what a file may have here. File systems that do not count have as much as anybody wants.
 fn room_at(folder: &Path, kept_bytes: u64) -> Option<u64> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let system = rustix::fs::statvfs(folder).ok().filter(|system| system.f_blocks > 0);
     let free = system.map(|system| {
         // Some is kept for root.
@@ -204,22 +215,21 @@ fn addresses(args: &RunArgs, limit_bytes: u64) -> Result<String, String> {
     let _rest = Reservation::new(REST_BYTES, PAGE_BYTES);
     builder(args).budget_bytes(limit_bytes).check().map_err(|error| refused(&error))?;
     Ok(match getrlimit(Resource::As).current {
-        Some(most) => format!("enough, of {}", size(most)),
+        Some(most) => format!("enough, of {}", bytes_for_people(most)),
         None => "as many as are wanted".into(),
     })
 }
 
 /// Says an error of the engine to somebody who gave the program these options.
 fn refused(error: &octavo::Error) -> String {
-    let told = error.to_string();
-    let why: &dyn Display = &told.split(';').next().unwrap_or_default();
+    let why: &dyn Display = &error.what_happened();
     match (error.kind(), getrlimit(Resource::As).current) {
         (ErrorKind::SwapUnavailable, _) => messages::NO_PLACE.with(&[("why", why)]),
         (ErrorKind::SwapNotEmpty, _) => messages::PLACE_TAKEN.with(&[("why", why)]),
         (ErrorKind::System, Some(most)) => {
-            messages::NO_ADDRESSES.with(&[("why", why), ("limit", &size(most))])
+            messages::NO_ADDRESSES.with(&[("why", why), ("limit", &bytes_for_people(most))])
         }
-        _ => told,
+        _ => error.to_string(),
     }
 }
 
@@ -242,7 +252,7 @@ fn rights() -> Finding {
 }
 
 fn inside(outer: &Outer) -> String {
-    messages::INSIDE.with(&[("pid", &outer.pid), ("limit", &size(outer.limit_bytes))])
+    messages::INSIDE.with(&[("pid", &outer.pid), ("limit", &bytes_for_people(outer.limit_bytes))])
 }
 
 fn summary(target: &JsonTarget) -> Result<String, String> {

@@ -23,7 +23,6 @@ use crate::output::tell;
 use crate::run::args::RunArgs;
 use crate::run::checks::Finding;
 use crate::run::lookup::{Lookup, look_up};
-use crate::run::outer::outer;
 use crate::run::settings::{builder, reclaim_policy};
 
 /// The exit codes of shells for a program that is not there, and for one that cannot be run.
@@ -41,7 +40,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let (program, arguments) = words.split_first().expect("there is a program");
     let mut command = Command::new(program);
     command.args(arguments);
-    for check in checks::look(args) {
+    let found = checks::look(args);
+    for check in found.checks {
         match check.finding {
             Finding::Well(_) => {}
             Finding::Lacks(why) if !args.strict && !is_demo => tell(format_args!("octavo: {why}")),
@@ -50,11 +50,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             }
         }
     }
-    if outer().is_some() {
+    if found.outer.is_some() {
         // It becomes the program: nobody is needed between the outer run and that.
         return Ok(not_started(program, &command.exec()));
     }
-    let limit_bytes = checks::limit(args).map_err(Failure::Said)?;
+    let limit_bytes = found.limit_bytes.expect("a run with a limit that cannot be has ended");
     outer::announce(&mut command, limit_bytes);
     // The manager is made when the program nears its limit, which may be hours later. It looks at the machine then.
     let settings = args.clone();
@@ -80,12 +80,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     if (args.stats || is_demo) && has_started {
         tell(&summary);
     }
+    let was_stopped = matches!(end, End::Stopped(_));
     // It may have been stopped before the program was there.
     let has_run = has_started && summary.processes > 0;
-    let was_stopped = matches!(end, End::Stopped(_));
     let is_explained = has_run && (args.explain || (was_stopped || summary.is_slow()) && !args.quiet);
     if is_explained && !was_stopped {
-        tell(summary.explain(was_stopped));
+        tell(summary.explain(false));
     }
     if let Some(target) = &args.json {
         summary_file::write(target, &summary)?;

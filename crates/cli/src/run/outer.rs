@@ -1,12 +1,13 @@
 //! A run around this one: a script under `octavo run` that calls `octavo run`.
 //!
-//! Two runs cannot manage one process, since the kernel lets nobody watch memory twice. A run tells its program about itself in the
-//! environment, and who finds itself inside leaves the program to the outer one.
+//! Two runs cannot manage one process, since the kernel lets nobody watch memory twice. A run tells its program
+//! about itself in the environment, and a run that finds itself inside leaves the program to the outer one.
 
 use std::env;
 use std::process::Command;
 
 use octavo_platform::proc_text;
+use octavo_platform::threads::stat_field;
 use rustix::process::{getpid, getppid};
 
 /// Names the run: its process number, when that began, and its limit.
@@ -27,7 +28,8 @@ pub fn announce(command: &mut Command, limit_bytes: u64) {
     }
 }
 
-/// Returns the run that this process belongs to. The environment may be that of a run which has ended, or of another machine.
+/// Returns the run that this process belongs to. The environment may be that of a run which has ended, or of
+/// another machine.
 pub fn outer() -> Option<Outer> {
     let told = env::var(VARIABLE).ok()?;
     let mut numbers = told.split(' ').map(str::parse::<u64>);
@@ -44,9 +46,8 @@ pub fn outer() -> Option<Outer> {
 /// Returns the parent of a process, and when it began.
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     let stat = proc_text::read(pid, "stat").ok()?;
-    // The name is in brackets, and may hold anything.
-    let fields: Vec<_> = stat.rsplit_once(") ")?.1.split(' ').collect();
-    Some((fields.get(1)?.parse().ok()?, fields.get(19)?.parse().ok()?))
+    let number = |index| str::from_utf8(stat_field(stat.as_bytes(), index)?).ok()?.parse::<u64>().ok();
+    Some((number(4)? as u32, number(22)?))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 
-use octavo::io::{SwapArea, SwapFile};
+use octavo::io::SwapArea;
 use octavo::{HugePolicy, Manager, ManagerBuilder, ReclaimPolicy};
 use octavo_platform::accessed::AccessedBits;
 
@@ -16,15 +16,19 @@ pub fn builder(args: &RunArgs) -> ManagerBuilder {
         .huge(HugePolicy::Never)
         .compression(args.compression.compression())
         .encrypt(args.encrypt);
-    areas(args).into_iter().fold(builder, ManagerBuilder::swap_area)
+    places(args).into_iter().fold(builder, |builder, (_, area)| builder.swap_area(area))
 }
 
 /// Where pages go: to the places that were named, or to a file without a name.
-fn areas(args: &RunArgs) -> Vec<SwapArea> {
-    if !args.swap.is_empty() {
-        return args.swap.iter().map(|place| area(place, args.force)).collect();
+pub fn places(args: &RunArgs) -> Vec<(SwapPlace, SwapArea)> {
+    if args.swap.is_empty() {
+        let without_name = SwapPlace::without_name();
+        return without_name
+            .map(|place| (place.clone(), SwapArea::temporary(place.path)))
+            .into_iter()
+            .collect();
     }
-    SwapArea::from_file(SwapFile::default()).into_iter().collect()
+    args.swap.iter().map(|place| (place.clone(), area(place, args.force))).collect()
 }
 
 /// Returns the policy for what can be known of the use of a program's pages. Where accessed bits cannot be read, it shows in faults only.
@@ -34,7 +38,7 @@ pub fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
 }
 
 /// Describes a place that was named.
-pub fn area(place: &SwapPlace, force: bool) -> SwapArea {
+fn area(place: &SwapPlace, force: bool) -> SwapArea {
     let kind = fs::metadata(&place.path).map(|metadata| metadata.file_type());
     let area = match kind {
         Ok(kind) if kind.is_block_device() => SwapArea::block_device(&place.path),

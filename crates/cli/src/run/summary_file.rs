@@ -38,9 +38,13 @@ pub fn aside(path: &Path) -> io::Result<Option<NamedTempFile>> {
     if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Ok(None);
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let permissions = Permissions::from_mode(0o666);
-    tempfile::Builder::new().permissions(permissions).tempfile_in(folder).map(Some)
+    tempfile::Builder::new().permissions(permissions).tempfile_in(folder_of(path)).map(Some)
+}
+
+/// Returns the folder that a file is in, or is to be in.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Failure {

@@ -224,16 +224,15 @@ impl ManagerBuilder {
         self
     }
 
-    /// Looks for what [`build`](Self::build) would refuse, as far as that shows without making anything: the budget, the places for swap,
-    /// and addresses. For those who build a manager later, when it is late to be told. Costs some system calls, and reads up to 2 MiB of
-    /// each place.
+    /// Looks whether [`build`](Self::build) would find its budget and its addresses, without making anything. For
+    /// those who build a manager later, when it is late to be told; [`SwapArea::check`] looks at a place for swap.
+    /// Costs some system calls.
     ///
     /// # Errors
-    /// As `build`.
+    /// `InvalidBudget`, `System`, and those of a swap limit that holds no page, as `build`.
     pub fn check(mut self) -> Result<()> {
         let (_, most_bytes) = self.budgets()?;
         let areas = self.areas();
-        areas.iter().try_for_each(SwapArea::check)?;
         let slot_bytes = Swap::bytes_per_slot(self.encrypt);
         let reserve = Reserve::for_budget(most_bytes, self.backing, slot_bytes);
         let slots =

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use octavo::bytes_for_people;
 use octavo_platform::usage;
 
 use super::Monitor;
-use crate::messages::size;
+use crate::messages::as_option;
 use crate::{priority, proc};
 
 /// The time that is looked at.
@@ -29,17 +30,13 @@ struct Seen {
 }
 
 /// Watches a program for that.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Progress {
     window: Option<(Instant, Seen)>,
     quiet_until: Option<Instant>,
 }
 
 impl Progress {
-    pub(super) fn new() -> Self {
-        Self { window: None, quiet_until: None }
-    }
-
     /// Returns whether the program is to be looked at now.
     fn is_due(&self, now: Instant) -> bool {
         self.window.is_none_or(|(began, _)| now - began >= WINDOW)
@@ -57,12 +54,11 @@ impl Progress {
             return None;
         }
         self.quiet_until = Some(now + QUIET);
-        let back = size((seen.back_bytes.saturating_sub(before.back_bytes) as f64 / seconds) as u64);
+        let back =
+            bytes_for_people((seen.back_bytes.saturating_sub(before.back_bytes) as f64 / seconds) as u64);
         let remedy = seen.more_bytes.filter(|more| *more <= seen.limit_bytes).map_or(String::new(), |more| {
-            format!(
-                "; with --memory {}M half of what has come back so far would have stayed",
-                (seen.limit_bytes + more).div_ceil(1 << 20)
-            )
+            let enough = as_option(seen.limit_bytes + more);
+            format!("; with --memory {enough} half of what has come back so far would have stayed")
         });
         Some(format!(
             "in the last {seconds:.0} s the program ran for {cpu:.1} s and waited for pages: {back} came back each second{remedy}"
@@ -71,7 +67,8 @@ impl Progress {
 }
 
 impl Monitor {
-    /// Says a word to standard error where the program has done little for a while but wait. Costs a look at each process, in ten seconds.
+    /// Says a word to standard error where the program has done little for a while but wait. Costs a look at each
+    /// process, in ten seconds.
     pub(crate) fn tell_progress(&mut self) {
         let now = Instant::now();
         if self.manager.is_none() || !self.progress.is_due(now) {
@@ -111,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_program_that_only_waits_is_told_of_once_a_minute() {
-        let (start, mut progress) = (Instant::now(), Progress::new());
+        let (start, mut progress) = (Instant::now(), Progress::default());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(progress.is_due(start));
         assert_eq!(progress.note(start, seen(0.0, 0.0)), None);
@@ -126,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_program_that_runs_or_sleeps_is_not_told_of() {
-        let (start, mut progress) = (Instant::now(), Progress::new());
+        let (start, mut progress) = (Instant::now(), Progress::default());
         let mut note = |seconds, seen| progress.note(start + Duration::from_secs(seconds), seen);
         assert_eq!(note(0, seen(0.0, 0.0)), None);
         assert_eq!(note(10, seen(9.0, 9.0)), None, "others run meanwhile");

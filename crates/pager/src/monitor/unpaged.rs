@@ -13,7 +13,7 @@ use octavo_stub::Message;
 
 use super::{Failed, LEAST_PROCESS, Monitor};
 use crate::kinds::Kind;
-use crate::messages;
+use crate::messages::{self, as_option};
 use crate::proc::{self, Told};
 
 /// A tree that has had an eighth more than its limit for so long is told of, or more than its limit that may not stay so.
@@ -89,13 +89,13 @@ impl Monitor {
         self.count_one(now);
         let unpaged = self.unpaged();
         unpaged.iter().for_each(|one| self.summary.note_unpaged(one.kind, one.bytes));
-        self.summary.unpaged_bytes =
-            self.summary.unpaged_bytes.max(unpaged.iter().map(|one| one.bytes).sum());
         let sum = |of: &dyn Fn(Kind) -> bool| -> u64 {
             unpaged.iter().filter(|one| of(one.kind)).map(|one| one.bytes).sum()
         };
+        let all = sum(&|_| true);
+        self.summary.unpaged_bytes = self.summary.unpaged_bytes.max(all);
         // Other kinds may be about to be taken over, or be counted too high until each process has been asked.
-        let stays = self.excess.unpaged.lasts(now, sum(&|_| true) > limit);
+        let stays = self.excess.unpaged.lasts(now, all > limit);
         let is_certain = stays || sum(&is_firm) > limit;
         let is_impossible = is_certain || sum(&|kind| is_firm(kind) || kind == Kind::Shared) > limit;
         let is_said = if is_impossible { self.excess.has_said_impossible } else { self.excess.has_said };
@@ -105,9 +105,9 @@ impl Monitor {
         }
         let message = if is_impossible { impossible(&unpaged) } else { &messages::LIMIT_EXCEEDED };
         // What cannot be paged, and as much for the rest as now for all.
-        let enough = (limit + sum(&|_| true)).next_multiple_of(8 << 20);
+        let enough = limit + all;
         let is_there = enough <= usage::usable_memory_bytes();
-        let enough = if is_there { format!("{}M or more", enough >> 20) } else { "more".into() };
+        let enough = if is_there { format!("{} or more", as_option(enough)) } else { "more".into() };
         let (limit, total, what) = (limit >> 20, total >> 20, in_words(&unpaged));
         let sentence =
             message.with(&[("limit", &limit), ("total", &total), ("what", &what), ("enough", &enough)]);
