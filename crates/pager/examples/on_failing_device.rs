@@ -151,6 +151,7 @@ fn one_round(options: &Options) -> ExitCode {
     let how = match &end {
         End::Program(status) => status.to_string(),
         End::NotStarted(error) => format!("not started: {error}"),
+        End::Refused(why) => format!("not started: {why}"),
         End::Stopped(why) => format!("stopped: {why}"),
     };
     println!(
@@ -162,7 +163,7 @@ fn one_round(options: &Options) -> ExitCode {
     );
     match end {
         End::Program(status) if status.success() => ExitCode::SUCCESS,
-        End::Program(_) | End::NotStarted(_) => ExitCode::FAILURE,
+        End::Program(_) | End::NotStarted(_) | End::Refused(_) => ExitCode::FAILURE,
         End::Stopped(_) => ExitCode::from(STOPPED),
     }
 }

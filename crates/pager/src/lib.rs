@@ -90,6 +90,8 @@ pub enum End {
     Program(ExitStatus),
     /// The program could not be started.
     NotStarted(io::Error),
+    /// The run could not begin, for this reason, and the program was not started.
+    Refused(String),
     /// The tree was stopped, for this reason.
     Stopped(String),
 }
@@ -130,7 +132,7 @@ pub fn run(
     let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
     let mut monitor = Monitor::new(Arc::clone(&ledger), make, options.is_strict)?;
     if let Err(Failed(why)) = monitor.guard_early() {
-        return Ok((End::Stopped(why), monitor.finish(options.leaves_manager)));
+        return Ok((End::Refused(why), monitor.finish(options.leaves_manager)));
     }
     let program = match command.spawn() {
         Ok(child) => child.id(),

@@ -76,14 +76,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             _ => messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]),
         })
     })?;
-    let has_started = !matches!(end, End::NotStarted(_));
+    let has_started = !matches!(end, End::NotStarted(_) | End::Refused(_));
     if (args.stats || is_demo) && has_started {
         tell(&summary);
     }
     let was_stopped = matches!(end, End::Stopped(_));
-    // It may have been stopped before the program was there.
-    let has_run = has_started && summary.processes > 0;
-    let is_explained = has_run && (args.explain || (was_stopped || summary.is_slow()) && !args.quiet);
+    let is_explained = has_started && (args.explain || (was_stopped || summary.is_slow()) && !args.quiet);
     if is_explained && !was_stopped {
         tell(summary.explain(false));
     }
@@ -93,6 +91,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     match end {
         End::Program(status) => Ok(end_as(status)),
         End::NotStarted(error) => Ok(not_started(program, &error)),
+        End::Refused(why) => Err(Failure::Said(format!("not started: {why}"))),
         // The reason comes first.
         End::Stopped(why) if is_explained => {
             Err(Failure::Said(format!("the program was stopped: {why}\n{}", summary.explain(true))))
