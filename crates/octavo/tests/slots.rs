@@ -205,8 +205,8 @@ fn full_areas_are_named_with_what_helps() {
         assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
         let text = error.to_string();
         for part in [
-            "the small device is full (1.2 MiB in use)",
-            "the large device is full (4 MiB in use)",
+            "the small device is full (1.2 MiB of at most 1.2 MiB in use)",
+            "the large device is full (4 MiB of at most 4 MiB in use)",
             "raise",
             "add an area",
             "drop a space or unmap a range",

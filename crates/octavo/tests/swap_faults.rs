@@ -222,7 +222,7 @@ fn a_full_area_is_an_error_that_says_so_and_room_again_is_used() {
     let (stored, error) = fill(&space, at, 8192);
     let error = error.unwrap();
     assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
-    assert!(error.to_string().contains("is full (4 MiB in use)"), "{error}");
+    assert!(error.to_string().contains("is full (4 MiB of at most 4 MiB in use)"), "{error}");
     assert!(error.to_string().contains("unmap a range"), "{error}");
     // Giving up what is out makes room there.
     space.unmap(at, 1500 * PAGE).unwrap();

@@ -262,8 +262,9 @@ impl Areas {
     #[cold]
     pub(crate) fn describe_full(&self, used_pages: impl Fn(usize) -> u32) -> String {
         let full = self.areas.iter().enumerate().map(|(index, area)| {
-            let used = bytes_for_people(u64::from(used_pages(index)) * PAGE_BYTES as u64);
-            format!("{} is full ({used} in use)", area.name)
+            let bytes = |pages| bytes_for_people(u64::from(pages) * PAGE_BYTES as u64);
+            let (used, most) = (bytes(used_pages(index)), bytes(area.shape.capacity_pages));
+            format!("{} is full ({used} of at most {most} in use)", area.name)
         });
         full.collect::<Vec<_>>().join(", ")
     }
@@ -310,8 +311,9 @@ mod tests {
         let full = areas.describe_full(|area| clusters.area_used(area));
         assert_eq!(
             full,
-            "a is full (2.7 MiB in use), none is full (0 bytes in use), b is full (2 MiB in use), \
-             c is full (4 KiB in use), d is full (5.9 MiB in use)"
+            "a is full (2.7 MiB of at most 2.7 MiB in use), none is full (0 bytes of at most 0 bytes in use), \
+             b is full (2 MiB of at most 2 MiB in use), c is full (4 KiB of at most 4 KiB in use), \
+             d is full (5.9 MiB of at most 5.9 MiB in use)"
         );
         assert_eq!(areas.describe(), "a, none, b, c, d");
     }
