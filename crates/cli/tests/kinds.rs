@@ -7,9 +7,9 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use common::runs::{assert_passed, kinds, octavo, text};
+use common::runs::{OCTAVO, assert_passed, kinds, octavo, text};
 
 /// Runs a program in half of the memory that it needs. All of it is managed, and goes out and comes back.
 #[track_caller]
@@ -158,6 +158,37 @@ fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
     assert_eq!(summary["managed_processes"], 1, "{summary}");
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
+}
+
+/// Runs a command until it says that a program is not managed, and returns that sentence.
+#[track_caller]
+fn unmanaged(mut run: Command) -> String {
+    let mut run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let said =
+        lines.find(|line| line.contains("is not managed: ")).expect("the run says that it is not managed");
+    drop(run.stdin.take());
+    lines.for_each(drop);
+    assert!(run.wait().unwrap().success());
+    said
+}
+
+#[test]
+fn a_program_whose_filter_forbids_the_work_is_told_why_it_is_not_managed() {
+    let run = || octavo(&["--memory", "48M"], kinds(), &["filtered", "96"]);
+    let said = unmanaged(run());
+    assert!(said.contains("its seccomp filter forbids a call that its helper needs: "), "{said}");
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Who may not administrate the machine may not suspend filters.
+    let mut less = Command::new("setpriv");
+    less.args(["--inh-caps=-sys_admin", "--bounding-set=-sys_admin", OCTAVO]).args(run().get_args());
+    let said = unmanaged(less);
+    assert!(
+        said.contains("it has a seccomp filter, which cannot be suspended; run outside of containers"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -3,9 +3,10 @@
 mod common;
 
 use std::fs;
-use std::process::Command;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Command, Stdio};
 
-use common::runs::{OCTAVO, assert_passed, kinds, octavo, text, torture};
+use common::runs::{OCTAVO, assert_passed, kinds, octavo, text, torture, wait_for};
 
 fn summary_of(
     options: &[&str],
@@ -65,8 +66,38 @@ fn a_run_that_is_stopped_explains_itself_unless_it_is_to_be_quiet() {
     assert!(told.contains("octavo: it ran for ") && told.contains("the program was stopped"), "{told}");
     assert!(!told.contains("what would help most"), "the reason of its end has its own remedy: {told}");
     assert!(told.contains("is full (") && told.contains("give --swap more room"), "{told}");
+    assert!(told.contains("octavo: at its end ") && told.contains("surely enough"), "{told}");
     let quiet = stopped(&["--quiet"]);
     assert!(!quiet.contains("it ran for ") && quiet.contains("the program was stopped"), "{quiet}");
+}
+
+/// The program is stopped before it sees a wrong byte, and is told what is wrong with its swap.
+#[test]
+fn a_program_whose_swap_somebody_spoils_is_told_how() {
+    let spoiled = |words: &str, spoil: &dyn Fn(&fs::File)| {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("swap");
+        let place = path.to_str().unwrap();
+        let options = ["--memory", "64M", "--compression", "off", "--swap", place];
+        let mut run = octavo(&options, torture(), &GOES_THROUGH).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for("pages in the swap file", || {
+            fs::metadata(&path).ok().filter(|file| file.blocks() > 32 << 11)
+        });
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        while run.try_wait().unwrap().is_none() {
+            spoil(&file);
+        }
+        let errors = text(&run.wait_with_output().unwrap().stderr);
+        assert!(errors.contains("octavo: the program was stopped: process "), "{errors}");
+        assert!(errors.contains(words) && errors.contains("look after the device"), "{errors}");
+    };
+    // Another program's bytes.
+    spoiled("its bytes on the device are not those that were written", &|file| {
+        for block in 0..64 {
+            let _ = file.write_all_at(&[7; 1 << 20], block << 20);
+        }
+    });
+    spoiled("it could not be read", &|file| file.set_len(1 << 20).unwrap());
 }
 
 /// A word while the program waits is for people at a terminal.

@@ -57,6 +57,14 @@ impl Summary {
         }
         if !was_stopped {
             lines.push(format!("what would help most: {}", self.what_would_help()));
+        } else if self.managed_bytes > 0 {
+            lines.push(format!(
+                "at its end {} of its memory could be paged, of which {} were out. All that it has asked for is {}, and so much room for \
+                 swap is surely enough for that",
+                bytes_for_people(self.managed_bytes),
+                bytes_for_people(self.swapped_bytes),
+                bytes_for_people(self.mapped_bytes)
+            ));
         }
         lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
     }

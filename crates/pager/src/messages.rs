@@ -159,12 +159,12 @@ pub(crate) const IMMOVABLE: Message = Message {
 };
 pub(crate) const SWAP_FULL: Message = Message {
     happened: "{what}",
-    remedy: "give --swap more room",
+    remedy: "give --swap more room: another place, or more behind its last colon",
     cause: "The file, the device or the file system has no room left. Memory is read at any fullness; it just cannot grow",
 };
 pub(crate) const FILE_SIZE: Message = Message {
     happened: "{what}. A file may have no more than {limit} here (RLIMIT_FSIZE)",
-    remedy: "give --swap more room or a disk, or allow larger files (`ulimit -f`)",
+    remedy: "give --swap more room: a disk, or more behind its last colon; or allow larger files (`ulimit -f`)",
     cause: "As above, where a limit of the process on file sizes may be the reason",
 };
 pub(crate) const READ_FAILED: Message = Message {

@@ -69,6 +69,8 @@ pub struct Summary {
     pub managed_bytes: u64,
     /// See `managed_bytes`.
     pub swapped_bytes: u64,
+    /// The addresses of the memory that is managed now. No more of it can ever be, unless the program maps more.
+    pub mapped_bytes: u64,
     /// The most anonymous memory that the tree had.
     pub anonymous_peak_bytes: u64,
     /// The most shared memory, and the most page tables, that the tree and the runner had. Nobody pages these.
@@ -192,11 +194,12 @@ impl Summary {
         let bytes = |counter| counters.get(counter) * PAGE_BYTES as u64;
         (self.written_bytes, self.read_bytes) = (bytes(Counter::SwapOut), bytes(Counter::SwapIn));
         (self.packed_bytes, self.unpacked_bytes) = (bytes(Counter::PoolSwapOut), bytes(Counter::PoolSwapIn));
-        let (mut resident, mut anonymous, mut traffic) = (0, 0, self.ended);
+        let (mut resident, mut mapped, mut anonymous, mut traffic) = (0, 0, 0, self.ended);
         for (pid, managed) in managed {
             let stats = managed.space.stats().ok();
             traffic.add(stats, managed.served());
             resident += stats.map_or(0, |stats| stats.resident_bytes);
+            mapped += stats.map_or(0, |stats| stats.mapped_bytes);
             anonymous += tree.processes.get(pid).map_or(0, |process| process.memory.anonymous);
         }
         ending.iter().for_each(|(_, ended)| traffic.add(ended.space.stats().ok(), ended.served()));
@@ -205,7 +208,7 @@ impl Summary {
         // Pages that are here may keep their slots, and pages that were out when they were dropped never come back.
         let slots_bytes = stats.swap_slots * PAGE_BYTES as u64;
         let out = slots_bytes.min(traffic.out_bytes.saturating_sub(traffic.in_bytes));
-        (self.managed_bytes, self.swapped_bytes) = (resident + out, out);
+        (self.managed_bytes, self.swapped_bytes, self.mapped_bytes) = (resident + out, out, mapped);
         if resident + out > self.managed_peak_bytes {
             self.managed_peak_bytes = resident + out;
             self.managed_share = ((resident + out) as f64 / (anonymous + out).max(1) as f64).min(1.0);

@@ -47,8 +47,9 @@ pub const LITTLE_ROOM: Message = Message {
 };
 pub const NO_ADDRESSES: Message = Message {
     happened: "a process may have {limit} of addresses here (RLIMIT_AS), and the runner takes some for itself: {why}",
-    remedy: "allow more, as by `ulimit -v unlimited`, or use less swap, as by --swap /var/tmp:1G",
-    cause: "Octavo reserves addresses for all pages that there may ever be. That takes no memory",
+    remedy: "allow any number, by `ulimit -v unlimited`, or use less swap, as by --swap /var/tmp:1G",
+    cause: "Octavo reserves addresses for all pages that there may ever be. That takes no memory. The runner needs about 200 MiB of \
+            addresses besides",
 };
 pub const FEW_FILES: Message = Message {
     happened: "a process may have {most} open files here (RLIMIT_NOFILE), and a run needs {least}",

@@ -45,6 +45,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         match check.finding {
             Finding::Well(_) => {}
             Finding::Lacks(why) if !args.strict && !is_demo => tell(format_args!("octavo: {why}")),
+            Finding::Lacks(why) if args.strict => {
+                let why = format!("not started: {why}. Without --strict it would run all the same");
+                return Err(Failure::Said(why));
+            }
             Finding::Lacks(why) | Finding::Fails(why) => {
                 return Err(Failure::Said(format!("not started: {why}")));
             }
