@@ -58,12 +58,13 @@ impl Summary {
         if !was_stopped {
             lines.push(format!("what would help most: {}", self.what_would_help()));
         } else if self.managed_bytes > 0 {
+            let [managed, swapped, mapped] =
+                [self.managed_bytes, self.swapped_bytes, self.mapped_bytes].map(bytes_for_people);
+            let is_full =
+                self.areas.iter().any(|area| area.used_bytes + area.used_bytes / 16 >= area.capacity_bytes);
+            let advice = if is_full { ". So much room for swap is surely enough" } else { "" };
             lines.push(format!(
-                "at its end {} of its memory could be paged, of which {} were out. All that it has asked for is {}, and so much room for \
-                 swap is surely enough for that",
-                bytes_for_people(self.managed_bytes),
-                bytes_for_people(self.swapped_bytes),
-                bytes_for_people(self.mapped_bytes)
+                "at its end {managed} of its memory could be paged, of which {swapped} were out. It had asked for {mapped} in all{advice}"
             ));
         }
         lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
