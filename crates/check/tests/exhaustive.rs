@@ -10,7 +10,7 @@ static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
 
 /// More schedules than a meeting of two threads has.
 const ENOUGH: u64 = 4000;
-/// Meetings of three threads have too many for a test; `octavo-sim exhaust` goes through them all.
+/// Meetings of three threads have too many for a test; `octavo-lab exhaust` goes through them all.
 const OF_THREE: u64 = 1500;
 
 #[test]

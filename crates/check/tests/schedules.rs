@@ -13,7 +13,7 @@ const ENOUGH: u64 = 6000;
 fn seeds(share: u64) {
     for seed in (1..=SEEDS).filter(|seed| seed % 2 == share) {
         if let Err(stopped) = run(Case { seed, workload: None, mutant: None }, false).result {
-            panic!("{stopped}\nagain: octavo-sim check --seed {seed} --runs 1");
+            panic!("{stopped}\nagain: octavo-lab check --seed {seed} --runs 1");
         }
     }
 }
@@ -112,7 +112,7 @@ fn goes_well(workload: Workload, name: &str) {
     for seed in 1..=200 {
         let case = Case { seed, workload: Some(workload), mutant: None };
         if let Err(stopped) = run(case, false).result {
-            panic!("{stopped}\nagain: octavo-sim check --workload {name} --seed {seed} --runs 1");
+            panic!("{stopped}\nagain: octavo-lab check --workload {name} --seed {seed} --runs 1");
         }
     }
 }

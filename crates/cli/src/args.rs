@@ -1,18 +1,10 @@
 //! The command line of all commands. Each has its options in a file of its own.
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
-use crate::compare::args::CompareArgs;
-use crate::lab::args::LabArgs;
-use crate::page::args::PageArgs;
-use crate::replay::args::ReplayArgs;
 use crate::run::args::RunArgs;
-use crate::swap::args::{LoadArgs, SwapArgs};
-use crate::udp_stream::args::UdpStreamArgs;
-use crate::usemem::args::UsememArgs;
 
-/// Programs in less memory than they need, and workloads side by side with the kernel.
+/// Programs in less memory than they need: slower instead of killed.
 #[derive(Debug, Parser)]
 #[command(name = "octavo", version, about)]
 pub struct Cli {
@@ -20,52 +12,17 @@ pub struct Cli {
     pub command: Command,
 }
 
-const SWAP_EXAMPLES: &str = "Sizes are bytes, decimal or 0x hexadecimal, with a suffix k, m, g or t (powers of \
-                             1024).\n\nExamples:\n  \
-                             octavo swap-w-seq -n 8 --memory 1G --total 3G --mode all\n  \
-                             octavo swap-w-seq --against kernel --against disk\n  \
-                             octavo swapin --memory 1G --total 3G --data text --verify\n  \
-                             octavo swap-r-rand --memory 1G --total 4G --threads 64 --against disk\n  \
-                             octavo swap-r-rand --memory 512M --total 576M --data half --against zram";
-
 /// The commands for users. The processes that `octavo` starts itself do not come through here, so help neither lists nor
 /// suggests them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(RunArgs),
-    Usemem(UsememArgs),
-    /// Swap out: write more than fits in memory, page by page in order
-    #[command(after_help = SWAP_EXAMPLES)]
-    SwapWSeq(SwapArgs),
-    /// Swap out: write more than fits in memory, pages in random order
-    #[command(after_help = SWAP_EXAMPLES)]
-    SwapWRand(SwapArgs),
-    /// Swap in: write more than fits in memory, then time reading it back in order
-    #[command(after_help = SWAP_EXAMPLES)]
-    Swapin(SwapArgs),
-    /// Swap in: write more than fits in memory, then time loads of words of random pages
-    #[command(name = "swap-r-rand", after_help = SWAP_EXAMPLES)]
-    SwapRRand(LoadArgs),
-    UdpStream(UdpStreamArgs),
-    Replay(ReplayArgs),
-    Lab(LabArgs),
-    Compare(CompareArgs),
-    Report(PageArgs),
-}
-
-/// Ends the program with exit code 2, as clap does, and says what is wrong.
-pub fn refuse(subcommand: &str, complaint: &str) -> ! {
-    let mut cli = Cli::command();
-    cli.build();
-    let command = match cli.find_subcommand_mut(subcommand) {
-        Some(command) => command,
-        None => &mut cli,
-    };
-    command.error(ErrorKind::ArgumentConflict, complaint).exit()
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[test]

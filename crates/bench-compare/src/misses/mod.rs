@@ -9,7 +9,7 @@
 //! All sides load the same random series, which changes from turn to turn, and each word is checked. Sides
 //! that keep pages keep as many bytes as they are told to, and are filled before. So the share of loads that
 //! hit is memory's share of the data, on each side alike. The command line measures the kernel's swap under a
-//! control group (`octavo swap-r-rand --against kernel`), because it has the means to do so.
+//! control group (`octavo-lab swap-r-rand --against kernel`), because it has the means to do so.
 
 mod file;
 mod octavo;

@@ -15,9 +15,6 @@ use octavo_platform::accessed::AccessedBits;
 use octavo_platform::{Reservation, usage};
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use crate::choices::JsonTarget;
-use crate::failure::Failure;
-use crate::output::Text;
 use crate::run::args::{LEAST_BYTES, Memory, RunArgs, SwapPlace};
 use crate::run::demo;
 use crate::run::lookup::{Lookup, look_up};
@@ -25,6 +22,9 @@ use crate::run::messages::{self, said_of};
 use crate::run::outer::{Outer, outer};
 use crate::run::settings::{builder, places};
 use crate::run::summary_file::{aside, folder_of};
+use octavo_command::choices::JsonTarget;
+use octavo_command::failure::Failure;
+use octavo_command::output::Text;
 
 /// With fewer, a run of one process fails midway.
 const LEAST_DESCRIPTORS: u64 = 64;

@@ -13,7 +13,7 @@ pub const LIMIT_BYTES: u64 = 256 << 20;
 const BYTES: usize = 768 << 20;
 
 /// Fills memory with numbers, reads them twice, and sorts a part of them.
-pub fn demo_main() -> Result<(), crate::failure::Failure> {
+pub fn demo_main() -> Result<(), octavo_command::failure::Failure> {
     println!(
         "A program fills {} MiB with numbers, reads them twice, and sorts a sixth of them.",
         BYTES >> 20
@@ -48,7 +48,7 @@ pub fn demo_main() -> Result<(), crate::failure::Failure> {
 }
 
 /// Waits until standard input ends.
-pub fn waiting_main() -> Result<(), crate::failure::Failure> {
+pub fn waiting_main() -> Result<(), octavo_command::failure::Failure> {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     Ok(())
 }
@@ -57,6 +57,6 @@ fn say(what: &str, start: Instant) {
     println!("  {what} in {:.2} s", start.elapsed().as_secs_f64());
 }
 
-fn check(holds: bool, otherwise: &str) -> Result<(), crate::failure::Failure> {
-    if holds { Ok(()) } else { Err(crate::failure::Failure::Said(otherwise.into())) }
+fn check(holds: bool, otherwise: &str) -> Result<(), octavo_command::failure::Failure> {
+    if holds { Ok(()) } else { Err(octavo_command::failure::Failure::Said(otherwise.into())) }
 }

@@ -18,12 +18,12 @@ use std::process::{Command, ExitStatus};
 use octavo_pager::{End, Options};
 use rustix::process::{Resource, getrlimit};
 
-use crate::failure::Failure;
-use crate::output::tell;
 use crate::run::args::RunArgs;
 use crate::run::checks::Finding;
 use crate::run::lookup::{Lookup, look_up};
 use crate::run::settings::{builder, reclaim_policy};
+use octavo_command::failure::Failure;
+use octavo_command::output::tell;
 
 /// The exit codes of shells for a program that is not there, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;

@@ -7,8 +7,8 @@ use octavo::io::SwapArea;
 use octavo::{HugePolicy, Manager, ManagerBuilder, ReclaimPolicy};
 use octavo_platform::accessed::AccessedBits;
 
-use crate::choices::AccessedBitsChoice;
 use crate::run::args::{RunArgs, SwapPlace};
+use octavo_command::choices::AccessedBitsChoice;
 
 /// All of the manager's settings but its budget.
 pub fn builder(args: &RunArgs) -> ManagerBuilder {

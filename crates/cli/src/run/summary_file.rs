@@ -8,9 +8,9 @@ use std::path::Path;
 use octavo_pager::Summary;
 use tempfile::NamedTempFile;
 
-use crate::choices::JsonTarget;
-use crate::failure::Failure;
 use crate::run::messages::{self, said_of};
+use octavo_command::choices::JsonTarget;
+use octavo_command::failure::Failure;
 
 /// Writes the summary where `--json` says.
 pub fn write(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {

@@ -1,0 +1,48 @@
+//! Why the program stops, as one sentence for people.
+
+use std::fmt;
+use std::io;
+
+/// A reason to stop with exit code 1.
+#[derive(Debug)]
+pub enum Failure {
+    /// The engine's error, in its own words.
+    Engine(octavo::Error),
+    /// An error of the operating system, and the attempt that met it.
+    System {
+        /// What was tried.
+        attempt: String,
+        /// The error.
+        error: io::Error,
+    },
+    /// A sentence of our own.
+    Said(String),
+    /// The reader of standard output closed it: the program stops quietly.
+    OutputClosed,
+}
+
+impl Failure {
+    /// A failure of the operating system while doing `attempt`.
+    pub fn system(attempt: impl Into<String>, error: io::Error) -> Self {
+        Self::System { attempt: attempt.into(), error }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine(error) => error.fmt(f),
+            Self::System { attempt, error } => write!(f, "{attempt}: {error}"),
+            Self::Said(sentence) => f.write_str(sentence),
+            Self::OutputClosed => f.write_str("standard output was closed"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<octavo::Error> for Failure {
+    fn from(error: octavo::Error) -> Self {
+        Self::Engine(error)
+    }
+}

@@ -1,0 +1,124 @@
+//! The `octavo-lab` program.
+//!
+//! | module | what |
+//! |---|---|
+//! | `args` | the command line |
+//! | `choices` | the choices there, as types: modes, sizes, engines, policies |
+//! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
+//! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
+//! | `udp_stream` | netperf's UDP_STREAM, with message buffers from Octavo's frames |
+//! | `replay` | a trace under the engine's policies, and under the optimum |
+//! | `experiments` | each mechanism on its own: published, simulated, measured |
+//! | `schedules` | the whole engine under schedules that are chosen |
+//! | `compare` | results side by side, in the layouts of lkp and mmtests |
+//! | `page`, `plots` | one HTML page of all results of a folder; its plots |
+//! | `manager` | managers for a run |
+//! | `gate`, `worker` | threads that start at once; the parts that they share |
+//! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
+//! | `aside` | what goes on beside a run: a bar, a profile, a recorder |
+//! | `record` | what a workload accesses, in a trace |
+//! | `report` | the object that `--json` writes, for every workload |
+//! | `table`, `statistics` | columns and figures for people; means and deviations |
+//! | `profile` | the share of time each function takes |
+//! | `progress` | the bar on long work, and a word on its length |
+//!
+//! Exit codes: 0 done, 1 a failure or wrong data, 2 a command line that makes no sense.
+
+mod args;
+mod aside;
+mod choices;
+mod compare;
+mod experiments;
+mod gate;
+mod huge_pages;
+mod manager;
+mod page;
+mod plots;
+mod processes;
+mod profile;
+mod progress;
+mod record;
+mod replay;
+mod report;
+mod schedules;
+mod statistics;
+mod swap;
+mod table;
+mod udp_stream;
+mod usemem;
+mod worker;
+
+use std::env;
+use std::process::ExitCode;
+
+use clap::Parser;
+use octavo_command::failure::Failure;
+use octavo_command::output::tell;
+
+use crate::args::{Cli, Command};
+use crate::swap::args::Refused;
+use crate::swap::job::Job as SwapJob;
+use crate::swap::plan::Pattern;
+
+/// Simulations have memory of their own, so that they are the same on every machine. Everything else has the system's.
+#[global_allocator]
+static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+
+fn main() -> ExitCode {
+    match started_by_ourselves().map(|done| done.map(|()| 0)).unwrap_or_else(command) {
+        Ok(code) => ExitCode::from(code),
+        // The reader of our output has seen enough.
+        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
+        Err(failure) => {
+            tell(format_args!("octavo-lab: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The lives of the processes that `octavo-lab` starts itself; `None` where it was started by somebody else.
+fn started_by_ourselves() -> Option<Result<(), Failure>> {
+    let mut arguments = env::args_os().skip(1);
+    let subcommand = arguments.next()?;
+    // An argument that is no text is no order, and is refused as such.
+    let order = arguments.next().and_then(|order| order.into_string().ok()).unwrap_or_default();
+    Some(match subcommand.to_str()? {
+        usemem::kernel_side::SUBCOMMAND => usemem::kernel_side::task_main(&order),
+        swap::kernel_side::SUBCOMMAND => swap::kernel_side::task_main(&order),
+        swap::keeper::SUBCOMMAND => swap::keeper::keeper_main(),
+        udp_stream::receiver::SUBCOMMAND => udp_stream::receiver::receiver_main(),
+        _ => return None,
+    })
+}
+
+/// Does what the command line says. Returns the exit code.
+fn command() -> Result<u8, Failure> {
+    let done = match Cli::parse().command {
+        Command::Schedules(command) => return schedules::run(command),
+        Command::Usemem(args) => match args.into_job() {
+            Ok(job) => usemem::run(&job),
+            Err(complaint) => args::refuse("usemem", &complaint),
+        },
+        Command::SwapWSeq(args) => swap_job("swap-w-seq", args.into_job(Pattern::WriteSequential)),
+        Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(Pattern::WriteRandom)),
+        Command::Swapin(args) => swap_job("swapin", args.into_job(Pattern::ReadSequential)),
+        Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
+        Command::UdpStream(args) => udp_stream::run(&args.into_job()),
+        Command::Replay(args) => match args.into_job() {
+            Ok(job) => replay::run(&job),
+            Err(complaint) => args::refuse("replay", &complaint),
+        },
+        Command::Experiment(experiment) => experiments::run(&experiment),
+        Command::Compare(args) => compare::run(&args),
+        Command::Report(args) => page::run(&args),
+    };
+    done.map(|()| 0)
+}
+
+fn swap_job(subcommand: &str, job: Result<SwapJob, Refused>) -> Result<(), Failure> {
+    match job {
+        Ok(job) => swap::run(&job),
+        Err(Refused::Nonsense(complaint)) => args::refuse(subcommand, &complaint),
+        Err(Refused::Failure(failure)) => Err(failure),
+    }
+}

@@ -1,0 +1,162 @@
+//! Processes of our own program that work beside each other. `octavo-lab` starts them, tells them to go, and reads their results.
+//!
+//! A process says that it is ready on its standard output, waits for a byte on its standard input, works, and
+//! writes what it did as JSON. Where the work has phases that all begin together, it says ready before each.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+
+use octavo_platform::usage;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use octavo_command::failure::Failure;
+
+const READY: &str = "ready\n";
+
+/// The last line of a process.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer<T> {
+    Done(T),
+    Failed(String),
+}
+
+/// The processes of a run. A drop ends those that still run.
+#[derive(Debug, Default)]
+pub struct Processes {
+    running: Vec<Process>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    /// Closed where the process waits on something else.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Processes {
+    /// Starts `octavo SUBCOMMAND ORDER`, which waits for its byte on `input`: [`Stdio::piped`] for one of its own.
+    pub fn start(&mut self, subcommand: &str, order: &impl Serialize, input: Stdio) -> Result<(), Failure> {
+        let cannot_start = |error| Failure::system("cannot start a process beside this one", error);
+        let order = serde_json::to_string(order).map_err(|error| cannot_start(error.into()))?;
+        // This very program, even where its file was replaced meanwhile.
+        let mut child = Command::new("/proc/self/exe")
+            .args([subcommand, &order])
+            .stdin(input)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(cannot_start)?;
+        let input = child.stdin.take();
+        let Some(output) = child.stdout.take() else {
+            return Err(cannot_start(io::ErrorKind::BrokenPipe.into()));
+        };
+        self.running.push(Process { child, input, output: BufReader::new(output) });
+        Ok(())
+    }
+
+    /// Waits until every process has said that it is ready.
+    pub fn wait_until_ready(&mut self) -> Result<(), Failure> {
+        for Process { child, output, .. } in &mut self.running {
+            let mut line = String::new();
+            // A line that could not be read counts as none.
+            let _ = output.read_line(&mut line);
+            if line == READY {
+                continue;
+            }
+            return Err(match serde_json::from_str(&line) {
+                Ok(Answer::<()>::Failed(sentence)) => Failure::Said(sentence),
+                _ => died(child.wait()),
+            });
+        }
+        Ok(())
+    }
+
+    /// Tells each process that waits on a pipe of its own to go.
+    pub fn go(&mut self) -> Result<(), Failure> {
+        for input in self.running.iter_mut().filter_map(|process| process.input.as_mut()) {
+            input
+                .write_all(b"g")
+                .map_err(|error| Failure::system("cannot start the processes beside this one", error))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the results of all processes, in the order in which they were started.
+    pub fn collect<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, Failure> {
+        let mut all = Vec::with_capacity(self.running.len());
+        for Process { child, output, .. } in &mut self.running {
+            let mut text = String::new();
+            let read = output.read_to_string(&mut text);
+            let status = child.wait();
+            match (read, serde_json::from_str(&text)) {
+                (Ok(_), Ok(Answer::Done(done))) => all.push(done),
+                (Ok(_), Ok(Answer::Failed(sentence))) => return Err(Failure::Said(sentence)),
+                _ => return Err(died(status)),
+            }
+        }
+        self.running.clear();
+        Ok(all)
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for Process { child, .. } in &mut self.running {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn died(status: io::Result<ExitStatus>) -> Failure {
+    let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+    Failure::Said(format!(
+        "a process beside this one ended early ({how}); it may have been killed for want of memory: give a \
+         smaller SIZE"
+    ))
+}
+
+/// For a process: says ready and waits for one byte on standard input. False where that was closed: the process that
+/// started this one is gone.
+pub fn ready_and_told_to_go() -> Result<bool, Failure> {
+    let mut output = io::stdout().lock();
+    output.write_all(READY.as_bytes()).and_then(|()| output.flush()).map_err(|_| Failure::OutputClosed)?;
+    drop(output);
+    // Not through a buffer: the pipe may be shared, and it would take the other processes' bytes too.
+    let mut byte = [0];
+    let read = rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut byte));
+    read.map(|count| count == 1).map_err(|error| Failure::system("cannot wait for the start", error.into()))
+}
+
+/// For a process: writes its results, or nothing where it was sent home.
+pub fn answer<T: Serialize>(done: Result<Option<T>, Failure>) -> Result<(), Failure> {
+    let answer = match done {
+        Ok(Some(done)) => Answer::Done(done),
+        Ok(None) => return Ok(()),
+        Err(failure) => Answer::Failed(failure.to_string()),
+    };
+    let json = serde_json::to_string(&answer).map_err(|error| Failure::Said(error.to_string()))?;
+    io::stdout().write_all(json.as_bytes()).map_err(|_| Failure::OutputClosed)
+}
+
+/// The kernel's counts for this process so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    pub resident_bytes: u64,
+}
+
+impl Usage {
+    pub fn now() -> Self {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The program's name, in brackets, may hold any characters. Behind it, minflt is the 8th field and majflt the
+        // 10th.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 1).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Self { minor_faults: field(8), major_faults: field(10), resident_bytes: usage::resident_bytes() }
+    }
+}

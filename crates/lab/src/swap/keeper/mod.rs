@@ -1,0 +1,268 @@
+//! The keeper: a process of its own that sets the machine up for the kernel's side, and in every case puts it back as it
+//! was.
+//!
+//! ```text
+//!   octavo ── orders ──► keeper        limit and area, on, off; the end of the pipe: undo
+//!      ▲                   │
+//!      └──── replies ──────┘
+//! ```
+//!
+//! Only the keeper changes the machine: control group, swap file or zram, swap switched on, vm.page-cluster, a mount. It notes
+//! each step first ([`note`]). When `octavo-lab` ends, by itself, by a panic or by a signal (SIGKILL too), the pipe closes. The
+//! keeper then undoes all steps, the last one first. It has a session of its own, so the terminal's signals do not reach it. If
+//! the keeper itself is killed, `octavo-lab` undoes the steps of the note, or the next keeper does.
+
+mod area;
+mod cgroup;
+mod note;
+mod undo;
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+pub use self::area::{AreaChoice, ZramMemory};
+use self::note::{Note, Step, failed};
+use self::undo::{clean_up_after_the_dead, undo, undo_page_cluster};
+use crate::table;
+use octavo_command::failure::Failure;
+
+/// The subcommand by which `octavo-lab` starts a keeper.
+pub const SUBCOMMAND: &str = "swap-keeper";
+
+/// The setup that is asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    pub limit_bytes: u64,
+    pub area: AreaChoice,
+    pub area_bytes: u64,
+    /// Whether the kernel is to read no neighbours (vm.page-cluster 0) while swap is on.
+    pub no_neighbours: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    SetUp(Setup),
+    On,
+    Off,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Reply {
+    /// At the start: the leftovers of keepers that were killed.
+    Hello(Vec<String>),
+    SetUp(Ready),
+    Done,
+    Failed(String),
+    /// At the end: the steps that could not be undone.
+    Undone(Vec<String>),
+}
+
+/// The setup that stands ready.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ready {
+    /// The file by which a process enters the control group.
+    pub procs: PathBuf,
+    /// The group's limit.
+    pub limit: PathBuf,
+    /// Most bytes that were charged to the group.
+    pub peak: PathBuf,
+    /// The group's figures, which the kernel sums at each reading.
+    pub figures: PathBuf,
+    /// The area that the kernel swaps to, for people.
+    pub area: String,
+    /// The files in which zram counts its memory.
+    pub zram: Option<ZramMemory>,
+}
+
+/// Our end of the pipes. It asks the keeper for steps, and a drop has all of them undone.
+#[derive(Debug)]
+pub struct Keeper {
+    child: Child,
+    orders: Option<ChildStdin>,
+    replies: BufReader<ChildStdout>,
+}
+
+impl Keeper {
+    /// Starts a keeper. Also returns what had to be put right first.
+    ///
+    /// # Errors
+    /// Without the rights for it, in a sentence.
+    pub fn start() -> Result<(Self, Vec<String>), Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::Said(
+                "a comparison with the kernel makes a memory control group and switches kernel swap on, which takes \
+                 root; run it as root, or leave it out"
+                    .into(),
+            ));
+        }
+        let cannot =
+            |error| Failure::system("cannot start the process that keeps the machine as it was", error);
+        let mut child = Command::new("/proc/self/exe")
+            .arg(SUBCOMMAND)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(cannot)?;
+        let (orders, Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(cannot(io::ErrorKind::BrokenPipe.into()));
+        };
+        let mut keeper = Self { child, orders, replies: BufReader::new(replies) };
+        match keeper.reply()? {
+            Reply::Hello(found) => Ok((keeper, found)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the area and the group made, and nothing switched on.
+    pub fn set_up(&mut self, setup: &Setup) -> Result<Ready, Failure> {
+        match self.ask(&Order::SetUp(setup.clone()))? {
+            Reply::SetUp(ready) => Ok(ready),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Switches kernel swap on.
+    pub fn on(&mut self) -> Result<(), Failure> {
+        self.ask(&Order::On).map(|_| ())
+    }
+
+    /// Switches kernel swap off.
+    pub fn off(&mut self) -> Result<(), Failure> {
+        self.ask(&Order::Off).map(|_| ())
+    }
+
+    /// Has all steps undone, and says which could not be.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        if self.orders.take().is_none() {
+            return Ok(());
+        }
+        let reply = self.reply();
+        let _ = self.child.wait();
+        match reply {
+            Ok(Reply::Undone(complaints)) if complaints.is_empty() => Ok(()),
+            Ok(Reply::Undone(complaints)) => Err(Failure::Said(complaints.join("; "))),
+            // The keeper was killed: the steps that it noted can be undone from here.
+            _ => {
+                clean_up_after_the_dead();
+                Err(Failure::Said("the process that keeps the machine as it was has been killed".into()))
+            }
+        }
+    }
+
+    fn ask(&mut self, order: &Order) -> Result<Reply, Failure> {
+        let mut line = serde_json::to_vec(order).map_err(|error| Failure::Said(error.to_string()))?;
+        line.push(b'\n');
+        // Where this fails, there is no reply either.
+        let _ = self.orders.as_mut().map(|orders| orders.write_all(&line));
+        match self.reply()? {
+            Reply::Failed(sentence) => Err(Failure::Said(sentence)),
+            reply => Ok(reply),
+        }
+    }
+
+    fn reply(&mut self) -> Result<Reply, Failure> {
+        let mut line = String::new();
+        let read = self.replies.read_line(&mut line);
+        read.ok().and_then(|_| serde_json::from_str(&line).ok()).ok_or_else(|| {
+            Failure::Said("the process that keeps the machine as it was has ended too early".into())
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // `finish` says it, where there is somebody to say it to.
+        let _ = self.end();
+    }
+}
+
+fn unexpected(reply: &Reply) -> Failure {
+    Failure::Said(format!("the process that keeps the machine as it was answers out of turn: {reply:?}"))
+}
+
+/// The life of a keeper.
+pub fn keeper_main() -> Result<(), Failure> {
+    // This fails only for the leader of a group, which the terminal's signals do not reach through this one.
+    let _ = rustix::process::setsid();
+    let found = clean_up_after_the_dead();
+    let mut machine = Machine { note: Note::new()?, area: None, no_neighbours: false };
+    say(&Reply::Hello(found));
+    let mut orders = io::stdin().lock().lines();
+    while let Some(Ok(line)) = orders.next() {
+        let reply = match serde_json::from_str(&line) {
+            Ok(order) => machine.obey(order),
+            Err(_) => Err(Failure::Said(format!(
+                "{SUBCOMMAND} is started by octavo-lab itself; use octavo-lab swap-w-seq"
+            ))),
+        };
+        say(&reply.unwrap_or_else(|failure| Reply::Failed(failure.to_string())));
+    }
+    let complaints = machine.note.undo(undo);
+    say(&Reply::Undone(complaints));
+    Ok(())
+}
+
+struct Machine {
+    note: Note,
+    area: Option<PathBuf>,
+    no_neighbours: bool,
+}
+
+impl Machine {
+    fn obey(&mut self, order: Order) -> Result<Reply, Failure> {
+        match order {
+            Order::SetUp(setup) => {
+                let group = cgroup::make(&mut self.note, setup.limit_bytes)?;
+                let area = area::make(&mut self.note, &setup.area, setup.area_bytes)?;
+                self.no_neighbours = setup.no_neighbours;
+                let described = match &setup.area {
+                    AreaChoice::FileIn(folder) => {
+                        format!("a file of {} in {}", table::bytes(setup.area_bytes), folder.display())
+                    }
+                    AreaChoice::Device(path) => path.display().to_string(),
+                    AreaChoice::Zram { .. } => format!("zram ({})", area::zram_algorithm(&area)),
+                };
+                let zram = matches!(setup.area, AreaChoice::Zram { .. }).then(|| ZramMemory::of(&area));
+                self.area = Some(area);
+                Ok(Reply::SetUp(Ready {
+                    procs: group.procs,
+                    limit: group.limit,
+                    peak: group.peak,
+                    figures: group.figures,
+                    area: described,
+                    zram,
+                }))
+            }
+            Order::On => {
+                if self.no_neighbours {
+                    let path = PathBuf::from(note::PAGE_CLUSTER);
+                    let was = fs::read_to_string(&path).map_err(|error| failed("read", &path, error))?;
+                    self.note.add(Step::PageCluster { was })?;
+                    fs::write(&path, "0").map_err(|error| failed("set", &path, error))?;
+                }
+                self.area.as_deref().map_or(Ok(()), area::switch_on)?;
+                Ok(Reply::Done)
+            }
+            Order::Off => {
+                self.area.as_deref().map_or(Ok(()), area::switch_off)?;
+                undo_page_cluster(&mut self.note)?;
+                Ok(Reply::Done)
+            }
+        }
+    }
+}
+
+fn say(reply: &Reply) {
+    let Ok(mut line) = serde_json::to_vec(reply) else { return };
+    line.push(b'\n');
+    // The process that asked may be gone. The keeper takes the step all the same.
+    let _ = io::stdout().lock().write_all(&line).and_then(|()| io::stdout().flush());
+}

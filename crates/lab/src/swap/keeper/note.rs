@@ -1,0 +1,174 @@
+//! Notes of the changes to the machine, written before each change, so that the next keeper can undo them.
+//!
+//! A note is a file in `/run/octavo`, named by its keeper's process id. A start of the machine empties /run, and ends control
+//! groups and swap as well. The keeper writes the note before each step. To undo a step that was noted and not done does no
+//! harm.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use octavo_command::failure::Failure;
+
+const FOLDER: &str = "/run/octavo";
+pub const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// The memory controller of version 1 mounted here.
+    Mounted {
+        at: PathBuf,
+    },
+    /// The memory controller given to the groups below, by this `cgroup.subtree_control`.
+    Delegated {
+        file: PathBuf,
+    },
+    Group {
+        path: PathBuf,
+    },
+    SwapFile {
+        path: PathBuf,
+    },
+    SwapDevice {
+        path: PathBuf,
+    },
+    Zram {
+        number: u32,
+    },
+    PageCluster {
+        was: String,
+    },
+}
+
+/// The steps that one keeper has taken.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Note {
+    pid: u32,
+    /// Start of the keeper, which tells it from a later process of the same number.
+    started: u64,
+    steps: Vec<Step>,
+}
+
+impl Note {
+    /// An empty note of this process.
+    pub fn new() -> Result<Self, Failure> {
+        let folder = Path::new(FOLDER);
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| failed("note what is changed on this machine in", folder, error))?;
+        let pid = std::process::id();
+        Ok(Self { pid, started: start_time(pid).unwrap_or(0), steps: Vec::new() })
+    }
+
+    /// Notes a step that the keeper is about to take.
+    pub fn add(&mut self, step: Step) -> Result<(), Failure> {
+        self.steps.push(step);
+        self.write()
+    }
+
+    /// The last step that was noted.
+    pub fn last(&self) -> Option<&Step> {
+        self.steps.last()
+    }
+
+    /// Forgets the last step, which was undone.
+    pub fn forget_last(&mut self) -> Result<(), Failure> {
+        self.steps.pop();
+        self.write()
+    }
+
+    /// Undoes all steps, the last one first. A step that could not be undone stays noted.
+    pub fn undo(mut self, undo: impl Fn(&Step) -> Result<(), Failure>) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let mut kept: Vec<Step> = Vec::new();
+        for step in self.steps.drain(..).rev() {
+            if let Err(failure) = undo(&step) {
+                complaints.push(failure.to_string());
+                kept.insert(0, step);
+            }
+        }
+        self.steps = kept;
+        let written = match self.steps.is_empty() {
+            true => ignore_missing(fs::remove_file(path_of(self.pid))).map_err(|error| error.to_string()),
+            false => self.write().map_err(|failure| failure.to_string()),
+        };
+        complaints.extend(written.err());
+        complaints
+    }
+
+    fn write(&self) -> Result<(), Failure> {
+        let path = path_of(self.pid);
+        let fresh = path.with_extension("fresh");
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&fresh)?;
+            file.write_all(&serde_json::to_vec(self)?)?;
+            // A reader finds the old note or the new one.
+            fs::rename(&fresh, &path)
+        };
+        write().map_err(|error| failed("note what is changed on this machine in", &path, error))
+    }
+
+    /// The keeper's process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn keeper_is_gone(&self) -> bool {
+        start_time(self.pid) != Some(self.started)
+    }
+}
+
+/// The notes of keepers that were killed.
+pub fn notes_of_the_dead() -> Vec<Note> {
+    let entries = fs::read_dir(FOLDER).into_iter().flatten().flatten().map(|entry| entry.path());
+    let notes = entries.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let notes = notes.filter_map(|path| serde_json::from_slice::<Note>(&fs::read(path).ok()?).ok());
+    notes.filter(Note::keeper_is_gone).collect()
+}
+
+fn path_of(pid: u32) -> PathBuf {
+    Path::new(FOLDER).join(format!("{pid}.json"))
+}
+
+/// The start of a process, in the kernel's ticks. `None` where there is no such process, or only its remains.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name in brackets, state is the first field and starttime the 20th.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+pub fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+pub fn failed(attempt: &str, path: &Path, error: io::Error) -> Failure {
+    Failure::system(format!("cannot {attempt} {}", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_number_and_its_start() {
+        let pid = std::process::id();
+        let started = start_time(pid).unwrap();
+        assert!(!Note { pid, started, steps: Vec::new() }.keeper_is_gone());
+        assert!(Note { pid, started: started + 1, steps: Vec::new() }.keeper_is_gone());
+        assert_eq!(start_time(u32::MAX), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! The job of `octavo-lab usemem`, and the sides that take turns.
+
+use std::path::PathBuf;
+
+use super::touch::Plan;
+use crate::choices::{JsonTarget, Mode, Size};
+use crate::huge_pages::KernelPages;
+
+/// The job.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub workload: String,
+    pub plan: Plan,
+    pub tasks: u32,
+    pub modes: Vec<Mode>,
+    pub against_kernel: bool,
+    pub size: Size,
+    pub budget: Option<Size>,
+    pub rounds: u32,
+    pub profile: bool,
+    /// The file that a further run is recorded in.
+    pub record: Option<PathBuf>,
+    pub json: Option<JsonTarget>,
+}
+
+impl Job {
+    /// Accesses of all threads in one run.
+    pub fn accesses(&self) -> u64 {
+        let threads = u64::from(self.tasks) * u64::from(self.plan.threads);
+        self.plan.accesses().saturating_mul(threads)
+    }
+}
+
+/// The owner of the memory that is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contender {
+    Kernel(KernelPages),
+    Octavo(Mode),
+}
+
+impl Contender {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel(KernelPages::Base) => "kernel",
+            Self::Kernel(KernelPages::Huge) => "kernel-huge",
+            Self::Octavo(mode) => mode.name(),
+        }
+    }
+}

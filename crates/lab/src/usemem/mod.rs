@@ -1,0 +1,173 @@
+//! `octavo-lab usemem`: vm-scalability's usemem, on Octavo's memory and on the kernel's.
+//!
+//! | file | what |
+//! |---|---|
+//! | `args`, `job` | the options, and the job that they ask for |
+//! | `touch` | the touching of memory, the same on both sides |
+//! | `octavo_side`, `kernel_side`, `side` | the sides, and the outcome of one run of one side |
+//! | `tables` | the printed text |
+//!
+//! Modes that are compared run by turns. Each round starts with the next mode, so a slow phase of the machine hits all of
+//! them alike. Time is from the first task's start to the last task's last touch.
+
+pub mod args;
+mod job;
+pub mod kernel_side;
+mod octavo_side;
+mod side;
+mod tables;
+mod touch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::job::{Contender, Job};
+use self::side::Side;
+use crate::aside::Aside;
+use crate::huge_pages::HugePages;
+use crate::profile::Samples;
+use crate::progress::{Pace, Progress};
+use crate::record::Recorder;
+use crate::report::{Metric, Report, Run, failures};
+use crate::worker::Mismatch;
+use octavo_command::failure::Failure;
+use octavo_command::output::{JsonSink, Text};
+
+/// The most sampled passes of a mode. Short passes are all start-up.
+const SAMPLED_PASSES: u32 = 100;
+
+/// Does the job. Fails where the job failed or data was wrong.
+pub fn run(job: &Job) -> Result<(), Failure> {
+    let text = Text::beside(job.json.as_ref());
+    let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
+    let recorder = job.record.as_deref().map(Recorder::open).transpose()?;
+    let huge_pages = HugePages::here();
+    let contenders = contenders(job, &huge_pages);
+    if job.against_kernel {
+        kernel_side::check_room(job.tasks, &job.plan)?;
+        text.line(huge_pages.note())?;
+        text.line("start-up, fork and exit are left out on both sides")?;
+        if let Some(budget) = &job.budget {
+            text.line(format!("the budget of {budget} binds Octavo's side; the kernel knows none"))?;
+        }
+    }
+    let (runs, mut wrong) = all_rounds(job, &contenders, &text)?;
+    let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
+    let report = Report::new(job.workload.clone(), runs, &names, &[Metric::Seconds, Metric::UsememKbPerS]);
+    if let Some(sink) = sink {
+        sink.write(&report)?;
+    }
+    match contenders.len() {
+        1 => tables::print_summary(&text, job, &report)?,
+        _ => tables::print_comparison(&text, job, &contenders, &report)?,
+    }
+    if let Some(recorder) = recorder {
+        text.line(record(job, recorder, &mut wrong)?)?;
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Said(wrong.join("; "))),
+    }
+}
+
+fn contenders(job: &Job, huge_pages: &HugePages) -> Vec<Contender> {
+    let kernel = if job.against_kernel { huge_pages.kernel_runs() } else { &[] };
+    let kernel = kernel.iter().map(|&pages| Contender::Kernel(pages));
+    kernel.chain(job.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
+}
+
+/// Every run, and a sentence for each whose data was wrong.
+fn all_rounds(job: &Job, contenders: &[Contender], text: &Text) -> Result<(Vec<Run>, Vec<String>), Failure> {
+    let pace = Pace::new(job.rounds * contenders.len() as u32, Duration::ZERO);
+    let (mut runs, mut wrong) = (Vec::new(), Vec::new());
+    for round in 0..job.rounds {
+        for turn in 0..contenders.len() {
+            let contender = contenders[(turn + round as usize) % contenders.len()];
+            let side = take_turn(job, contender, round, &pace)?;
+            let run = summarise(job, contender, &side);
+            match contenders.len() {
+                1 => tables::print_lines(text, &side)?,
+                _ => text.line(tables::one_line(&run, round))?,
+            }
+            wrong.extend(complaint(contender, &side));
+            runs.push(run);
+        }
+    }
+    if job.profile {
+        add_shares(job, &pace, &mut runs)?;
+    }
+    Ok((runs, wrong))
+}
+
+fn take_turn(job: &Job, contender: Contender, round: u32, pace: &Arc<Pace>) -> Result<Side, Failure> {
+    let title = match job.rounds {
+        1 => contender.name().to_string(),
+        rounds => format!("{}, round {} of {rounds}", contender.name(), round + 1),
+    };
+    match contender {
+        Contender::Kernel(pages) => {
+            let _progress = Progress::turn(pace, title, None);
+            kernel_side::run(job.tasks, &job.plan, pages)
+        }
+        Contender::Octavo(mode) => {
+            let progress = Progress::turn(pace, title, Some(job.accesses()));
+            octavo_side::run(mode, job, Aside::of(&progress))
+        }
+    }
+}
+
+fn summarise(job: &Job, contender: Contender, side: &Side) -> Run {
+    let seconds = side.seconds();
+    Run {
+        mode: contender.name().into(),
+        tasks: job.tasks.into(),
+        budget_bytes: side.budget_bytes,
+        seconds,
+        mb_per_s: side.touched_bytes() as f64 / seconds / 1e6,
+        usemem_kb_per_s: Some(side.lines().fold(0, |sum, line| sum.saturating_add(line.kb_per_s))),
+        faults: side.faults,
+        faults_per_s: side.faults as f64 / seconds,
+        peak_rss_bytes: side.peak_rss_bytes,
+        counters: side.counters.clone(),
+        failures: failures(side.mismatches() > 0),
+        ..Run::default()
+    }
+}
+
+/// Runs each mode again under the sampler, off the clock, and notes the shares with all its runs.
+fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failure> {
+    for &mode in &job.modes {
+        let mut samples = Samples::default();
+        for pass in 1..=SAMPLED_PASSES {
+            let title = format!("{}, sampled pass {pass}", mode.name());
+            let progress = Progress::aside(pace, title, Some(job.accesses()));
+            octavo_side::run(mode, job, Aside { samples: Some(&mut samples), ..Aside::of(&progress) })?;
+            if samples.is_enough() {
+                break;
+            }
+        }
+        let shares = samples.shares()?;
+        runs.iter_mut().filter(|run| run.mode == mode.name()).for_each(|run| run.shares = shares.clone());
+    }
+    Ok(())
+}
+
+/// Runs the first mode once more, off the clock, and records it. Returns what is in the file.
+fn record(job: &Job, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
+    let pace = Pace::new(1, Duration::ZERO);
+    let mode = job.modes[0];
+    let progress = Progress::aside(&pace, format!("{}, recorded run", mode.name()), Some(job.accesses()));
+    let side = octavo_side::run(mode, job, Aside { recorder: Some(&recorder), ..Aside::of(&progress) })?;
+    wrong.extend(complaint(Contender::Octavo(mode), &side));
+    recorder.finish()
+}
+
+fn complaint(contender: Contender, side: &Side) -> Option<String> {
+    let Mismatch { offset, expected, found } = side.first_mismatch()?;
+    Some(format!(
+        "{} words were not what the last repeat wrote ({}; first at offset {offset:#x} of a piece: expected \
+         {expected:#018x}, found {found:#018x})",
+        side.mismatches(),
+        contender.name(),
+    ))
+}

@@ -1,0 +1,167 @@
+//! The text that `octavo-lab usemem` prints. Seconds of the whole job and bytes touched come first. The figures that usemem itself
+//! would have printed stand apart.
+
+use super::job::{Contender, Job};
+use super::side::Side;
+use crate::profile;
+use crate::report::{Metric, Report, Run, Spread};
+use crate::table::{self, Rounds, Table, counted, grouped, percent, rate};
+use octavo_command::failure::Failure;
+use octavo_command::output::Text;
+
+/// Explains usemem's figures.
+const AS_USEMEM_COUNTS: &str = "an eighth of what is mapped, and 8 bytes for each access";
+
+/// A task's lines, in usemem's own form.
+pub fn print_lines(text: &Text, side: &Side) -> Result<(), Failure> {
+    text.line(format!("as usemem counts ({AS_USEMEM_COUNTS}):"))?;
+    for line in side.lines() {
+        text.line(format!("{} bytes / {} usecs = {} KB/s", line.bytes, line.usecs, line.kb_per_s))?;
+        text.line(format!("{} usecs to free memory", line.free_usecs))?;
+    }
+    Ok(())
+}
+
+/// A run among others.
+pub fn one_line(run: &Run, round: u32) -> String {
+    format!(
+        "round {} {:<11} {:>12.6} s  {:>12} MB/s  {:>12} faults",
+        round + 1,
+        run.mode,
+        run.seconds,
+        rate(run.mb_per_s),
+        grouped(run.faults)
+    )
+}
+
+/// The threads that touch it.
+fn threads(job: &Job) -> String {
+    let tasks = counted(job.tasks.into(), "task", "tasks");
+    match job.plan.threads {
+        1 => tasks,
+        threads => format!("{tasks} of {threads} threads"),
+    }
+}
+
+/// The bytes that one run of all threads touches.
+fn touched(job: &Job) -> String {
+    let accesses = job.accesses();
+    let passes = counted(job.plan.repeats.into(), "pass", "passes");
+    format!(
+        "{} bytes ({} of 8 bytes, in {passes} over {})",
+        grouped(accesses.saturating_mul(8)),
+        counted(accesses, "access", "accesses"),
+        job.size
+    )
+}
+
+/// The runs of one mode that is not compared.
+pub fn print_summary(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> {
+    for run in &report.runs {
+        let budget = match &job.budget {
+            Some(given) => given.to_string(),
+            None => run.budget_bytes.map_or("none".into(), table::bytes),
+        };
+        text.line(format!("\n{} ({}), budget {budget}", report.workload, run.mode))?;
+        text.line(format!("wall time   {:.6} s", run.seconds))?;
+        text.line(format!("touched     {}", touched(job)))?;
+        text.line(format!("throughput  {} MB/s of bytes touched", rate(run.mb_per_s)))?;
+        text.line(format!("faults      {} ({:.0} faults/s)", run.faults, run.faults_per_s))?;
+        text.line(format!("peak RSS    {}", table::bytes(run.peak_rss_bytes)))?;
+        if job.plan.verify {
+            text.line("verified    each repeat read what the last one wrote".to_string())?;
+        }
+        let moved: Vec<String> = run
+            .counters
+            .iter()
+            .filter(|&(_, &value)| value > 0)
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        text.line(format!("counters    {}", moved.join(", ")))?;
+        let kb_per_s = run.usemem_kb_per_s.unwrap_or(0);
+        text.line(format!("as usemem   {kb_per_s} KB/s: the lines above, added up"))?;
+    }
+    // The same for every run of a mode.
+    if let Some(run) = report.runs.first().filter(|run| !run.shares.is_empty()) {
+        text.line(format!("\n{}", table::shares(&run.mode, &run.shares)))?;
+    }
+    Ok(())
+}
+
+/// The runs of several sides.
+pub fn print_comparison(
+    text: &Text,
+    job: &Job,
+    contenders: &[Contender],
+    report: &Report,
+) -> Result<(), Failure> {
+    let rounds = Rounds::new(job.rounds);
+    let note = rounds.note(job.rounds);
+    text.line(format!("\n{}", report.workload))?;
+    text.line(format!("\nthe whole job: {} by {}", touched(job), threads(job)))?;
+    text.line(format!("from the first task's start to the last one's end, MB/s of bytes touched, {note}:"))?;
+    text.line(main_table(report, contenders, rounds))?;
+    let kernel: Vec<&str> = contenders
+        .iter()
+        .filter(|side| matches!(side, Contender::Kernel(_)))
+        .map(|side| side.name())
+        .collect();
+    let to_beat = report.best_of(&kernel, Metric::Seconds);
+    let shown = |name: &str| !kernel.contains(&name) || to_beat == Some(name);
+    let ratios = table::ratios(report, &[Metric::Seconds], rounds, |ratio| {
+        shown(&ratio.to) && !kernel.contains(&ratio.of.as_str())
+    });
+    if let Some(ratios) = ratios {
+        text.line(format!("\n{ratios}"))?;
+    }
+    if let (Some(to_beat), true) = (to_beat, kernel.len() > 1) {
+        text.line(format!("(of the kernel's two, {to_beat} is the better: the one to beat)"))?;
+    }
+    text.line(format!("\nas usemem counts: {AS_USEMEM_COUNTS}, by the task's own time,"))?;
+    text.line(format!("all tasks added up, so that tasks which end early lift it, {note}:"))?;
+    text.line(usemem_table(report, contenders, rounds))
+}
+
+fn main_table(report: &Report, contenders: &[Contender], rounds: Rounds) -> Table {
+    let sampled = report.runs.iter().any(|run| !run.shares.is_empty());
+    let mut header = vec!["mode"];
+    header.extend(rounds.header("seconds"));
+    header.extend(["MB/s", "faults", "faults/s", "peak RSS"]);
+    header.extend(sampled.then_some("zero page's get"));
+    let mut table = Table::new(&header);
+    for contender in contenders {
+        let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
+        let Some(&first) = runs.first() else { continue };
+        let median = |value: fn(&Run) -> f64| {
+            Spread::of(runs.iter().map(|run| value(run))).map_or(0.0, |spread| spread.median)
+        };
+        let mut row = vec![contender.name().to_string()];
+        row.extend(rounds.cells(runs.iter().copied(), |run| run.seconds, |seconds| format!("{seconds:.6}")));
+        row.push(rate(median(|run| run.mb_per_s)));
+        row.push(grouped(median(|run| run.faults as f64) as u64));
+        row.push(grouped(median(|run| run.faults_per_s) as u64));
+        row.push(runs.iter().map(|run| run.peak_rss_bytes).max().map_or(String::new(), table::bytes));
+        if sampled {
+            row.push(match contender {
+                Contender::Kernel(_) => "not sampled".into(),
+                Contender::Octavo(_) if first.shares.is_empty() => "too short".into(),
+                Contender::Octavo(_) => percent(profile::zero_page_get_share(&first.shares)),
+            });
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn usemem_table(report: &Report, contenders: &[Contender], rounds: Rounds) -> Table {
+    let mut header = vec!["mode"];
+    header.extend(rounds.header("KB/s"));
+    let mut table = Table::new(&header);
+    for contender in contenders {
+        let figure = |run: &Run| run.usemem_kb_per_s.unwrap_or(0) as f64;
+        let mut row = vec![contender.name().to_string()];
+        row.extend(rounds.cells(report.runs_of(contender.name()), figure, |value| grouped(value as u64)));
+        table.row(row);
+    }
+    table
+}
