@@ -4,3 +4,13 @@
 pub mod choices;
 pub mod failure;
 pub mod output;
+
+/// The programs that the README and the guide show compile.
+#[cfg(doctest)]
+mod shown {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/library.md")]
+    struct Library;
+}
