@@ -1,4 +1,5 @@
-//! Lists where each function of the engine begins, so that a place in its source can be named by its function.
+//! Lists where each function of the engine begins, so that a place in its source can be named by its
+//! function.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -87,8 +87,8 @@ pub fn soak(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Builds the tests, then runs them side by side. The models are built meanwhile. The documentation tests come last,
-/// because their build would wait for the models'.
+/// Builds the tests, then runs them side by side. The models are built meanwhile. The documentation tests
+/// come last, because their build would wait for the models'.
 fn test_steps(steps: &mut Steps) {
     let mut build = cargo(&TESTS);
     build.args(["--no-run", MESSAGES]);
@@ -111,7 +111,8 @@ fn test_steps(steps: &mut Steps) {
     );
     let mut command = cargo(&TESTS);
     command.arg("--doc");
-    // Their source is the engine's, whose examples are tested as such. `--doc` does not mind that their manifests say so.
+    // Their source is the engine's, whose examples are tested as such. `--doc` does not mind that their
+    // manifests say so.
     for copy in ["octavo-simulated", "octavo-mutants"] {
         command.args(["--exclude", copy]);
     }
@@ -120,8 +121,8 @@ fn test_steps(steps: &mut Steps) {
     steps.side_by_side(jobs.collect(), &target_dir().join("test-output"));
 }
 
-/// The tests of all packages but the comparisons, whose dozen of peers would take a third of the time to build. They are a
-/// step of [`ci`].
+/// The tests of all packages but the comparisons, whose dozen of peers would take a third of the time to
+/// build. They are a step of [`ci`].
 const TESTS: [&str; 5] = ["test", "--workspace", "--exclude", "octavo-bench-compare", "--no-fail-fast"];
 
 /// What the names of all models have in common.
@@ -136,8 +137,8 @@ const PUBLISHED: [&str; 5] = ["octavo-platform", "octavo-vm", "octavo-stub", "oc
 /// The packages that have models.
 const MODELLED: [&str; 2] = ["octavo-vm", "octavo-window"];
 
-/// Makes the command that builds the models of a package. The flag goes to that package alone, so that all others stay as the
-/// tests have them.
+/// Makes the command that builds the models of a package. The flag goes to that package alone, so that all
+/// others stay as the tests have them.
 fn models_build(package: &str) -> Command {
     let mut command = cargo(&["rustc", "--package", package, "--lib", "--profile", "test", MESSAGES]);
     // A thread of a model has a small stack, and unoptimised code needs more of it.

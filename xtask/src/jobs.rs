@@ -1,7 +1,9 @@
-//! One table that holds guards against what else an adopter could take: a `Vec` without a limit, mapped files, and the kernel's swap.
+//! One table that holds guards against what else an adopter could take: a `Vec` without a limit, mapped
+//! files, and the kernel's swap.
 //!
-//! The programs are those of `jobs` in `crates/bench`, each run in a process of its own. All sides but two run in memory control groups of one
-//! limit: the budget, and some room for the process itself. The sides take turns, round by round.
+//! The programs are those of `jobs` in `crates/bench`, each run in a process of its own. All sides but two
+//! run in memory control groups of one limit: the budget, and some room for the process itself. The sides
+//! take turns, round by round.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! How long accesses wait while swap-out goes on at full speed, beside the kernel's swap.
 //!
-//! The program is `latency` of `crates/bench`, each run in a process and a memory control group of its own, with one limit for both sides. They
-//! take turns, round by round. The kernel reads no neighbours of a page that was asked for (`vm.page-cluster` 0), since these are asked for
-//! at random.
+//! The program is `latency` of `crates/bench`, each run in a process and a memory control group of its own,
+//! with one limit for both sides. They take turns, round by round. The kernel reads no neighbours of a page
+//! that was asked for (`vm.page-cluster` 0), since these are asked for at random.
 
 use std::path::Path;
 use std::process::ExitCode;

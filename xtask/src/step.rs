@@ -1,8 +1,8 @@
 //! One step of a command: a child process, whose output is passed on line by line and counted.
 //!
 //! The count of a test step is the sum of its harnesses' `test result:` lines. A step that fails without a
-//! failed test (it did not compile, or it was killed) counts as one failure, and so does one that succeeds without a
-//! result. So the summary never says zero when something went wrong.
+//! failed test (it did not compile, or it was killed) counts as one failure, and so does one that succeeds
+//! without a result. So the summary never says zero when something went wrong.
 
 use std::fmt::Display;
 use std::fs;
@@ -48,8 +48,8 @@ impl Tally {
     }
 }
 
-/// Judges a program that has ended, by the sum of its result lines. Where it went wrong without a failed test, that counts
-/// as one failure, and the text says why.
+/// Judges a program that has ended, by the sum of its result lines. Where it went wrong without a failed
+/// test, that counts as one failure, and the text says why.
 pub fn judge(results: Option<Tally>, status: ExitStatus) -> (Tally, Option<String>) {
     let tally = results.unwrap_or_default();
     if tally.failed > 0 || (status.success() && results.is_some()) {
@@ -96,8 +96,9 @@ impl Steps {
         suites
     }
 
-    /// Runs suites side by side, as many as there are CPUs. Prints the output of each when it has ended. The outputs stand
-    /// in a folder of this process below `outputs`, since others may run suites of the same names. They stay if one failed.
+    /// Runs suites side by side, as many as there are CPUs. Prints the output of each when it has ended. The
+    /// outputs stand in a folder of this process below `outputs`, since others may run suites of the same
+    /// names. They stay if one failed.
     pub fn side_by_side(&mut self, jobs: Vec<Job>, outputs: &Path) {
         let width = thread::available_parallelism().map_or(1, usize::from);
         let mine = outputs.join(process::id().to_string());

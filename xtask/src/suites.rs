@@ -1,9 +1,9 @@
 //! Test binaries: cargo builds them, and this file runs them side by side.
 //!
-//! Each suite runs in a process of its own and writes into a file of its own. The file is printed whole when the
-//! suite has ended, so that outputs do not mix. A suite that hangs is killed after [`LIMIT`], with all processes that it
-//! started. A suite that ends without a failed test, and without success or without a result, was killed, has crashed or
-//! has left its harness. It is named, and counts as one failure.
+//! Each suite runs in a process of its own and writes into a file of its own. The file is printed whole when
+//! the suite has ended, so that outputs do not mix. A suite that hangs is killed after [`LIMIT`], with all
+//! processes that it started. A suite that ends without a failed test, and without success or without a
+//! result, was killed, has crashed or has left its harness. It is named, and counts as one failure.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -20,9 +20,9 @@ use crate::step::{Tally, judge};
 /// How long a suite may take, on the slowest and busiest machine.
 pub const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// In the environment of a suite and of all that it starts: the file of its output. So what a suite started is known
-/// also when the process between them has ended. A process group would not do: an interrupt at the terminal would end
-/// this program, and not its suites.
+/// In the environment of a suite and of all that it starts: the file of its output. So what a suite started
+/// is known also when the process between them has ended. A process group would not do: an interrupt at the
+/// terminal would end this program, and not its suites.
 const MARK: &str = "OCTAVO_SUITE_OUTPUT";
 
 /// A program that prints test results.
@@ -78,13 +78,14 @@ fn try_build(command: &mut Command, root: &Path, suites: &mut Vec<Suite>) -> Res
     if status.success() { unread } else { Err(format!("cargo failed: {status}")) }
 }
 
-/// Reads the suite out of cargo's message about a test binary; `None` for any other message. The error names a field that
-/// cannot be read.
+/// Reads the suite out of cargo's message about a test binary; `None` for any other message. The error names
+/// a field that cannot be read.
 fn suite_in(message: &str, root: &Path) -> Result<Option<Suite>, &'static str> {
     if !message.contains("\"reason\":\"compiler-artifact\"") {
         return Ok(None);
     }
-    // The target has such a field, too: it says whether there are tests, and the profile says whether this is they.
+    // The target has such a field, too: it says whether there are tests, and the profile says whether this is
+    // they.
     let profile = message.split_once("\"profile\":{").and_then(|(_, rest)| rest.split_once('}'));
     let (profile, _) = profile.ok_or("profile")?;
     match (profile.contains("\"test\":true"), profile.contains("\"test\":false")) {
@@ -108,7 +109,8 @@ fn text_of<'a>(json: &'a str, field: &str) -> Option<&'a str> {
     (!text.contains(['\\', '\u{fffd}'])).then_some(text)
 }
 
-/// Does all jobs, `width` of them at a time, and tells each end as it comes. Nobody else may use the folder `outputs`.
+/// Does all jobs, `width` of them at a time, and tells each end as it comes. Nobody else may use the folder
+/// `outputs`.
 pub fn run_all(
     jobs: Vec<Job>,
     width: usize,

@@ -6,6 +6,7 @@
 //! | `unsafe` | unsafe code outside its one crate |
 //! | `facade` | an atomic, a lock or a thread that does not come from `crate::sync` |
 //! | `length` | a source file that has grown too long |
+//! | `columns` | a line of a comment or of prose that is too wide |
 //! | `unfinished` | placeholder macros and debt marks |
 //! | `docs` | a module without documentation at its head |
 //! | `msrv` | a package or a README that names another Rust than the workspace |
@@ -150,6 +151,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     rust_rules::check_docs(&sources, &mut findings);
     text_rules::check_length(tree, &mut findings);
     text_rules::check_debt_marks(tree, &mut findings);
+    text_rules::check_columns(tree, &mut findings);
     text_rules::check_links(tree, &mut findings);
     text_rules::check_private_places(tree, &mut findings);
     check_reasons(policy::UPWARD_IMPORTS, &mut findings);

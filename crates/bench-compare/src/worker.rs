@@ -41,7 +41,8 @@ pub trait Work {
     fn batch(&mut self) -> Option<u64>;
 }
 
-/// Runs `threads` workers and returns the mean of their nanoseconds per operation, or `None` where one failed.
+/// Runs `threads` workers and returns the mean of their nanoseconds per operation, or `None` where one
+/// failed.
 ///
 /// Each worker is timed over whole batches, so that it reads the clock once a batch. It then waits for the
 /// others before it drops its [`Work`]: no worker is timed beside a neighbour that already cleans up.

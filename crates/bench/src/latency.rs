@@ -1,9 +1,11 @@
-//! How long accesses wait while as much goes out as the memory's owner can send: refaults and new pages, in a space of Octavo and in plain
-//! memory that the kernel swaps.
+//! How long accesses wait while as much goes out as the memory's owner can send: refaults and new pages, in a
+//! space of Octavo and in plain memory that the kernel swaps.
 //!
-//! One thread writes fresh pages in order, as fast as it can or at a given pace, and starts anew with others when it has written several times the memory. So
-//! swap-out never pauses, and nothing that it wrote is read again. A second thread takes turns: it loads a word of a page that is out, chosen
-//! at random among old ones, and stores a word to a page that was never used. Whether a page is out is asked before the clock runs.
+//! One thread writes fresh pages in order, as fast as it can or at a given pace, and starts anew with others
+//! when it has written several times the memory. So swap-out never pauses, and nothing that it wrote is read
+//! again. A second thread takes turns: it loads a word of a page that is out, chosen at random among old
+//! ones, and stores a word to a page that was never used. Whether a page is out is asked before the clock
+//! runs.
 
 use std::error::Error;
 use std::fs::File;

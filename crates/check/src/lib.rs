@@ -1,7 +1,7 @@
 //! Octavo's whole engine under schedules that are chosen.
 //!
-//! A run is a function of its seed: the seed chooses the manager's switches, the device's manners, the work of each thread, and the
-//! schedule. A run that fails is repeated by its seed, and shows the interleaving.
+//! A run is a function of its seed: the seed chooses the manager's switches, the device's manners, the work
+//! of each thread, and the schedule. A run that fails is repeated by its seed, and shows the interleaving.
 //!
 //! | module | what |
 //! |---|---|

@@ -12,8 +12,8 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The commands for users. The processes that `octavo` starts itself do not come through here, so help neither lists nor
-/// suggests them.
+/// The commands for users. The processes that `octavo` starts itself do not come through here, so help
+/// neither lists nor suggests them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(RunArgs),

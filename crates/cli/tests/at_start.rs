@@ -1,4 +1,5 @@
-//! What `octavo run` finds out before it starts a program, and what it says then. `--check` says it and runs nothing.
+//! What `octavo run` finds out before it starts a program, and what it says then. `--check` says it and runs
+//! nothing.
 
 mod common;
 
@@ -125,8 +126,8 @@ fn soft_limits_are_raised_for_the_run_and_not_for_its_program() {
     assert_eq!(text(&output.stdout), "20\n1000\n");
 }
 
-/// `octavo` as a user without rights, and the folder in which such a user can reach it. `None` where every user has them, or this one
-/// cannot become another.
+/// `octavo` as a user without rights, and the folder in which such a user can reach it. `None` where every
+/// user has them, or this one cannot become another.
 fn without_rights() -> Option<(TempDir, PathBuf)> {
     let may_all = fs::read("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|flag| flag.starts_with(b"1"));
     if may_all || !rustix::process::geteuid().is_root() {

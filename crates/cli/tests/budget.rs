@@ -1,8 +1,9 @@
 //! The budget of `octavo run`, as the kernel counts it.
 //!
-//! Each test runs a tree in a memory control group that has no limit, and asks the kernel for the most that it has ever charged to
-//! the group: the tree, the runner, its helpers, page tables, page cache. That must not be more than the budget with a small share of
-//! it and a little for each process. Where no control group can be made, a test says so and passes.
+//! Each test runs a tree in a memory control group that has no limit, and asks the kernel for the most that
+//! it has ever charged to the group: the tree, the runner, its helpers, page tables, page cache. That must
+//! not be more than the budget with a small share of it and a little for each process. Where no control group
+//! can be made, a test says so and passes.
 
 mod common;
 
@@ -17,7 +18,8 @@ use common::runs::{OCTAVO, heaps, torture};
 
 const BUDGET: u64 = 96 << 20;
 const TRIES: usize = 8;
-/// A run that takes this long hangs. One has taken more than five minutes beside eight busy sessions, another run like it, and a compiler.
+/// A run that takes this long hangs. One has taken more than five minutes beside eight busy sessions, another
+/// run like it, and a compiler.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
 /// What may be charged beyond the budget: 3 %, 16 MiB, and 2 MiB a process.
@@ -117,8 +119,8 @@ impl Drop for Group {
     }
 }
 
-/// Runs a program within the budget, and returns what it was charged and what it may be, with a sentence. `None` where no group can
-/// be made.
+/// Runs a program within the budget, and returns what it was charged and what it may be, with a sentence.
+/// `None` where no group can be made.
 fn measure(name: &str, program: &[&str]) -> Option<(Peak, u64, String)> {
     let Some(group) = Group::new(name) else {
         println!(
@@ -142,8 +144,8 @@ fn measure(name: &str, program: &[&str]) -> Option<(Peak, u64, String)> {
     Some((peak, bound, said))
 }
 
-/// Runs a program until it has stayed within the bound once. Whoever measures comes late on a machine that is busy enough, so one
-/// run says little; but something that is always charged too much is found.
+/// Runs a program until it has stayed within the bound once. Whoever measures comes late on a machine that is
+/// busy enough, so one run says little; but something that is always charged too much is found.
 fn stays_within_the_budget(name: &str, program: &[&str]) {
     let mut all = Vec::new();
     for _ in 0..TRIES {
@@ -156,7 +158,8 @@ fn stays_within_the_budget(name: &str, program: &[&str]) {
     panic!("{}", all.join("\n"));
 }
 
-/// Has one test run at a time: the sessions that one of them keeps busy would take the CPUs from the others for minutes.
+/// Has one test run at a time: the sessions that one of them keeps busy would take the CPUs from the others
+/// for minutes.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -211,7 +214,8 @@ fn many_small_processes() {
     stays_within_the_budget("small", &["sh", "-c", job, torture().to_str().unwrap()]);
 }
 
-/// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program. Most runs stay within the bound.
+/// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program. Most
+/// runs stay within the bound.
 #[test]
 fn a_job_beside_sessions_that_are_always_busy() {
     let _alone = alone();
@@ -227,7 +231,8 @@ fn a_job_beside_sessions_that_are_always_busy() {
     }
 }
 
-/// Nobody pages shared memory, so the private memory beside it has to make room: half of the pages are shared here.
+/// Nobody pages shared memory, so the private memory beside it has to make room: half of the pages are shared
+/// here.
 #[test]
 fn shared_memory_counts_under_the_limit() {
     let _alone = alone();

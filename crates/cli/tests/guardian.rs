@@ -1,4 +1,5 @@
-//! What the guardian finds where the runner is killed: also processes whose parents run other programs by now.
+//! What the guardian finds where the runner is killed: also processes whose parents run other programs by
+//! now.
 
 mod common;
 
@@ -11,9 +12,9 @@ use common::runs::{Mark, comm, is_watched, kill, octavo, wait_for, wait_until_go
 
 const CHILDREN: usize = 4;
 
-/// A shell with 12 MB is taken over when another program has taken most of the memory for a moment. Then it has children which fork one
-/// each and run another program at once, and so does the shell. These grandchildren go on, in memory that they have from forks, beneath
-/// programs that nobody manages.
+/// A shell with 12 MB is taken over when another program has taken most of the memory for a moment. Then it
+/// has children which fork one each and run another program at once, and so does the shell. These
+/// grandchildren go on, in memory that they have from forks, beneath programs that nobody manages.
 const BENEATH_OTHERS: &str = "\
     x=$(head -c 12000000 /dev/zero | tr '\\0' x); echo $$ >first
     mkfifo never

@@ -1,7 +1,7 @@
 //! Programs under `octavo run` whose heaps look like stacks or like data of libraries, or have stacks inside.
 //!
-//! A heap that is taken for something else outgrows the limit. The kernel writes to stacks and data at the ends of threads, and where
-//! these are taken for heaps, such an end is never told.
+//! A heap that is taken for something else outgrows the limit. The kernel writes to stacks and data at the
+//! ends of threads, and where these are taken for heaps, such an end is never told.
 
 mod common;
 

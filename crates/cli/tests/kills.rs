@@ -1,4 +1,5 @@
-//! Programs, movers, guardians and runners that are killed: no wrong byte is read before the end, and nothing is left behind.
+//! Programs, movers, guardians and runners that are killed: no wrong byte is read before the end, and nothing
+//! is left behind.
 //!
 //! `OCTAVO_TEST_SEED` chooses the moments, and `OCTAVO_TEST_RUNS` says how many rounds there are.
 
@@ -119,7 +120,8 @@ impl Run {
         ends.filter_map(|(pid, code)| Some((pid.parse().ok()?, code.parse().ok()?))).collect()
     }
 
-    /// Checks that parts of whose ends the shell could still tell were killed, and did not end by what they found in their memory.
+    /// Checks that parts of whose ends the shell could still tell were killed, and did not end by what they
+    /// found in their memory.
     #[track_caller]
     fn assert_all_were_killed(&self) {
         let (ends, errors) = (self.ends(), self.told("errors"));
@@ -140,7 +142,8 @@ impl Run {
         assert!(findings.all(is_of_a_killed_child), "{errors}");
     }
 
-    /// Checks after the runner's death that no program has read a wrong byte before its end, and that nothing is left.
+    /// Checks after the runner's death that no program has read a wrong byte before its end, and that nothing
+    /// is left.
     #[track_caller]
     fn assert_all_have_ended_with_it(&self) {
         self.assert_no_finding();
@@ -312,7 +315,8 @@ fn a_program_that_is_killed_gives_its_part_of_the_budget_back() {
         statm.split(' ').next().unwrap().parse::<u64>().unwrap()
     });
     kill(largest.unwrap());
-    // What is left has 40 MiB and some more, by turns in memory and out, and the compressed pool has its share.
+    // What is left has 40 MiB and some more, by turns in memory and out, and the compressed pool has its
+    // share.
     wait_for("the memory of the program that was killed", || {
         let (used, managed) = (figure("used_bytes")?, figure("managed_bytes")?);
         (managed < 64 * MIB && used < 80 * MIB && figure("swapped_bytes")? < 48 * MIB).then_some(())

@@ -1,7 +1,8 @@
 //! Programs under `octavo run` with memory of each kind (`docs/kinds-of-memory.md`).
 //!
-//! What can be paged goes out and comes back, also where it becomes read-only, inaccessible, executable or locked, and the kernel does not
-//! move it as it is. What cannot be paged is told by its kind while it is there.
+//! What can be paged goes out and comes back, also where it becomes read-only, inaccessible, executable or
+//! locked, and the kernel does not move it as it is. What cannot be paged is told by its kind while it is
+//! there.
 
 mod common;
 
@@ -26,7 +27,8 @@ fn passes(role: &str, mib: u32) {
 /// More than the limit, and no more than a stack may be.
 const MIB: &str = "60";
 
-/// Runs a program with more memory of a kind than its limit. It has that until the run has said so. With `--strict` the run ends then.
+/// Runs a program with more memory of a kind than its limit. It has that until the run has said so. With
+/// `--strict` the run ends then.
 #[track_caller]
 fn is_told(role: &str, kind: &str, words: &str) {
     let json = tempfile::NamedTempFile::new().unwrap();

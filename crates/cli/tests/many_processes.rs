@@ -1,5 +1,5 @@
-//! Many processes in one limit, and what the runner's monitor takes of a CPU beside them. That is measured by the CPU time of its
-//! thread: on a busy machine it gets less, and never more.
+//! Many processes in one limit, and what the runner's monitor takes of a CPU beside them. That is measured by
+//! the CPU time of its thread: on a busy machine it gets less, and never more.
 
 mod common;
 
@@ -43,7 +43,8 @@ fn thousandths(count: usize) -> u128 {
     part
 }
 
-/// It takes a tenth, more or less as the machine's caches are used by others. To ask all of them at each look took nearly all of a CPU.
+/// It takes a tenth, more or less as the machine's caches are used by others. To ask all of them at each look
+/// took nearly all of a CPU.
 #[test]
 fn three_hundred_children_that_do_nothing_cost_less_than_a_fifth_of_a_cpu() {
     assert!(thousandths(300) < 200);

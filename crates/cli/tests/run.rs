@@ -58,8 +58,9 @@ fn forks_that_go_on_lose_nothing() {
     assert!(summary["processes"].as_u64().unwrap() > 1, "{summary}");
 }
 
-/// Children share slots with their parents and end, while threads of the parents store to clean pages. The budget may be too small for
-/// all of them: then the tree is stopped and told why, and nobody has read a wrong byte.
+/// Children share slots with their parents and end, while threads of the parents store to clean pages. The
+/// budget may be too small for all of them: then the tree is stopped and told why, and nobody has read a
+/// wrong byte.
 #[test]
 fn programs_with_threads_that_fork_in_little_memory_read_no_wrong_byte() {
     for seed in ["1", "2", "3", "4"] {
@@ -90,8 +91,9 @@ fn direct_reads_and_registered_buffers_lose_nothing() {
     endure("io", "5", "5");
 }
 
-/// Threads write, free, map, move, fork and end at once, and the kernel writes for them, in a third of the memory that they need. All of
-/// it goes on: no page and no call on mappings waits for long, however busy the machine is. (Memory that is made read-only cannot go.)
+/// Threads write, free, map, move, fork and end at once, and the kernel writes for them, in a third of the
+/// memory that they need. All of it goes on: no page and no call on mappings waits for long, however busy the
+/// machine is. (Memory that is made read-only cannot go.)
 #[test]
 fn a_program_that_does_everything_at_once_reads_no_wrong_byte_and_never_stalls() {
     const LONGEST_WAIT_MS: u64 = 20_000;
@@ -112,7 +114,8 @@ fn children_do_not_get_what_is_wiped_for_them() {
     assert!(summary["swapped_out_bytes"].as_u64().unwrap() > 0, "{summary}");
 }
 
-/// Four threads read up to 16 MiB at once, in a quarter of their memory. No store tells of what a device writes.
+/// Four threads read up to 16 MiB at once, in a quarter of their memory. No store tells of what a device
+/// writes.
 #[test]
 fn direct_reads_of_many_pages_lose_nothing() {
     let summary = endure_with("384M", "4", "direct", "8", "8");

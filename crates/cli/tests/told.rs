@@ -1,4 +1,5 @@
-//! What `octavo run` tells of a run: figures that are right, what the time went on, and what what would help most.
+//! What `octavo run` tells of a run: figures that are right, what the time went on, and what what would help
+//! most.
 
 mod common;
 

@@ -25,8 +25,8 @@ impl FromStr for JsonTarget {
     }
 }
 
-/// A number of bytes: decimal, with a fraction perhaps, or 0x hexadecimal, with a suffix k, m, g or t in powers of 1024. `B` and `iB`
-/// behind the suffix change nothing. It is shown as the user wrote it.
+/// A number of bytes: decimal, with a fraction perhaps, or 0x hexadecimal, with a suffix k, m, g or t in
+/// powers of 1024. `B` and `iB` behind the suffix change nothing. It is shown as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Size {
     /// The number.
@@ -65,7 +65,8 @@ impl FromStr for Size {
     }
 }
 
-/// Splits a size into its digits and the power of two of its unit. Where no unit follows the digits, all of it is digits.
+/// Splits a size into its digits and the power of two of its unit. Where no unit follows the digits, all of
+/// it is digits.
 fn split_unit(text: &str) -> (&str, u32) {
     let split = |text: &str| {
         let place = ['k', 'm', 'g', 't'].iter().position(|unit| text.to_ascii_lowercase().ends_with(*unit));

@@ -1,7 +1,7 @@
 //! The places that text goes to.
 //!
-//! With `--json -`, standard output carries the one JSON object and nothing else, and text for people goes to standard error.
-//! A reader that closes its end ends the program without a complaint.
+//! With `--json -`, standard output carries the one JSON object and nothing else, and text for people goes to
+//! standard error. A reader that closes its end ends the program without a complaint.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

@@ -10,7 +10,8 @@ use crate::Form;
 pub enum Evidence {
     /// The seed's message.
     Published,
-    /// Linux's operation on a simulated machine: the engine's, and plain work up to the published patched figure.
+    /// Linux's operation on a simulated machine: the engine's, and plain work up to the published patched
+    /// figure.
     SimulatedLinux,
     /// The engine's own operation on a simulated machine.
     SimulatedOctavo,

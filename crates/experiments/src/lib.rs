@@ -1,7 +1,8 @@
-//! The experiments of the four seeds: on simulated machines of many CPUs, on this machine, and beside what was published.
+//! The experiments of the four seeds: on simulated machines of many CPUs, on this machine, and beside what
+//! was published.
 //!
-//! Each experiment is one piece of code, in `workloads/`. It is built twice: on the engine with its simulated face, and on the
-//! engine as everybody uses it.
+//! Each experiment is one piece of code, in `workloads/`. It is built twice: on the engine with its simulated
+//! face, and on the engine as everybody uses it.
 //!
 //! | module | what |
 //! |---|---|
@@ -59,9 +60,9 @@ impl Form {
     }
 }
 
-/// The plain work with which `simulate` gives `wanted`, to a thousandth. What it gives grows with the work. Zero where it gives as much
-/// without any. The first guess is `wanted` nanoseconds; the rest is false position with halved ends (the Illinois form), which
-/// needs a handful of runs.
+/// The plain work with which `simulate` gives `wanted`, to a thousandth. What it gives grows with the work.
+/// Zero where it gives as much without any. The first guess is `wanted` nanoseconds; the rest is false
+/// position with halved ends (the Illinois form), which needs a handful of runs.
 fn until_it_gives<E>(
     wanted: f64,
     mut simulate: impl FnMut(Duration) -> Result<f64, E>,

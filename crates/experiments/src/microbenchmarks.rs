@@ -1,4 +1,5 @@
-//! Published microbenchmarks, simulated: what a machine's costs were fitted on, and what they are tested with.
+//! Published microbenchmarks, simulated: what a machine's costs were fitted on, and what they are tested
+//! with.
 //!
 //! Nothing else is fitted. The seeds' experiments are predictions.
 

@@ -1,12 +1,14 @@
-//! High orders on the per-CPU lists: messages over loopback (Linux 5.14, 44042b449872, *mm/page_alloc: allow high-order pages to be
-//! stored on the per-cpu lists*).
+//! High orders on the per-CPU lists: messages over loopback (Linux 5.14, 44042b449872, *mm/page_alloc: allow
+//! high-order pages to be stored on the per-cpu lists*).
 //!
-//! A message lies in a block of its own where it is large, and in a part of a slab where it is small: then only each n-th message
-//! asks the page allocator. Where Linux puts a message follows from its size: SLUB's classes, with slabs of at most order 3 and at
-//! least 32 objects as far as that order allows, 8 KiB at most, and 380 bytes beside the data.
+//! A message lies in a block of its own where it is large, and in a part of a slab where it is small: then
+//! only each n-th message asks the page allocator. Where Linux puts a message follows from its size: SLUB's
+//! classes, with slabs of at most order 3 and at least 32 objects as far as that order allows, 8 KiB at most,
+//! and 380 bytes beside the data.
 //!
-//! The plain work is calibrated for each size so that the *patched* form takes what was published. The published *base* figure is
-//! then what the simulation predicts. The seed does not name its machine, so the simulated one is a guess.
+//! The plain work is calibrated for each size so that the *patched* form takes what was published. The
+//! published *base* figure is then what the simulation predicts. The seed does not name its machine, so the
+//! simulated one is a guess.
 
 use std::time::Duration;
 

@@ -1,10 +1,11 @@
-//! Lock-free pins: threads of one process that read from devices into buffers they share (Linux 2.6.27, 8174c430e445, *x86:
-//! lockless get_user_pages_fast()*).
+//! Lock-free pins: threads of one process that read from devices into buffers they share (Linux 2.6.27,
+//! 8174c430e445, *x86: lockless get_user_pages_fast()*).
 //!
-//! The seed's workload is a database. Until one runs here, a loop of direct reads stands for it: a pin, plain work, and letting
-//! go. The plain work is calibrated so that the *base* form spends the published share of its time at the lock. What is predicted is
-//! the patched form's share, and what that alone gains. The published gain of 9.8 % has more in it than the lock's samples (waits
-//! that block, and page-table locks), so this simulation cannot reach it.
+//! The seed's workload is a database. Until one runs here, a loop of direct reads stands for it: a pin, plain
+//! work, and letting go. The plain work is calibrated so that the *base* form spends the published share of
+//! its time at the lock. What is predicted is the patched form's share, and what that alone gains. The
+//! published gain of 9.8 % has more in it than the lock's samples (waits that block, and page-table locks),
+//! so this simulation cannot reach it.
 
 use std::time::Duration;
 

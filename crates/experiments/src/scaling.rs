@@ -1,8 +1,8 @@
 //! How each mechanism scales with the number of CPUs, and which cache lines stop it.
 //!
-//! Every thread works on things of its own: a space, or blocks that only it holds. What then keeps the whole from being as fast as
-//! its parts is in the engine. Nothing is calibrated, and no plain work is charged: the engine's operations on shared words stand
-//! alone, which is the hardest test.
+//! Every thread works on things of its own: a space, or blocks that only it holds. What then keeps the whole
+//! from being as fast as its parts is in the engine. Nothing is calibrated, and no plain work is charged: the
+//! engine's operations on shared words stand alone, which is the hardest test.
 
 use std::time::Duration;
 
@@ -165,7 +165,8 @@ impl Mechanism {
                 // As much memory for each number of CPUs, so that the lists of a CPU are as long for each.
                 let budget_bytes = u64::from(machine.cpus()) * SWAP_CPU_BYTES;
                 let warm_up = (budget_bytes / 4096).div_ceil(cpus as u64) + SWAP_WARM_UP;
-                // One thread that makes room for all would be another CPU for one task, and a small part of one for many.
+                // One thread that makes room for all would be another CPU for one task, and a small part of
+                // one for many.
                 let background = false;
                 let load =
                     swap_cache::Load { tasks: cpus, warm_up, pages: 600, budget_bytes, background, beside };

@@ -1,9 +1,10 @@
-//! The swap cache without writeback tags: 8 tasks write more memory than there is, in order (Linux 4.9, 371a096edf43, *mm: don't
-//! use radix tree writeback tags for pages in swap cache*).
+//! The swap cache without writeback tags: 8 tasks write more memory than there is, in order (Linux 4.9,
+//! 371a096edf43, *mm: don't use radix tree writeback tags for pages in swap cache*).
 //!
-//! The plain work is calibrated so that the *patched* form sends pages out as fast as published. The published *base* figure is then
-//! what the simulation predicts. How long a lock is held matters most here, and the engine's own critical sections are shorter
-//! than Linux's were: what stands in them is not calibrated.
+//! The plain work is calibrated so that the *patched* form sends pages out as fast as published. The
+//! published *base* figure is then what the simulation predicts. How long a lock is held matters most here,
+//! and the engine's own critical sections are shorter than Linux's were: what stands in them is not
+//! calibrated.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! The huge zero page: 72 tasks read 100 GiB each in steps of 2 MiB (Linux 4.9, 6fcb52a56ff6, *thp: reduce usage of huge zero
-//! page's atomic counter*).
+//! The huge zero page: 72 tasks read 100 GiB each in steps of 2 MiB (Linux 4.9, 6fcb52a56ff6, *thp: reduce
+//! usage of huge zero page's atomic counter*).
 //!
 //! Two simulated rows stand beside the published one:
 //!
-//! - **Octavo**: the engine's own operations. Plain work that the simulator does not see is charged with each access: what an
-//!   access takes on this machine with one task, less what it takes there simulated.
-//! - **Linux-calibrated**: the same with so much plain work that the *patched* form takes what was published for it. The published
-//!   *base* figure is then what the simulation predicts.
+//! - **Octavo**: the engine's own operations. Plain work that the simulator does not see is charged with each
+//!   access: what an access takes on this machine with one task, less what it takes there simulated.
+//! - **Linux-calibrated**: the same with so much plain work that the *patched* form takes what was published
+//!   for it. The published *base* figure is then what the simulation predicts.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ pub mod published {
     pub const RUNTIME_RATIO: f64 = 303_970.0 / 707_592.0;
     /// Share of time in the get function, without and with the patch.
     pub const SHARES: (f64, f64) = (0.5403, 0.0011);
-    /// An access of the patched kernel, in nanoseconds, from its throughput. usemem counts the bytes of its accesses, and those of
-    /// the mapping over eight.
+    /// An access of the patched kernel, in nanoseconds, from its throughput. usemem counts the bytes of its
+    /// accesses, and those of the mapping over eight.
     pub const PATCHED_ACCESS: f64 =
         72.0 * (107_374_182_400.0 / 8.0 + 409_600.0) / 1024.0 / 4_726_928_591.0 * 1e9 / STEPS as f64;
 }
@@ -109,7 +109,8 @@ fn row(form: Form, load: Load, tasks: &[Duration], elapsed: Duration) -> Row {
     }
 }
 
-/// The plain work beside an access with which the patched form takes `access` nanoseconds on this simulated machine.
+/// The plain work beside an access with which the patched form takes `access` nanoseconds on this simulated
+/// machine.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -128,7 +129,8 @@ pub struct Options {
     pub steps: u64,
     /// The seed of the simulations.
     pub seed: u64,
-    /// Tasks on this machine; none where nothing is to be measured. Then no plain work is charged to Octavo's own operation.
+    /// Tasks on this machine; none where nothing is to be measured. Then no plain work is charged to Octavo's
+    /// own operation.
     pub here: Option<usize>,
 }
 

@@ -1,4 +1,5 @@
-//! Records which pages a program uses, so that `octavo-lab replay` shows what the reclaim policies make of it.
+//! Records which pages a program uses, so that `octavo-lab replay` shows what the reclaim policies make of
+//! it.
 //!
 //! ```text
 //! cargo run --release -p octavo-lab --example used_pages -- TRACE PROGRAM ARGS...
@@ -7,10 +8,11 @@
 //!
 //! This runs the program and its children without a limit, and writes a trace. As root, on Linux 6.13.
 //!
-//! Every 8 ms this reads the accessed bits of all pages that the tree has written, and clears them. A page that was used in between is an
-//! access in the trace, in the order of addresses. So the trace tells of the order of intervals only, which is what reclaim can know.
-//! A page that has gone and comes again is a new one. Huge pages would hide which part of them is used, so there are none. The kernel
-//! does not clear the bits of a page that a fork shares: it is an access once, when it is new.
+//! Every 8 ms this reads the accessed bits of all pages that the tree has written, and clears them. A page
+//! that was used in between is an access in the trace, in the order of addresses. So the trace tells of the
+//! order of intervals only, which is what reclaim can know. A page that has gone and comes again is a new
+//! one. Huge pages would hide which part of them is used, so there are none. The kernel does not clear the
+//! bits of a page that a fork shares: it is an access once, when it is new.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

@@ -12,7 +12,8 @@ use crate::swap::args::{LoadArgs, SwapArgs};
 use crate::udp_stream::args::UdpStreamArgs;
 use crate::usemem::args::UsememArgs;
 
-/// Octavo's mechanisms and workloads, side by side: published, simulated and measured, in their forms, with the kernel and the bare device.
+/// Octavo's mechanisms and workloads, side by side: published, simulated and measured, in their forms, with
+/// the kernel and the bare device.
 #[derive(Debug, Parser)]
 #[command(name = "octavo-lab", version, about)]
 pub struct Cli {
@@ -28,8 +29,8 @@ const SWAP_EXAMPLES: &str = "Sizes are bytes, decimal or 0x hexadecimal, with a 
                              octavo-lab swap-r-rand --memory 1G --total 4G --threads 64 --against disk\n  \
                              octavo-lab swap-r-rand --memory 512M --total 576M --data half --against zram";
 
-/// The commands for users. The processes that `octavo-lab` starts itself do not come through here, so help neither lists nor
-/// suggests them.
+/// The commands for users. The processes that `octavo-lab` starts itself do not come through here, so help
+/// neither lists nor suggests them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Usemem(UsememArgs),

@@ -1,4 +1,5 @@
-//! The choices of the command line, as types that every command of the lab shares. Nothing here knows a command.
+//! The choices of the command line, as types that every command of the lab shares. Nothing here knows a
+//! command.
 
 use clap::ValueEnum;
 use octavo::ReclaimPolicy;

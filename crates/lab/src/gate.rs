@@ -7,12 +7,13 @@ use std::thread;
 use crate::profile::Samples;
 use octavo_command::failure::Failure;
 
-/// Stack of a thread. It only waits at a gate and touches memory, so the depth of its calls is known and small.
+/// Stack of a thread. It only waits at a gate and touches memory, so the depth of its calls is known and
+/// small.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Runs `work` for each of `workers`, on threads of their own that all start at once, and returns their results in order.
-/// Where one thread cannot be started, none works. `samples` watches from the opening of the gate to the end of the last
-/// thread.
+/// Runs `work` for each of `workers`, on threads of their own that all start at once, and returns their
+/// results in order. Where one thread cannot be started, none works. `samples` watches from the opening of
+/// the gate to the end of the last thread.
 pub fn all_at_once<W: Copy + Display + Send, T: Send>(
     workers: impl IntoIterator<Item = W>,
     work: impl Fn(W) -> Result<T, Failure> + Sync,
@@ -52,7 +53,8 @@ pub fn all_at_once<W: Copy + Display + Send, T: Send>(
     })
 }
 
-/// A gate that opens once. Unlike a barrier, it can also send all threads home, where not all could be started.
+/// A gate that opens once. Unlike a barrier, it can also send all threads home, where not all could be
+/// started.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: Mutex<State>,

@@ -1,5 +1,5 @@
-//! The pages that the kernel's side runs with. The kernel gets its best chance: where transparent huge pages can be had, its
-//! side also runs with them, and the better of its two runs is the one to beat.
+//! The pages that the kernel's side runs with. The kernel gets its best chance: where transparent huge pages
+//! can be had, its side also runs with them, and the better of its two runs is the one to beat.
 
 use std::fs;
 
@@ -41,7 +41,8 @@ impl HugePages {
         Self::of(read("enabled").as_deref(), read("hugepages-2048kB/enabled").as_deref())
     }
 
-    /// `enabled` holds for all sizes. Since Linux 6.8 each size has a setting of its own, which may inherit that one.
+    /// `enabled` holds for all sizes. Since Linux 6.8 each size has a setting of its own, which may inherit
+    /// that one.
     fn of(enabled: Option<&str>, of_2_mib: Option<&str>) -> Self {
         let chosen = |text: &str| text.split(['[', ']']).nth(1).map(str::to_string);
         let own = of_2_mib.and_then(chosen).filter(|own| own != "inherit");

@@ -60,7 +60,8 @@ use crate::swap::args::Refused;
 use crate::swap::job::Job as SwapJob;
 use crate::swap::plan::Pattern;
 
-/// Simulations have memory of their own, so that they are the same on every machine. Everything else has the system's.
+/// Simulations have memory of their own, so that they are the same on every machine. Everything else has the
+/// system's.
 #[global_allocator]
 static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
 

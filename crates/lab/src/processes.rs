@@ -1,4 +1,5 @@
-//! Processes of our own program that work beside each other. `octavo-lab` starts them, tells them to go, and reads their results.
+//! Processes of our own program that work beside each other. `octavo-lab` starts them, tells them to go, and
+//! reads their results.
 //!
 //! A process says that it is ready on its standard output, waits for a byte on its standard input, works, and
 //! writes what it did as JSON. Where the work has phases that all begin together, it says ready before each.
@@ -37,7 +38,8 @@ struct Process {
 }
 
 impl Processes {
-    /// Starts `octavo SUBCOMMAND ORDER`, which waits for its byte on `input`: [`Stdio::piped`] for one of its own.
+    /// Starts `octavo SUBCOMMAND ORDER`, which waits for its byte on `input`: [`Stdio::piped`] for one of its
+    /// own.
     pub fn start(&mut self, subcommand: &str, order: &impl Serialize, input: Stdio) -> Result<(), Failure> {
         let cannot_start = |error| Failure::system("cannot start a process beside this one", error);
         let order = serde_json::to_string(order).map_err(|error| cannot_start(error.into()))?;
@@ -119,8 +121,8 @@ fn died(status: io::Result<ExitStatus>) -> Failure {
     ))
 }
 
-/// For a process: says ready and waits for one byte on standard input. False where that was closed: the process that
-/// started this one is gone.
+/// For a process: says ready and waits for one byte on standard input. False where that was closed: the
+/// process that started this one is gone.
 pub fn ready_and_told_to_go() -> Result<bool, Failure> {
     let mut output = io::stdout().lock();
     output.write_all(READY.as_bytes()).and_then(|()| output.flush()).map_err(|_| Failure::OutputClosed)?;
@@ -153,8 +155,8 @@ pub struct Usage {
 impl Usage {
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The program's name, in brackets, may hold any characters. Behind it, minflt is the 8th field and majflt the
-        // 10th.
+        // The program's name, in brackets, may hold any characters. Behind it, minflt is the 8th field and
+        // majflt the 10th.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
         let field = |number: usize| fields.get(number - 1).and_then(|text| text.parse().ok()).unwrap_or(0);
         Self { minor_faults: field(8), major_faults: field(10), resident_bytes: usage::resident_bytes() }

@@ -1,8 +1,9 @@
 //! The share of time each function of Octavo takes, by sampling.
 //!
-//! A timer of CPU time interrupts the process, and the sampler notes the call stack. A sample counts for the innermost
-//! function of Octavo on the stack. Functions of the huge zero page come before the helpers that they call, so that the share
-//! of its get is the one that perf shows. A function that the compiler put inside another counts for that one.
+//! A timer of CPU time interrupts the process, and the sampler notes the call stack. A sample counts for the
+//! innermost function of Octavo on the stack. Functions of the huge zero page come before the helpers that
+//! they call, so that the share of its get is the one that perf shows. A function that the compiler put
+//! inside another counts for that one.
 //!
 //! A sample costs a few microseconds, so passes that are timed are not sampled.
 
@@ -56,8 +57,8 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Runs `work` and adds the samples of that time. Where sampling fails, the work is done all the same, and
-    /// [`Samples::shares`] says why.
+    /// Runs `work` and adds the samples of that time. Where sampling fails, the work is done all the same,
+    /// and [`Samples::shares`] says why.
     pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
         // Unwinding out of these may meet a lock that the interrupted code holds.
         let blocked = ["libgcc", "pthread", "vdso"];

@@ -1,8 +1,9 @@
 //! A bar on long work, and a word beforehand where all of it will take long.
 //!
-//! Workers add to one counter now and then. A thread of the bar's own looks at it five times a second, so drawing takes no time
-//! of a worker. The bar stands on standard error, after the first second, and only where that is a terminal. The word (see
-//! [`Pace`]) goes there in any case, as soon as the time can be foreseen.
+//! Workers add to one counter now and then. A thread of the bar's own looks at it five times a second, so
+//! drawing takes no time of a worker. The bar stands on standard error, after the first second, and only
+//! where that is a terminal. The word (see [`Pace`]) goes there in any case, as soon as the time can be
+//! foreseen.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,7 +53,8 @@ impl Pace {
         Arc::new(pace)
     }
 
-    /// Foresees the whole time when the present turn has taken `time`, and this part of it is done, if that is known.
+    /// Foresees the whole time when the present turn has taken `time`, and this part of it is done, if that
+    /// is known.
     fn foresee(&self, time: Duration, part: Option<f64>) -> Foreseen {
         let over = *self.over.lock().unwrap_or_else(PoisonError::into_inner);
         let all =
@@ -105,7 +107,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A turn: shows `title` and how much of `total` is done, or only the time where the total cannot be followed.
+    /// A turn: shows `title` and how much of `total` is done, or only the time where the total cannot be
+    /// followed.
     pub fn turn(pace: &Arc<Pace>, title: String, total: Option<u64>) -> Self {
         Self::start(pace, title, total, true)
     }

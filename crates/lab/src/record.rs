@@ -1,8 +1,9 @@
 //! Traces of what a workload accesses on Octavo's side (`--record`).
 //!
-//! A recorded run is one more run, which is not timed. Its accesses go through a [`Recorded`] memory of the workload's, so that runs that are
-//! timed pay nothing. Each thread keeps the accesses to one page together, and hands them over when it comes to another
-//! page. So the accesses of several threads stand in the file in the order in which they were handed over.
+//! A recorded run is one more run, which is not timed. Its accesses go through a [`Recorded`] memory of the
+//! workload's, so that runs that are timed pay nothing. Each thread keeps the accesses to one page together,
+//! and hands them over when it comes to another page. So the accesses of several threads stand in the file in
+//! the order in which they were handed over.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -85,7 +86,8 @@ pub struct Track<'a> {
 }
 
 impl Track<'_> {
-    /// Numbers for so many pages, which nothing else has. Memory that is mapped where other memory was is not the same.
+    /// Numbers for so many pages, which nothing else has. Memory that is mapped where other memory was is not
+    /// the same.
     pub fn new_pages(&self, pages: u64) -> u64 {
         // Relaxed: the numbers have to differ, and order nothing.
         self.recorder.next_page.fetch_add(pages, Ordering::Relaxed)

@@ -1,15 +1,15 @@
 //! The object that `--json` writes, of the same shape for every workload.
 //!
-//! `{"workload", "runs": [{"mode", "tasks", "budget_bytes", "seconds", "mb_per_s", "usemem_kb_per_s", "faults",
-//! "faults_per_s", "peak_rss_bytes", "counters": {…}, "shares": {function: share}}],
-//! "ratios": [{"of", "to", "metric", "median", "min", "max"}]}`
+//! `{"workload", "runs": [{"mode", "tasks", "budget_bytes", "seconds", "mb_per_s", "usemem_kb_per_s",
+//! "faults", "faults_per_s", "peak_rss_bytes", "counters": {…}, "shares": {function: share}}], "ratios":
+//! [{"of", "to", "metric", "median", "min", "max"}]}`
 //!
-//! The swap commands add to each run `"measures": {name: figure}`, named with their units. A run that went wrong has
-//! `"failures": {name: 1}`.
+//! The swap commands add to each run `"measures": {name: figure}`, named with their units. A run that went
+//! wrong has `"failures": {name: 1}`.
 //!
-//! `mode` is `base`, `patched`, `best`, `kernel`, `zram`, `disk`, or one of the kernel's with `-huge` behind it: the same with
-//! transparent huge pages. A ratio above 1 means that `of` is better, whichever way the metric points. Each ratio compares two
-//! runs of the same round, which ran next to each other.
+//! `mode` is `base`, `patched`, `best`, `kernel`, `zram`, `disk`, or one of the kernel's with `-huge` behind
+//! it: the same with transparent huge pages. A ratio above 1 means that `of` is better, whichever way the
+//! metric points. Each ratio compares two runs of the same round, which ran next to each other.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -143,8 +143,8 @@ impl Metric {
 }
 
 impl Report {
-    /// A report over runs in the order they were made. In each pair of `modes`, the later is compared to the earlier. A
-    /// metric that a run does not have is left out.
+    /// A report over runs in the order they were made. In each pair of `modes`, the later is compared to the
+    /// earlier. A metric that a run does not have is left out.
     pub fn new(workload: String, runs: Vec<Run>, modes: &[&str], metrics: &[Metric]) -> Self {
         let ratios = ratios(&runs, modes, metrics);
         Self { workload, runs, ratios }

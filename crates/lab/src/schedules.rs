@@ -8,8 +8,8 @@ use octavo_check::{Case, Exhausted, MUTANTS, Mutant, Pair, Workload, exhaust};
 use octavo_command::failure::Failure;
 use octavo_sim::interleaving;
 
-/// The commands. A run is a function of its seed, which chooses the manager's switches, the device's manners, what each thread does, and
-/// which thread goes on at each operation on a shared word.
+/// The commands. A run is a function of its seed, which chooses the manager's switches, the device's manners,
+/// what each thread does, and which thread goes on at each operation on a shared word.
 #[derive(Debug, Subcommand)]
 pub enum Schedules {
     /// Runs seeds. The first one that fails is named, with its last steps and the command that repeats it
@@ -73,7 +73,8 @@ thread_local! {
     static RUNNING: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
 
-/// What the standard library says where a panic meets another one that unwinds. The process would end with that.
+/// What the standard library says where a panic meets another one that unwinds. The process would end with
+/// that.
 const PANIC_UPON_PANIC: &str = "panic in a destructor during cleanup";
 /// Runs that must find a bug.
 const ENOUGH: u64 = 3;
@@ -127,7 +128,8 @@ struct Hunt {
     first: Option<u64>,
 }
 
-/// Runs seeds with a bug in other processes, since a bug may end its process, until it was found often enough.
+/// Runs seeds with a bug in other processes, since a bug may end its process, until it was found often
+/// enough.
 fn hunt(
     mutant: &'static Mutant,
     workload: Option<Workload>,

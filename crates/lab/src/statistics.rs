@@ -28,7 +28,8 @@ pub fn sample_deviation(samples: &[f64]) -> Option<f64> {
     (samples.len() > 1).then(|| (squares(samples) / (samples.len() - 1) as f64).sqrt())
 }
 
-/// mmtests' deviation of rates from their harmonic mean. None of less than two, or where there is no such mean.
+/// mmtests' deviation of rates from their harmonic mean. None of less than two, or where there is no such
+/// mean.
 pub fn harmonic_deviation(samples: &[f64]) -> Option<f64> {
     let mean = harmonic_mean(samples);
     let squares: f64 = samples.iter().map(|sample| (sample.recip() - mean.recip()).powi(2)).sum();
@@ -40,8 +41,8 @@ const STUDENT_95: [f64; 9] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 
 /// The most samples whose interval is known.
 pub const MOST_SAMPLES: usize = STUDENT_95.len() + 1;
 
-/// The width of the interval around the mean in which the true one lies with 95 %, as a part of the mean. None of less than two
-/// samples, or more than [`MOST_SAMPLES`].
+/// The width of the interval around the mean in which the true one lies with 95 %, as a part of the mean.
+/// None of less than two samples, or more than [`MOST_SAMPLES`].
 pub fn interval_width(samples: &[f64]) -> Option<f64> {
     let student = STUDENT_95.get(samples.len().checked_sub(2)?)?;
     let error = sample_deviation(samples)? / (samples.len() as f64).sqrt();

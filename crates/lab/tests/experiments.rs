@@ -1,4 +1,5 @@
-//! The lab's commands: golden runs of the simulator, which are the same bytes on every machine, and bad input.
+//! The lab's commands: golden runs of the simulator, which are the same bytes on every machine, and bad
+//! input.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -14,8 +15,8 @@ fn simulated(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("JSON is text")
 }
 
-/// Compares with the file of this name. With `OCTAVO_GOLDEN=write` in the environment it is written anew: after a change of the
-/// engine or of the simulator, whose figures then have to be looked at.
+/// Compares with the file of this name. With `OCTAVO_GOLDEN=write` in the environment it is written anew:
+/// after a change of the engine or of the simulator, whose figures then have to be looked at.
 fn is_golden(name: &str, arguments: &[&str]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     let now = simulated(arguments);

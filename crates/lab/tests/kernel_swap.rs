@@ -218,8 +218,9 @@ fn memory_that_turns_over_at_once_is_no_want_of_memory() {
         return;
     }
     let _machine = machine();
-    // Nearly all pages fit, and pages that come back count as active. The kernel has to see soon that no others are left.
-    // On a busy machine it may not. That is the kernel's affair, as long as it comes out well at all.
+    // Nearly all pages fit, and pages that come back count as active. The kernel has to see soon that no
+    // others are left. On a busy machine it may not. That is the kernel's affair, as long as it comes out
+    // well at all.
     let line = "swap-r-rand --memory 128M --total 144M --data half --device ram --against kernel --seconds 2 --rounds 2";
     let outputs = std::iter::repeat_with(|| lab(line).output().unwrap()).take(6);
     let complaints: Vec<_> = outputs

@@ -1,5 +1,5 @@
-//! The text on the screen: seconds and MB/s first, figures with titles that explain them, and nothing that only `octavo-lab` itself
-//! has a use for.
+//! The text on the screen: seconds and MB/s first, figures with titles that explain them, and nothing that
+//! only `octavo-lab` itself has a use for.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The swap commands as users meet them: the data that they write and read back, their reports, and their refusals.
+//! The swap commands as users meet them: the data that they write and read back, their reports, and their
+//! refusals.
 
 mod common;
 

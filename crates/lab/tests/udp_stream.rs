@@ -1,4 +1,5 @@
-//! `octavo-lab udp-stream` as its users meet it. How fast it is depends on the machine; what is sent and freed does not.
+//! `octavo-lab udp-stream` as its users meet it. How fast it is depends on the machine; what is sent and
+//! freed does not.
 
 use std::process::{Command, Output};
 

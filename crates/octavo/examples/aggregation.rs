@@ -1,5 +1,5 @@
-//! Counts keys by several threads in one hash table that is larger than its memory: a slot is two words, claimed by
-//! `compare_exchange` and counted by `fetch_add`.
+//! Counts keys by several threads in one hash table that is larger than its memory: a slot is two words,
+//! claimed by `compare_exchange` and counted by `fetch_add`.
 //!
 //!     cargo run --release -p octavo-vm --example aggregation -- 2000000 16      (keys, MiB of memory)
 

@@ -1,4 +1,5 @@
-//! A cache of values that may be larger than its memory. A value is lent where it lies; cold values are packed, and then go to disk, by themselves.
+//! A cache of values that may be larger than its memory. A value is lent where it lies; cold values are
+//! packed, and then go to disk, by themselves.
 //!
 //!     cargo run --release -p octavo-vm --example cache -- 20000 16      (values of up to 8 KiB, MiB of memory)
 
@@ -28,7 +29,8 @@ impl Cache {
         Ok(Self { space, places: HashMap::new(), next, end: next + Self::ADDRESSES })
     }
 
-    /// Lends the value of a key, and makes it first if it is not there. A value has at least a byte, and fits into a piece.
+    /// Lends the value of a key, and makes it first if it is not there. A value has at least a byte, and fits
+    /// into a piece.
     fn get(&mut self, key: &str, make: impl FnOnce() -> Vec<u8>) -> octavo::Result<SharedGuard<'_, u8>> {
         if let Some(&(at, len)) = self.places.get(key) {
             return self.space.shared(at, len);

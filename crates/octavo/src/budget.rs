@@ -6,7 +6,8 @@
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_SHIFT;
 
-/// Some tables find no room by having pages go. So much is left to them for as long as it is their part of a small budget.
+/// Some tables find no room by having pages go. So much is left to them for as long as it is their part of a
+/// small budget.
 const LEAST_HEADROOM_BYTES: u64 = 1 << 20;
 
 /// The bytes that may be used, and those that are in use.
@@ -33,8 +34,8 @@ impl Budget {
         Self::with_headroom(limit_bytes, limit_bytes, u64::BITS)
     }
 
-    /// Makes a budget in which chunks leave the limit >> `headroom_shift` to others. The limit may be raised to
-    /// `most_bytes`.
+    /// Makes a budget in which chunks leave the limit >> `headroom_shift` to others. The limit may be raised
+    /// to `most_bytes`.
     pub(crate) fn with_headroom(limit_bytes: u64, most_bytes: u64, headroom_shift: u32) -> Self {
         Self {
             limit_bytes: AtomicU64::new(limit_bytes),
@@ -47,8 +48,8 @@ impl Budget {
         }
     }
 
-    /// Charges what others use under the same limit, in place of what they used before. It is charged also where it exceeds the
-    /// limit.
+    /// Charges what others use under the same limit, in place of what they used before. It is charged also
+    /// where it exceeds the limit.
     pub(crate) fn set_outside(&self, bytes: u64) {
         let mut outside = self.outside_bytes.lock();
         let before = std::mem::replace(&mut *outside, bytes);
@@ -64,7 +65,8 @@ impl Budget {
         *self.outside_bytes.lock()
     }
 
-    /// Takes note of how many of the charged bytes are there only once and charged again, in place of what was so before.
+    /// Takes note of how many of the charged bytes are there only once and charged again, in place of what
+    /// was so before.
     pub(crate) fn set_shared(&self, bytes: u64) {
         // Relaxed: like the figures that it is added to, it orders nothing.
         self.shared_bytes.store(bytes, Ordering::Relaxed);
@@ -107,8 +109,9 @@ impl Budget {
         self.chargeable_bytes() as i64 - self.used_bytes() as i64
     }
 
-    /// Returns the bytes that chunks and pages that are away leave to tables and maps: what these have not taken yet of their part, and
-    /// in any case a quarter of it, or [`LEAST_HEADROOM_BYTES`] if they have a part of so much.
+    /// Returns the bytes that chunks and pages that are away leave to tables and maps: what these have not
+    /// taken yet of their part, and in any case a quarter of it, or [`LEAST_HEADROOM_BYTES`] if they have a
+    /// part of so much.
     pub(crate) fn headroom_bytes(&self) -> u64 {
         let part = self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0);
         let least = (part / 4).max(LEAST_HEADROOM_BYTES).min(part);
@@ -126,7 +129,8 @@ impl Budget {
         self.charge_below(bytes, self.chargeable_bytes() - self.headroom_bytes())
     }
 
-    /// Charges `bytes` for pages that are away, or nothing where less than `spare_bytes` would be left of the room for chunks.
+    /// Charges `bytes` for pages that are away, or nothing where less than `spare_bytes` would be left of the
+    /// room for chunks.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge_leaving(&self, bytes: u64, spare_bytes: u64) -> bool {
         let most_bytes = (self.chargeable_bytes() - self.headroom_bytes()).checked_sub(spare_bytes);
@@ -152,8 +156,8 @@ impl Budget {
             .is_ok()
     }
 
-    /// Charges `bytes` for tables even where that exceeds the limit: for the few kilobytes that reclaim cannot do
-    /// without. The excess shows as negative room. Reclaim makes up for it by giving a chunk back.
+    /// Charges `bytes` for tables even where that exceeds the limit: for the few kilobytes that reclaim
+    /// cannot do without. The excess shows as negative room. Reclaim makes up for it by giving a chunk back.
     pub(crate) fn charge_over(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.tables_bytes.fetch_add(bytes, Ordering::Relaxed);

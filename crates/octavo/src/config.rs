@@ -3,9 +3,11 @@
 
 use crate::units::Order;
 
-/// For measurements; leave the default. How the users of the 2 MiB of zeros are counted that all untouched memory shows.
+/// For measurements; leave the default. How the users of the 2 MiB of zeros are counted that all untouched
+/// memory shows.
 ///
-/// The patched form follows *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit 6fcb52a56ff6).
+/// The patched form follows *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit
+/// 6fcb52a56ff6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroPage {
     /// Base: one reference for each huge zero leaf, taken at its fault and given back at its removal.
@@ -13,14 +15,17 @@ pub enum ZeroPage {
     /// Patched: one reference for each space. The space takes it at its first use, and gives it back last
     /// when it is dropped.
     PerSpace,
-    /// Best: allocated once, when the manager is built, and never counted. With [`HugePolicy::Never`] it is not allocated.
+    /// Best: allocated once, when the manager is built, and never counted. With [`HugePolicy::Never`] it is
+    /// not allocated.
     #[default]
     Persistent,
 }
 
-/// For measurements; leave the default. Which sizes of free blocks each CPU keeps at hand, to allocate without a lock.
+/// For measurements; leave the default. Which sizes of free blocks each CPU keeps at hand, to allocate
+/// without a lock.
 ///
-/// The patched form follows *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists* (Linux 5.14, commit 44042b449872).
+/// The patched form follows *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists* (Linux
+/// 5.14, commit 44042b449872).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PercpuOrders {
     /// Base: order 0 only. Every allocation and free of another order takes the zone's lock.
@@ -44,9 +49,11 @@ impl PercpuOrders {
     }
 }
 
-/// For measurements; leave the default. How an access finds a page that has a place in swap and is still in memory.
+/// For measurements; leave the default. How an access finds a page that has a place in swap and is still in
+/// memory.
 ///
-/// The patched form follows *mm: don't use radix tree writeback tags for pages in swap cache* (Linux 4.9, commit 371a096edf43).
+/// The patched form follows *mm: don't use radix tree writeback tags for pages in swap cache* (Linux 4.9,
+/// commit 371a096edf43).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapCache {
     /// Base: a tree with one lock and writeback tags. A page takes the lock four times on its way out.
@@ -71,7 +78,8 @@ pub enum PinPath {
     LockFree,
 }
 
-/// Whether the first write to an untouched 2 MiB gives memory to all of it: one fault instead of 512, but the first byte costs 2 MiB of the budget.
+/// Whether the first write to an untouched 2 MiB gives memory to all of it: one fault instead of 512, but the
+/// first byte costs 2 MiB of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePolicy {
     /// Wherever the aligned 2 MiB lies in one region and is empty.
@@ -83,24 +91,27 @@ pub enum HugePolicy {
     Never,
 }
 
-/// For measurements; leave the default. What the first write does to 2 MiB that were only read so far, and show zeros without memory.
+/// For measurements; leave the default. What the first write does to 2 MiB that were only read so far, and
+/// show zeros without memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugeZeroWrite {
-    /// Gives memory to the page that is written. The other 511 go on to show zeros without memory (Linux 6.12).
+    /// Gives memory to the page that is written. The other 511 go on to show zeros without memory (Linux
+    /// 6.12).
     #[default]
     Split,
     /// Gives memory to all 2 MiB where [`HugePolicy`] allows it, and does as `Split` otherwise (Linux 4.8).
     Allocate,
 }
 
-/// Which pages leave memory first when it is short. The default suits most programs; the others are for comparison, or for a load that you have measured.
+/// Which pages leave memory first when it is short. The default suits most programs; the others are for
+/// comparison, or for a load that you have measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReclaimPolicy {
     /// By reuse distances. This policy resists scans, and keeps part of a loop that is larger than memory.
     #[default]
     Reuse,
-    /// Keeps the pages that came back soonest after they had left. For pages whose use shows only in faults: those of windows, where the kernel does not tell which
-    /// pages were accessed.
+    /// Keeps the pages that came back soonest after they had left. For pages whose use shows only in faults:
+    /// those of windows, where the kernel does not tell which pages were accessed.
     Returns,
     /// The oldest of four age groups, like Linux's multi-generational LRU.
     Generations,
@@ -122,7 +133,8 @@ pub enum Compression {
     /// By LZ4, which is quick and shrinks text by a factor of about two.
     #[default]
     Lz4,
-    /// By Zstandard, level -1. It packs half as fast as LZ4 and unpacks a third to half as fast, and its pages are a tenth to a half
-    /// smaller. Better where a page that comes back costs much besides, as in another process.
+    /// By Zstandard, level -1. It packs half as fast as LZ4 and unpacks a third to half as fast, and its
+    /// pages are a tenth to a half smaller. Better where a page that comes back costs much besides, as in
+    /// another process.
     Zstd,
 }

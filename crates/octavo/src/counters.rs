@@ -8,7 +8,8 @@ use crate::sync::percpu::PerCpuCells;
 
 macro_rules! counters {
     ($($variant:ident $name:literal $doc:literal;)*) => {
-        /// An event that a manager counts, for those who look into what it does. See [`Manager::counters`](crate::Manager::counters).
+        /// An event that a manager counts, for those who look into what it does. See
+        /// [`Manager::counters`](crate::Manager::counters).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Counter { $(#[doc = $doc] $variant,)* }
@@ -123,8 +124,8 @@ impl Counters {
     }
 }
 
-/// All counters at about one moment, from [`Manager::counters`](crate::Manager::counters). Take two, and [`CounterSnapshot::since`] gives those of
-/// an interval.
+/// All counters at about one moment, from [`Manager::counters`](crate::Manager::counters). Take two, and
+/// [`CounterSnapshot::since`] gives those of an interval.
 #[derive(Clone, Debug)]
 pub struct CounterSnapshot {
     values: Vec<u64>,

@@ -22,7 +22,8 @@ pub enum ErrorKind {
     AlreadyMapped = 3,
     /// No region lies at this address.
     NotMapped = 4,
-    /// The access is not allowed here: the region forbids it, the pin is for reading, a guarded region was reached without a guard, or another one with a guard.
+    /// The access is not allowed here: the region forbids it, the pin is for reading, a guarded region was
+    /// reached without a guard, or another one with a guard.
     Protected = 5,
     /// The budget is used up, and no more pages can be moved out.
     OutOfMemory = 6,
@@ -41,8 +42,8 @@ pub enum ErrorKind {
     /// The bytes that came back from swap are not those that were sent out. The page is lost, and nothing
     /// else.
     Corrupt = 13,
-    /// A page carries as many pins as can be counted, or the pins and guards of the space keep as much memory as it may
-    /// hold back from other spaces.
+    /// A page carries as many pins as can be counted, or the pins and guards of the space keep as much memory
+    /// as it may hold back from other spaces.
     TooManyPins = 14,
     /// Pins, guards, spaces or transfers hold what the call needs: drop them, or try again.
     Busy = 15,
@@ -54,7 +55,8 @@ pub enum ErrorKind {
     Unsupported = 18,
     /// The operating system refused a resource.
     System = 19,
-    /// The file or disk that was named as a swap area holds something that is not Octavo's. It was left as it is.
+    /// The file or disk that was named as a swap area holds something that is not Octavo's. It was left as it
+    /// is.
     SwapNotEmpty = 20,
 }
 
@@ -83,7 +85,8 @@ impl ErrorKind {
         Self::SwapNotEmpty,
     ];
 
-    /// Returns the kind's number, for other languages and for files. A number never changes its meaning, and none is 0.
+    /// Returns the kind's number, for other languages and for files. A number never changes its meaning, and
+    /// none is 0.
     pub fn number(self) -> u16 {
         self as u16
     }
@@ -120,7 +123,8 @@ impl ErrorKind {
     }
 }
 
-/// An error of Octavo. Its text says what happened and what to do. So does its `Debug` form, which a `main` that returns it prints.
+/// An error of Octavo. Its text says what happened and what to do. So does its `Debug` form, which a `main`
+/// that returns it prints.
 #[derive(Clone)]
 pub struct Error {
     // The error is one word, so that the result of a hit path travels in registers.
@@ -203,7 +207,8 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// The error is kept inside: `error.get_ref().and_then(|inner| inner.downcast_ref::<octavo::Error>())` gives it back, with its kind.
+/// The error is kept inside: `error.get_ref().and_then(|inner| inner.downcast_ref::<octavo::Error>())` gives
+/// it back, with its kind.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = match error.kind() {

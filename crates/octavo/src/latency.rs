@@ -1,11 +1,12 @@
 //! How long accesses waited: a histogram for each kind of wait.
 //!
-//! A bucket is an eighth of a doubling, so a figure errs by 6 % at the most. Each CPU has a cell for each bucket, as for
-//! [counters](crate::counters), and a reader sums them.
+//! A bucket is an eighth of a doubling, so a figure errs by 6 % at the most. Each CPU has a cell for each
+//! bucket, as for [counters](crate::counters), and a reader sums them.
 //!
-//! What takes less than a microsecond, or little more, is timed for one page in 64: to read a clock takes 20 to 50 ns, and a write fault that
-//! finds a zeroed frame 75. Faults that show zeros are not timed, nor pages that come along with another's fault. Waits for a device and for
-//! room are all timed, but for the few faults whose page is taken away again just as it has come. Cost of a wait that is timed: two looks at the
+//! What takes less than a microsecond, or little more, is timed for one page in 64: to read a clock takes 20
+//! to 50 ns, and a write fault that finds a zeroed frame 75. Faults that show zeros are not timed, nor pages
+//! that come along with another's fault. Waits for a device and for room are all timed, but for the few
+//! faults whose page is taken away again just as it has come. Cost of a wait that is timed: two looks at the
 //! clock and one addition on a line that only this CPU writes.
 
 use hdrhistogram::Histogram;
@@ -26,16 +27,18 @@ const SAMPLE_BITS: u32 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Latency {
-    /// A write to a page, or a block of 2 MiB, that had no bytes yet. One in 64 is timed. Waits for room count. Pages that
-    /// [`TranslatedSpace::show`](crate::translation::TranslatedSpace::show) makes are left out.
+    /// A write to a page, or a block of 2 MiB, that had no bytes yet. One in 64 is timed. Waits for room
+    /// count. Pages that [`TranslatedSpace::show`](crate::translation::TranslatedSpace::show) makes are left
+    /// out.
     NewPage,
-    /// A fault on a page that was packed in memory, or that repeats one word, from the time that it has room. One in 64 is timed.
+    /// A fault on a page that was packed in memory, or that repeats one word, from the time that it has room.
+    /// One in 64 is timed.
     Unpacked,
-    /// A fault that waited for a device, from the time that it asked, or found the page asked for. That of a future includes the time until
-    /// its executor polls again.
+    /// A fault that waited for a device, from the time that it asked, or found the page asked for. That of a
+    /// future includes the time until its executor polls again.
     Device,
-    /// The making of room by an access that found none in the budget, or whose thread had taken much memory while single pages were read. Room
-    /// under a quota is left out.
+    /// The making of room by an access that found none in the budget, or whose thread had taken much memory
+    /// while single pages were read. Room under a quota is left out.
     Stall,
 }
 
@@ -62,8 +65,8 @@ impl Latency {
     }
 }
 
-/// Returns whether a fault on this page is timed, where not all are. The pages are scattered: programs touch some by preference, such
-/// as the first of each block.
+/// Returns whether a fault on this page is timed, where not all are. The pages are scattered: programs touch
+/// some by preference, such as the first of each block.
 #[inline]
 pub(crate) fn is_sampled(page: PageNumber) -> bool {
     page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SAMPLE_BITS) == 0
@@ -107,14 +110,16 @@ impl Latencies {
     }
 }
 
-/// How long accesses waited since the manager was built, by [`Latency`], from [`Manager::latencies`](crate::Manager::latencies). Take two, and
-/// [`LatencySnapshot::since`] gives those of an interval.
+/// How long accesses waited since the manager was built, by [`Latency`], from
+/// [`Manager::latencies`](crate::Manager::latencies). Take two, and [`LatencySnapshot::since`] gives those of
+/// an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatencySnapshot {
     counts: Vec<u64>,
 }
 
-/// How long waits took, in nanoseconds: the usual, the rare, and the longest. Each time is off by 6 % at the most, and two minutes stand for all that is longer.
+/// How long waits took, in nanoseconds: the usual, the rare, and the longest. Each time is off by 6 % at the
+/// most, and two minutes stand for all that is longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Quantiles {

@@ -1,8 +1,9 @@
-//! Work with more data than fits into memory: pages that were not used lately are packed, then go to disk, and come back when they are used.
+//! Work with more data than fits into memory: pages that were not used lately are packed, then go to disk,
+//! and come back when they are used.
 //!
-//! A [`Manager`] ([`Manager::builder`]) owns memory under one budget. A [`Space`] maps ranges of addresses. A page gets
-//! a frame when it is first written. It goes out to swap when the budget is used up, and comes back when an
-//! access touches it.
+//! A [`Manager`] ([`Manager::builder`]) owns memory under one budget. A [`Space`] maps ranges of addresses. A
+//! page gets a frame when it is first written. It goes out to swap when the budget is used up, and comes back
+//! when an access touches it.
 //!
 //! | you have | take | region |
 //! |---|---|---|
@@ -13,10 +14,12 @@
 //! | a long array to fill, sort and search | [`SpaceVec`], which lends slices, too; begin here if unsure | its own |
 //! | code that wants ordinary pointers (`Vec`, C) | a *window* of `octavo-window`, which needs the right to use userfaultfd | its own |
 //!
-//! A region is *plain*, or *guarded* if it is mapped with [`RegionOptions::guarded`]; the wrong call is the error `Protected`. Guards and vectors hold plain data
-//! ([`bytemuck::Pod`]). Calls that end in `_async` are for executors. [`frame`], [`policy`] and [`translation`] are for special purposes.
+//! A region is *plain*, or *guarded* if it is mapped with [`RegionOptions::guarded`]; the wrong call is the
+//! error `Protected`. Guards and vectors hold plain data ([`bytemuck::Pod`]). Calls that end in `_async` are
+//! for executors. [`frame`], [`policy`] and [`translation`] are for special purposes.
 //!
-//! A *page* is 4 KiB of addresses, and a *frame* 4 KiB of memory. A page that was only read shows zeros without a frame.
+//! A *page* is 4 KiB of addresses, and a *frame* 4 KiB of memory. A page that was only read shows zeros
+//! without a frame.
 //!
 //! ```
 //! use octavo::{Access, Manager, RegionOptions};
@@ -140,7 +143,8 @@ pub use units::{
 #[doc(inline)]
 pub use vec::SpaceVec;
 
-/// For those who make the pages of a space appear at other addresses, as `octavo-window` does. Others need nothing here.
+/// For those who make the pages of a space appear at other addresses, as `octavo-window` does. Others need
+/// nothing here.
 pub mod translation {
     #[doc(inline)]
     pub use crate::fault::InPlace;

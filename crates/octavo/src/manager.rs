@@ -26,8 +26,8 @@ use builder::check_budget;
 pub use builder::{MIN_BUDGET_BYTES, ManagerBuilder};
 pub use shutdown::ShutdownRefused;
 
-/// Owns memory on behalf of spaces. Start with [`Manager::builder`], and go on with [`Manager::space`]. A clone is cheap and refers to the same manager, which ends when its last clone and its last
-/// space are gone.
+/// Owns memory on behalf of spaces. Start with [`Manager::builder`], and go on with [`Manager::space`]. A
+/// clone is cheap and refers to the same manager, which ends when its last clone and its last space are gone.
 #[derive(Clone)]
 pub struct Manager {
     running: Arc<Running>,
@@ -41,14 +41,15 @@ pub struct Manager {
 pub struct ManagerStats {
     /// The limit.
     pub budget_bytes: u64,
-    /// The bytes charged to it: chunks (the compressed pool's among them), frame words, table nodes, swap maps, regions.
+    /// The bytes charged to it: chunks (the compressed pool's among them), frame words, table nodes, swap
+    /// maps, regions.
     pub used_bytes: u64,
     /// Of those, pages in windows and the like ([`crate::translation`]). 0 for most programs.
     pub away_bytes: u64,
     /// Of those, memory that the program told of by [`Manager::set_outside_bytes`].
     pub outside_bytes: u64,
-    /// Of those, bytes that are charged once more than they are there, by [`Manager::set_shared_bytes`]. So much more than the limit may
-    /// be charged.
+    /// Of those, bytes that are charged once more than they are there, by [`Manager::set_shared_bytes`]. So
+    /// much more than the limit may be charged.
     pub shared_bytes: u64,
     /// Frames of 4 KiB that the manager has from the kernel, and that hold nothing.
     pub free_frames: u64,
@@ -56,14 +57,16 @@ pub struct ManagerStats {
     pub table_nodes: u64,
     /// Pages of 4 KiB that can leave: those that the reclaim policy means to keep, and those that go first.
     pub lru_pages: (u64, u64),
-    /// Places of 4 KiB in swap areas that are taken, also those of pages that are still in the pool or in memory. A page that is
-    /// unmapped while it is written keeps its place until the write ends, however long its device takes.
+    /// Places of 4 KiB in swap areas that are taken, also those of pages that are still in the pool or in
+    /// memory. A page that is unmapped while it is written keeps its place until the write ends, however long
+    /// its device takes.
     pub swap_slots: u64,
     /// Pages in the compressed pool, and the bytes of the budget that it takes for them.
     pub pool_pages: u64,
     /// See `pool_pages`.
     pub pool_bytes: u64,
-    /// For measurements: the counted users of the 2 MiB of zeros that untouched memory shows; see [`crate::ZeroPage`].
+    /// For measurements: the counted users of the 2 MiB of zeros that untouched memory shows; see
+    /// [`crate::ZeroPage`].
     pub huge_zero_users: u32,
 }
 
@@ -81,8 +84,8 @@ impl Manager {
     /// A new space with nothing mapped.
     ///
     /// # Errors
-    /// `System` when there are as many spaces already as the budget may have table nodes, or a million. `ForkedChild` in a
-    /// forked child.
+    /// `System` when there are as many spaces already as the budget may have table nodes, or a million.
+    /// `ForkedChild` in a forked child.
     pub fn space(&self) -> Result<Space> {
         self.new_space(None, None)
     }
@@ -95,7 +98,8 @@ impl Manager {
         self.new_space(Some(name.into()), None)
     }
 
-    /// For authors of windows and the like: a new space whose pages also appear at other addresses, by your [`Translation`].
+    /// For authors of windows and the like: a new space whose pages also appear at other addresses, by your
+    /// [`Translation`].
     ///
     /// # Errors
     /// As [`Manager::space`].
@@ -130,7 +134,8 @@ impl Manager {
         Ok(Space::new(state, Arc::clone(&self.running)))
     }
 
-    /// Returns how often each [`Counter`](crate::Counter) has happened since the manager was built, for monitoring and tests. In a forked child: until the fork.
+    /// Returns how often each [`Counter`](crate::Counter) has happened since the manager was built, for
+    /// monitoring and tests. In a forked child: until the fork.
     pub fn counters(&self) -> CounterSnapshot {
         if let Ok(_inside) = self.engine().enter() {
             self.engine().frames.flush_counters();
@@ -143,7 +148,8 @@ impl Manager {
         self.engine().latencies.snapshot()
     }
 
-    /// How much more memory would have kept the pages that came back so far. In a forked child, until the fork.
+    /// How much more memory would have kept the pages that came back so far. In a forked child, until the
+    /// fork.
     pub fn refaults(&self) -> RefaultSnapshot {
         self.engine().lru.refaults()
     }
@@ -184,12 +190,13 @@ impl Manager {
         })
     }
 
-    /// Changes the budget. A lower budget moves pages together, or out, and gives the emptied chunks back to the kernel,
-    /// before the call returns.
+    /// Changes the budget. A lower budget moves pages together, or out, and gives the emptied chunks back to
+    /// the kernel, before the call returns.
     ///
     /// # Errors
-    /// `InvalidBudget` below the minimum, above [`ManagerBuilder::max_budget_bytes`], or below the memory that is in use and
-    /// cannot be moved out. `TimedOut` where it cannot since a device does not answer. The old budget then stands again.
+    /// `InvalidBudget` below the minimum, above [`ManagerBuilder::max_budget_bytes`], or below the memory
+    /// that is in use and cannot be moved out. `TimedOut` where it cannot since a device does not answer. The
+    /// old budget then stands again.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
         let _inside = engine.enter()?;
@@ -232,9 +239,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Tells how many bytes others use under the same budget: memory that this manager does not own, and that has to fit beside
-    /// its own. Takes the place of what was said before. Where there is no room, pages go out in the background, and
-    /// accesses that need memory wait for room as usual. Returns at once.
+    /// Tells how many bytes others use under the same budget: memory that this manager does not own, and that
+    /// has to fit beside its own. Takes the place of what was said before. Where there is no room, pages go
+    /// out in the background, and accesses that need memory wait for room as usual. Returns at once.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -248,10 +255,11 @@ impl Manager {
         Ok(())
     }
 
-    /// Tells how many bytes are charged once more than they are there: a page in windows ([`crate::translation`]) that several processes
-    /// share after a fork is charged in each of their spaces, and takes memory once. The budget has room for so much more. Takes the
-    /// place of what was said before, up to six times the budget. A store makes a copy that nobody tells the manager of, so whoever
-    /// calls this measures again soon, and leaves room for what comes meanwhile. Returns at once.
+    /// Tells how many bytes are charged once more than they are there: a page in windows
+    /// ([`crate::translation`]) that several processes share after a fork is charged in each of their spaces,
+    /// and takes memory once. The budget has room for so much more. Takes the place of what was said before,
+    /// up to six times the budget. A store makes a copy that nobody tells the manager of, so whoever calls
+    /// this measures again soon, and leaves room for what comes meanwhile. Returns at once.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -266,8 +274,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Moves up to `pages` cold pages of 4 KiB out now, before memory is needed. Their frames stay with the manager. Returns how many
-    /// were freed.
+    /// Moves up to `pages` cold pages of 4 KiB out now, before memory is needed. Their frames stay with the
+    /// manager. Returns how many were freed.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -279,8 +287,8 @@ impl Manager {
         Ok(freed)
     }
 
-    /// Returns how much memory in windows and the like ([`crate::translation`]) cannot be moved out, such as memory that a program has
-    /// locked. Takes time linear in what is there.
+    /// Returns how much memory in windows and the like ([`crate::translation`]) cannot be moved out, such as
+    /// memory that a program has locked. Takes time linear in what is there.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -289,10 +297,10 @@ impl Manager {
         Ok(self.engine().immovable_bytes())
     }
 
-    /// For tests: takes 2^order frames out of the budget, to see how a program does with less, or with memory in pieces. Their bytes are
-    /// not reachable. The block counts against the budget, and is neither moved
-    /// nor reclaimed. No page is reclaimed for it either. `None`: the budget has no such block left. For page blocks at speed,
-    /// use a [`crate::frame::FrameAllocator`] of their own.
+    /// For tests: takes 2^order frames out of the budget, to see how a program does with less, or with memory
+    /// in pieces. Their bytes are not reachable. The block counts against the budget, and is neither moved
+    /// nor reclaimed. No page is reclaimed for it either. `None`: the budget has no such block left. For page
+    /// blocks at speed, use a [`crate::frame::FrameAllocator`] of their own.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -317,9 +325,10 @@ impl Manager {
         self.engine().frames.free(frame, order)
     }
 
-    /// Where there is no background thread: zeroes up to `frames` free frames for write faults to come, as the background thread does when it is idle. Returns the
-    /// number of zeroed frames, which is 0 where less than the high watermark is free. The per-CPU lists, and the frames that
-    /// were zeroed before, go into the zones first.
+    /// Where there is no background thread: zeroes up to `frames` free frames for write faults to come, as
+    /// the background thread does when it is idle. Returns the number of zeroed frames, which is 0 where less
+    /// than the high watermark is free. The per-CPU lists, and the frames that were zeroed before, go into
+    /// the zones first.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -329,8 +338,9 @@ impl Manager {
         Ok(self.engine().frames.zero_some(frames))
     }
 
-    /// For tests: walks all structures and checks them against each other. The time is linear in memory. To be called while no access is
-    /// under way; reads and writes of devices may be. In a forked child it does nothing.
+    /// For tests: walks all structures and checks them against each other. The time is linear in memory. To
+    /// be called while no access is under way; reads and writes of devices may be. In a forked child it does
+    /// nothing.
     ///
     /// # Panics
     /// When two structures contradict each other.

@@ -222,8 +222,8 @@ impl ReverseMap {
         }
     }
 
-    /// Puts an owner in the place of another. The caller has the other's entry busy, and is going to show the frame at the new
-    /// one. Allocates nothing for a frame with one owner, which may be away.
+    /// Puts an owner in the place of another. The caller has the other's entry busy, and is going to show the
+    /// frame at the new one. Allocates nothing for a frame with one owner, which may be away.
     pub(crate) fn replace(&self, frames: &FrameAllocator, frame: FrameId, from: Owner, to: Owner) {
         let word = &frames.words(frame).owner;
         // Release: whoever finds the new owner sees its table.
@@ -239,7 +239,8 @@ impl ReverseMap {
         self.remove_and_leave(frames, frame, owner, 0);
     }
 
-    /// Remembers the owner that was just removed from a frame, if it was the last. The frame is not released yet.
+    /// Remembers the owner that was just removed from a frame, if it was the last. The frame is not released
+    /// yet.
     #[cold]
     pub(crate) fn remember_last(&self, words: &FrameWords, owner: Owner) {
         // Relaxed: a hint. Where there is another owner, there is no former one.

@@ -32,8 +32,8 @@ sizes! {
     TRANSLATED: usize = 256, small 2;
     /// Leaves of such a question that need no memory from the heap: those of a fault with a few neighbours.
     FEW_TRANSLATED: usize = 16, small 2;
-    /// Reads of at most so many pages are by somebody who does not read in order: readahead reads more. A model writes as if there
-    /// were none.
+    /// Reads of at most so many pages are by somebody who does not read in order: readahead reads more. A
+    /// model writes as if there were none.
     FEW_PAGES: u32 = 1, small 0;
     /// The most pages that one transfer writes: 1 MiB.
     WRITE_BATCH: usize = 256, small 4;

@@ -32,19 +32,21 @@ pub use pins::OwnedPin;
 use ranges::{page_count, page_range, whole_pages};
 pub use translated::TranslatedSpace;
 
-/// The time that a block over an edge may stay pinned before unmap and protect say so. Stores, reclaim and late walkers hold a
-/// block for a moment.
+/// The time that a block over an edge may stay pinned before unmap and protect say so. Stores, reclaim and
+/// late walkers hold a block for a moment.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// From one look at such a block to the next.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
-/// An address space: ranges of 64-bit addresses, mapped to memory that comes and goes under the manager's budget.
+/// An address space: ranges of 64-bit addresses, mapped to memory that comes and goes under the manager's
+/// budget.
 ///
-/// Addresses are Octavo's own, and no pointers. The methods here reach the bytes, from any thread, and may block while a page comes
-/// in. In a forked child they fail with `ForkedChild`.
+/// Addresses are Octavo's own, and no pointers. The methods here reach the bytes, from any thread, and may
+/// block while a page comes in. In a forked child they fail with `ForkedChild`.
 ///
-/// A drop frees all pages and their swap at once, and pinned memory when its pins are dropped. Freed memory stays with the manager,
-/// for other pages. The kernel gets it back when [`Manager::set_budget`](crate::Manager::set_budget) lowers the budget, or at the manager's end.
+/// A drop frees all pages and their swap at once, and pinned memory when its pins are dropped. Freed memory
+/// stays with the manager, for other pages. The kernel gets it back when
+/// [`Manager::set_budget`](crate::Manager::set_budget) lowers the budget, or at the manager's end.
 pub struct Space {
     state: SpaceState,
     engine: Shared<Engine>,
@@ -52,8 +54,8 @@ pub struct Space {
     _running: Arc<Running>,
 }
 
-/// What a program knows of the coming use of a range, for [`Space::advise`]. Normal, Sequential and Random stay until they are changed. The
-/// others act once.
+/// What a program knows of the coming use of a range, for [`Space::advise`]. Normal, Sequential and Random
+/// stay until they are changed. The others act once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
@@ -63,13 +65,15 @@ pub enum Advice {
     Sequential,
     /// In no order: Octavo reads nothing ahead.
     Random,
-    /// Soon: Octavo starts to read the pages that are on a device. Those in the compressed pool come back at their access.
+    /// Soon: Octavo starts to read the pages that are on a device. Those in the compressed pool come back at
+    /// their access.
     WillNeed,
     /// Not soon: these pages are the next to go.
     Cold,
     /// Not soon: Octavo sends out now the pages that can go.
     PageOut,
-    /// Never again: the contents are dropped before the call returns, and read as zeros. The range stays mapped. Frees memory and swap.
+    /// Never again: the contents are dropped before the call returns, and read as zeros. The range stays
+    /// mapped. Frees memory and swap.
     Free,
 }
 
@@ -80,13 +84,14 @@ impl Space {
 
     // --- layout ---
 
-    /// Maps `len` bytes (rounded up to pages) at an address of its own choosing, and returns that of the first byte. The bytes read as zeros. A range
-    /// of 2 MiB or more is aligned to 2 MiB. The range uses no memory yet.
+    /// Maps `len` bytes (rounded up to pages) at an address of its own choosing, and returns that of the
+    /// first byte. The bytes read as zeros. A range of 2 MiB or more is aligned to 2 MiB. The range uses no
+    /// memory yet.
     ///
     /// # Errors
-    /// `InvalidRange` for an empty range, or one that fits nowhere. `OutOfMemory` where the budget has no room for the list of regions.
-    /// `Unsupported` for a guarded region that is not readable and writable, or whose space has a translation. `ForkedChild` in a
-    /// forked child.
+    /// `InvalidRange` for an empty range, or one that fits nowhere. `OutOfMemory` where the budget has no
+    /// room for the list of regions. `Unsupported` for a guarded region that is not readable and writable, or
+    /// whose space has a translation. `ForkedChild` in a forked child.
     pub fn map(&self, len: u64, options: RegionOptions) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let pages = page_count(len)?;
@@ -134,7 +139,8 @@ impl Space {
     /// Maps `len` bytes (rounded up to pages) at `address`.
     ///
     /// # Errors
-    /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` where it overlaps a region; otherwise as [`Space::map`].
+    /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` where it overlaps a
+    /// region; otherwise as [`Space::map`].
     pub fn map_at(&self, address: u64, len: u64, options: RegionOptions) -> Result<()> {
         let _inside = self.engine.enter()?;
         let range = page_range(address, len)?;
@@ -143,14 +149,14 @@ impl Space {
         self.with_room(|| self.state.regions.writer().insert(region))
     }
 
-    /// Unmaps a range. Its pages are gone, and a read of them is an error. Parts that were not mapped are no error. Pinned memory
-    /// lives on until its pins are dropped. Only whole pages can go. So `len` is a multiple of [`PAGE_BYTES`](crate::PAGE_BYTES), even where
-    /// [`Space::map`] rounded the length up.
+    /// Unmaps a range. Its pages are gone, and a read of them is an error. Parts that were not mapped are no
+    /// error. Pinned memory lives on until its pins are dropped. Only whole pages can go. So `len` is a
+    /// multiple of [`PAGE_BYTES`](crate::PAGE_BYTES), even where [`Space::map`] rounded the length up.
     ///
     /// # Errors
-    /// `InvalidRange` as [`Space::map_at`], and where the range ends inside a page. `Busy` when an edge of the range cuts a pinned
-    /// 2 MiB block. `OutOfMemory` when an edge cuts a block and there is no room for the table that this takes. Nothing has
-    /// changed then.
+    /// `InvalidRange` as [`Space::map_at`], and where the range ends inside a page. `Busy` when an edge of
+    /// the range cuts a pinned 2 MiB block. `OutOfMemory` when an edge cuts a block and there is no room for
+    /// the table that this takes. Nothing has changed then.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
         let _inside = self.engine.enter()?;
         self.unmap_by(whole_pages(address, len, "unmapped")?, unmap_range)
@@ -172,7 +178,8 @@ impl Space {
         )
     }
 
-    /// Clears a range by `clear`. The regions stay, so faults under way may bring pages back, as faults that come afterwards do.
+    /// Clears a range by `clear`. The regions stay, so faults under way may bring pages back, as faults that
+    /// come afterwards do.
     fn clear_by(
         &self,
         range: PageNumberRange,
@@ -188,12 +195,12 @@ impl Space {
         )
     }
 
-    /// Changes the permissions of a range of whole pages, all of which must be mapped. A store that another thread has begun before may
-    /// still be made; none that begins afterwards is.
+    /// Changes the permissions of a range of whole pages, all of which must be mapped. A store that another
+    /// thread has begun before may still be made; none that begins afterwards is.
     ///
     /// # Errors
-    /// As [`Space::unmap`], and `NotMapped` where part of the range is not. `Unsupported` where a region is guarded, or the space's translation
-    /// cannot take the permissions away from pages at its side.
+    /// As [`Space::unmap`], and `NotMapped` where part of the range is not. `Unsupported` where a region is
+    /// guarded, or the space's translation cannot take the permissions away from pages at its side.
     pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
         let engine = &*self.engine;
         let _inside = engine.enter()?;
@@ -224,7 +231,8 @@ impl Space {
         })
     }
 
-    /// Tells Octavo the coming use of a range. Advice about parts that are not mapped, or that cannot be followed, is no error.
+    /// Tells Octavo the coming use of a range. Advice about parts that are not mapped, or that cannot be
+    /// followed, is no error.
     ///
     /// # Errors
     /// `InvalidRange` as [`Space::map_at`]. For [`Advice::Free`], the errors of [`Space::unmap`].
@@ -256,8 +264,9 @@ impl Space {
         }
     }
 
-    /// Starts to read the pages of the range that are on a device, so that accesses soon afterwards need not wait for each, and returns the number of those on their way. A long range is cut
-    /// to the pages that a quarter of the budget takes, and the space's quota.
+    /// Starts to read the pages of the range that are on a device, so that accesses soon afterwards need not
+    /// wait for each, and returns the number of those on their way. A long range is cut to the pages that a
+    /// quarter of the budget takes, and the space's quota.
     ///
     /// # Errors
     /// `InvalidRange` for an empty range, or one that runs past the end of the address space.
@@ -269,9 +278,9 @@ impl Space {
         Ok(prefetch(&self.engine, &self.state, range))
     }
 
-    /// Changes regions, then the table, under the layout lock. `apply` gets the old regions. Where a block over an edge cannot
-    /// be split, nothing has changed. For want of a table node, this makes room and starts over. Where the block is pinned, this
-    /// looks again for a while. The lock is not held meanwhile.
+    /// Changes regions, then the table, under the layout lock. `apply` gets the old regions. Where a block
+    /// over an edge cannot be split, nothing has changed. For want of a table node, this makes room and
+    /// starts over. Where the block is pinned, this looks again for a while. The lock is not held meanwhile.
     fn change_layout(
         &self,
         range: PageNumberRange,
@@ -300,7 +309,8 @@ impl Space {
         }
     }
 
-    /// Makes room for a table node, or lets the holders of a block go on, until the time is up that the first call sets.
+    /// Makes room for a table node, or lets the holders of a block go on, until the time is up that the first
+    /// call sets.
     fn remove_obstacle(&self, obstacle: Obstacle, give_up_at: &mut Option<Instant>) -> Result<()> {
         match obstacle {
             Obstacle::NoNode => in_place(make_room_for_node(&self.engine, &mut Waiter::thread(&self.engine))),
@@ -317,8 +327,9 @@ impl Space {
 
     // --- access ---
 
-    /// Copies bytes out, from `address` on: any length and alignment, over any mapped pages. Costs the copy, and a look-up for each page. For
-    /// one word there is [`Space::load`]; for a guarded region, [`Space::read_guarded`]. Bytes that other threads write meanwhile may be torn.
+    /// Copies bytes out, from `address` on: any length and alignment, over any mapped pages. Costs the copy,
+    /// and a look-up for each page. For one word there is [`Space::load`]; for a guarded region,
+    /// [`Space::read_guarded`]. Bytes that other threads write meanwhile may be torn.
     ///
     /// # Errors
     /// As [`Space::load`]. The bytes copied before the failure stay.
@@ -326,7 +337,8 @@ impl Space {
         access::read(&self.engine, &self.state, address, to)
     }
 
-    /// Copies bytes in, as [`Space::read`] copies them out. A page that is written as a whole is neither zeroed nor read from swap first.
+    /// Copies bytes in, as [`Space::read`] copies them out. A page that is written as a whole is neither
+    /// zeroed nor read from swap first.
     ///
     /// # Errors
     /// As [`Space::load`]. The pages before the one that failed are written.
@@ -334,9 +346,10 @@ impl Space {
         access::write(&self.engine, &self.state, address, from)
     }
 
-    /// Brings the page at `address` in without blocking the executor, so that the next load or store there most likely does not wait. Where the fault
-    /// has to wait for a device, for room, or for another fault, the future is pending and wakes its task. Nothing holds the page: where it must stay,
-    /// there is [`Space::pin_async`]. A dropped future leaves the page as it was.
+    /// Brings the page at `address` in without blocking the executor, so that the next load or store there
+    /// most likely does not wait. Where the fault has to wait for a device, for room, or for another fault,
+    /// the future is pending and wakes its task. Nothing holds the page: where it must stay, there is
+    /// [`Space::pin_async`]. A dropped future leaves the page as it was.
     ///
     /// # Errors
     /// As [`Space::load`].
@@ -355,9 +368,10 @@ impl Space {
         inside(resolve_async(waiter, &self.engine, &self.state, address, access, via))
     }
 
-    /// Brings every page of the range in, one after the other, so that accesses right afterwards take no fault. [`Space::prefetch`] before it has the
-    /// reads overlap. With [`Access::Write`] each page gets memory; with `Read`, untouched ones show zeros without any. Pages may go again: pin
-    /// those that have to stay.
+    /// Brings every page of the range in, one after the other, so that accesses right afterwards take no
+    /// fault. [`Space::prefetch`] before it has the reads overlap. With [`Access::Write`] each page gets
+    /// memory; with `Read`, untouched ones show zeros without any. Pages may go again: pin those that have to
+    /// stay.
     ///
     /// # Errors
     /// As [`Space::load`]. The pages before the one that failed are usable.
@@ -375,13 +389,14 @@ impl Space {
 
     // --- what it uses ---
 
-    /// Sets the most memory that the space may have, beside the budget. (What its pins keep of pages that were unmapped may come to as much once more.) `None`: the space has no limit of its own. A space at its
-    /// quota makes room among its own pages, and its pins and guards may keep all of it. Where the quota is below the space's memory, the
-    /// excess goes out before the call returns.
+    /// Sets the most memory that the space may have, beside the budget. (What its pins keep of pages that
+    /// were unmapped may come to as much once more.) `None`: the space has no limit of its own. A space at
+    /// its quota makes room among its own pages, and its pins and guards may keep all of it. Where the quota
+    /// is below the space's memory, the excess goes out before the call returns.
     ///
     /// # Errors
-    /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` when the excess cannot go out. The quota then stands, and accesses
-    /// that need memory fail until the excess is out.
+    /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` when the excess cannot go out. The quota then
+    /// stands, and accesses that need memory fail until the excess is out.
     pub fn set_quota(&self, bytes: Option<u64>) -> Result<()> {
         let _inside = self.engine.enter()?;
         if let Some(bytes) = bytes.filter(|bytes| *bytes < CHUNK_BYTES as u64) {

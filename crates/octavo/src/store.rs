@@ -1,12 +1,12 @@
 //! The seam under eviction and transfers: page stores, which keep pages that have no frame.
 //!
-//! The word of a frame whose page a store knows names that page by a [`StoredPage`]: the store, and the page's
-//! index there (`frame/stored.rs`). Eviction, transfers, migration and the LRU use this name and ask the store for
-//! the rest. The store says what the entries of an evicted page become, how a write begins and ends, and whether a
-//! frame can be forgotten.
+//! The word of a frame whose page a store knows names that page by a [`StoredPage`]: the store, and the
+//! page's index there (`frame/stored.rs`). Eviction, transfers, migration and the LRU use this name and ask
+//! the store for the rest. The store says what the entries of an evicted page become, how a write begins and
+//! ends, and whether a frame can be forgotten.
 //!
-//! Swap is the first store: its index is the slot, and its entries become Swapped. A second store stands in tests
-//! (`double`). It has no slots, and leaves its pages' entries empty.
+//! Swap is the first store: its index is the slot, and its entries become Swapped. A second store stands in
+//! tests (`double`). It has no slots, and leaves its pages' entries empty.
 //!
 //! ```text
 //!  reclaim, engine ──► Engine::store(page) ──► PageStore ──┬── swap: slots, the pool, areas
@@ -14,15 +14,16 @@
 //! ```
 //!
 //! Contract:
-//! - While a store knows a frame, the store holds one use of it, and the frame's word names the page. Both change
-//!   under a lock of the store. A page under writeback keeps its frame, and its index is no other page's.
+//! - While a store knows a frame, the store holds one use of it, and the frame's word names the page. Both
+//!   change under a lock of the store. A page under writeback keeps its frame, and its index is no other
+//!   page's.
 //! - Indexes that follow each other are places that one transfer can move together.
 //!
-//! - A place is kept while it has a reference. An entry that leads there holds one, and so does a clean frame that is away.
-//!   A [`Reference`] in hand cannot be copied.
+//! - A place is kept while it has a reference. An entry that leads there holds one, and so does a clean frame
+//!   that is away. A [`Reference`] in hand cannot be copied.
 //!
-//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so that calls are
-//! direct. A batch of pages takes one call.
+//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so that
+//! calls are direct. A batch of pages takes one call.
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod double;
@@ -59,33 +60,34 @@ pub(crate) trait PageStore {
     /// Returns whether this entry leads to the page's place.
     fn is_led_to(&self, page: StoredPage, seen: Entry) -> bool;
 
-    /// Counts one more reference of the page's place. `None`: the store does not know the frame for it any more.
+    /// Counts one more reference of the page's place. `None`: the store does not know the frame for it any
+    /// more.
     fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Option<Reference>;
 
     /// Counts one reference less.
     fn drop_reference(&self, frames: &FrameAllocator, reference: Reference) -> Orphan;
 
-    /// The last entry that showed the frame is gone. If no entry leads to the page's place either, page and frame
-    /// may go.
+    /// The last entry that showed the frame is gone. If no entry leads to the page's place either, page and
+    /// frame may go.
     fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan;
 
-    /// Takes a mapped frame from the store, if no entry leads to the page's place and the store need not keep the
-    /// page. The frame becomes dirty, as its bytes are nowhere else now. The caller has it pinned, and looks at its
-    /// word afterwards.
+    /// Takes a mapped frame from the store, if no entry leads to the page's place and the store need not keep
+    /// the page. The frame becomes dirty, as its bytes are nowhere else now. The caller has it pinned, and
+    /// looks at its word afterwards.
     fn detach(&self, frames: &FrameAllocator, frame: FrameId);
 
     // --- the way out ---
 
-    /// Returns whether a page that is to be written should get another place: its device does not do well, and
-    /// another one does.
+    /// Returns whether a page that is to be written should get another place: its device does not do well,
+    /// and another one does.
     fn is_better_moved(&self, page: StoredPage) -> bool {
         let _ = page;
         false
     }
 
-    /// Begins to write the dirty pages of a batch, in their order. The frames are off the LRU and pinned, and their
-    /// entries lead to the pages' places. The store tells `each` the outcome of each page, in turn, with no lock
-    /// held.
+    /// Begins to write the dirty pages of a batch, in their order. The frames are off the LRU and pinned, and
+    /// their entries lead to the pages' places. The store tells `each` the outcome of each page, in turn,
+    /// with no lock held.
     fn put_away(
         &self,
         leaving: &Leaving<'_>,
@@ -96,8 +98,8 @@ pub(crate) trait PageStore {
     /// The most pages that one transfer should write.
     fn write_batch(&self) -> usize;
 
-    /// Returns frames to write in place of the pages of `run`, which are under WRITEBACK. There are as many as
-    /// there is room for, for the first pages. `None`: the pages are written as they are.
+    /// Returns frames to write in place of the pages of `run`, which are under WRITEBACK. There are as many
+    /// as there is room for, for the first pages. `None`: the pages are written as they are.
     fn stand_ins(&self, frames: &FrameAllocator, first: StoredPage, run: &[FrameId]) -> Option<Frames>;
 
     /// A frame of [`PageStore::stand_ins`] was written, or is not needed.
@@ -106,14 +108,14 @@ pub(crate) trait PageStore {
     /// The outcome of the write of consecutive pages. The engine tells it before the writebacks end.
     fn note_written(&self, first: StoredPage, count: u32, written: bool);
 
-    /// Ends the writeback of a frame. A write that failed leaves the frame dirty. Returns whether somebody waits
-    /// for the frame.
+    /// Ends the writeback of a frame. A write that failed leaves the frame dirty. Returns whether somebody
+    /// waits for the frame.
     fn end_writeback(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, written: bool)
     -> bool;
 
-    /// Forgets clean frames. Only the caller has them pinned, and no entry shows them. Their pages keep the shadow
-    /// until they come back. The store tells `each` the outcome of each frame, in turn, with a lock of the store
-    /// held.
+    /// Forgets clean frames. Only the caller has them pinned, and no entry shows them. Their pages keep the
+    /// shadow until they come back. The store tells `each` the outcome of each frame, in turn, with a lock of
+    /// the store held.
     fn evict_run(
         &self,
         frames: &FrameAllocator,
@@ -122,11 +124,12 @@ pub(crate) trait PageStore {
         each: &mut dyn FnMut(Evicted),
     );
 
-    /// A page that was in use without a frame in the store is out again. It keeps the shadow until it comes back.
+    /// A page that was in use without a frame in the store is out again. It keeps the shadow until it comes
+    /// back.
     fn leave(&self, page: StoredPage, shadow: Shadow);
 
-    /// Returns of how many of `pages` the store would take copies, which bring them back sooner. They are pages of
-    /// one space, leave clean, and are in places where [`PageStore::may_copy`].
+    /// Returns of how many of `pages` the store would take copies, which bring them back sooner. They are
+    /// pages of one space, leave clean, and are in places where [`PageStore::may_copy`].
     fn wants_copies(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
         let _ = (leaving, space, pages);
         0
@@ -138,8 +141,8 @@ pub(crate) trait PageStore {
         false
     }
 
-    /// Takes a copy of a clean page of a space. Only the caller has the frame pinned, and no entry shows it. Returns
-    /// whether to wake those who wait for I/O on the frame.
+    /// Takes a copy of a clean page of a space. Only the caller has the frame pinned, and no entry shows it.
+    /// Returns whether to wake those who wait for I/O on the frame.
     fn copy(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, space: SpaceId) -> bool {
         let _ = (frames, page, frame, space);
         false
@@ -147,13 +150,13 @@ pub(crate) trait PageStore {
 
     // --- the way in ---
 
-    /// Puts a fresh frame under READING for a page that is out, and pins it for the caller. Or finds that another
-    /// frame has the page already. The page need not be the caller's: an entry that led to it may have changed
-    /// meanwhile.
+    /// Puts a fresh frame under READING for a page that is out, and pins it for the caller. Or finds that
+    /// another frame has the page already. The page need not be the caller's: an entry that led to it may
+    /// have changed meanwhile.
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow>;
 
-    /// The outcome of the read of consecutive pages, as the device tells it. Returns the error for those who wait
-    /// for one of the pages.
+    /// The outcome of the read of consecutive pages, as the device tells it. Returns the error for those who
+    /// wait for one of the pages.
     fn note_read(&self, first: StoredPage, count: u32, result: io::Result<()>) -> Result<(), Error>;
 
     /// Checks that the bytes read into a frame are those that were written for the page.
@@ -190,24 +193,25 @@ pub(crate) trait PageStore {
     /// Has devices complete transfers by themselves. Somebody waits for one, and cannot take completions.
     fn serve(&self);
 
-    /// For a thread that waits for transfers of the store, whichever. As [`Device::wait`](crate::io::Device::wait).
+    /// For a thread that waits for transfers of the store, whichever. As
+    /// [`Device::wait`](crate::io::Device::wait).
     fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited;
 
-    /// For a thread that waits for the transfer of a page. Completes transfers as long as `still_waiting`, or says
-    /// that the thread may sleep. See [`Device::wait`](crate::io::Device::wait).
+    /// For a thread that waits for the transfer of a page. Completes transfers as long as `still_waiting`, or
+    /// says that the thread may sleep. See [`Device::wait`](crate::io::Device::wait).
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited;
 }
 
 /// A reference of a page's place, in hand. It goes to an entry or to a frame that is away
-/// ([`Reference::into_page`]), or ends by [`PageStore::drop_reference`]. A reference that is dropped instead is a
-/// leak, and a panic where assertions are on.
+/// ([`Reference::into_page`]), or ends by [`PageStore::drop_reference`]. A reference that is dropped instead
+/// is a leak, and a panic where assertions are on.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a reference has to be given on, or dropped in its store"]
 pub(crate) struct Reference(StoredPage);
 
 impl Reference {
-    /// Makes the value for a reference that the store has just counted, or that an entry or a frame has just given
-    /// up. Nobody else has it.
+    /// Makes the value for a reference that the store has just counted, or that an entry or a frame has just
+    /// given up. Nobody else has it.
     #[inline]
     pub(crate) fn counted(page: StoredPage) -> Self {
         Self(page)
@@ -292,8 +296,8 @@ pub(crate) enum PutAway {
     },
     /// The page belongs on a device, and its frame is under WRITEBACK.
     ToBeWritten,
-    /// The page stays, with the caller's pin. Somebody pinned it just now, or a fault brought it back and its store
-    /// does not know it any more.
+    /// The page stays, with the caller's pin. Somebody pinned it just now, or a fault brought it back and its
+    /// store does not know it any more.
     Refused {
         /// As for `Done`.
         awaited: bool,
@@ -352,7 +356,7 @@ pub(crate) enum Started {
     Yes,
     /// Somebody else holds the frame, or the frame is not dirty, or the store does not know it any more.
     Refused,
-    /// As `Refused`. Besides, somebody saw the frame under writeback and waits: wake those who wait for I/O on the
-    /// frame.
+    /// As `Refused`. Besides, somebody saw the frame under writeback and waits: wake those who wait for I/O
+    /// on the frame.
     RefusedAndAwaited,
 }

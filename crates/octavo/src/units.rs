@@ -16,7 +16,8 @@ pub const CHUNK_FRAMES: u32 = 1 << Order::MAX.0;
 /// The piece in which the kernel gives memory and takes it back, and the most that a guard lends: 2 MiB.
 pub const CHUNK_BYTES: usize = (CHUNK_FRAMES as usize) << PAGE_SHIFT;
 
-/// Names 4 KiB of a manager's memory, for [`Manager::alloc_block`](crate::Manager::alloc_block) and [`crate::frame`].
+/// Names 4 KiB of a manager's memory, for [`Manager::alloc_block`](crate::Manager::alloc_block) and
+/// [`crate::frame`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameId(pub u32);
 

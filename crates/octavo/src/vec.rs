@@ -1,7 +1,8 @@
 //! A vector of plain data in a space.
 //!
-//! Its elements lie in *units*: the fewest pages in which elements waste less than a sixteenth. For most types that is a page. No element
-//! lies in two units. Where units have no waste, elements follow each other without a gap, up to the end of a piece of 2 MiB.
+//! Its elements lie in *units*: the fewest pages in which elements waste less than a sixteenth. For most
+//! types that is a page. No element lies in two units. Where units have no waste, elements follow each other
+//! without a gap, up to the end of a piece of 2 MiB.
 //!
 //! ```text
 //! extents:   2 MiB │ 4 MiB      │ 8 MiB                     │ ...   each a guarded region of its own
@@ -9,8 +10,9 @@
 //! elements:  eeee. eeee. eeee.                                      '.': what a unit has no use for
 //! ```
 //!
-//! Extents double. So growth moves nothing, and takes addresses for at most twice the elements; memory is taken by the pages that were written.
-//! To find an element costs a division by a constant, a logarithm (one instruction) and a load from the list of extents.
+//! Extents double. So growth moves nothing, and takes addresses for at most twice the elements; memory is
+//! taken by the pages that were written. To find an element costs a division by a constant, a logarithm (one
+//! instruction) and a load from the list of extents.
 
 mod runs;
 mod sort;
@@ -31,11 +33,14 @@ pub use runs::{Cursor, Iter, Runs, RunsMut};
 
 /// A vector of plain data, which may be larger than the budget.
 ///
-/// It owns its elements, so `&mut self` is needed to change them, and `&self` is enough to read them, from many threads. Every access may have to
-/// bring a page in, and may fail as [`Space::load`] does, or with `TooManyPins`, as [`Space::exclusive`] does.
+/// It owns its elements, so `&mut self` is needed to change them, and `&self` is enough to read them, from
+/// many threads. Every access may have to bring a page in, and may fail as [`Space::load`] does, or with
+/// `TooManyPins`, as [`Space::exclusive`] does.
 ///
-/// Elements are copied one by one ([`SpaceVec::get`], [`SpaceVec::set`], [`SpaceVec::push`]), for a look-up of the page each, and a guard where they are written; or
-/// lent as slices ([`SpaceVec::runs`], [`SpaceVec::runs_mut`], [`SpaceVec::extend`]), for one guard a page. To go through runs is about as fast as through a `Vec`.
+/// Elements are copied one by one ([`SpaceVec::get`], [`SpaceVec::set`], [`SpaceVec::push`]), for a look-up
+/// of the page each, and a guard where they are written; or lent as slices ([`SpaceVec::runs`],
+/// [`SpaceVec::runs_mut`], [`SpaceVec::extend`]), for one guard a page. To go through runs is about as fast
+/// as through a `Vec`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -89,8 +94,8 @@ impl<T: Pod> SpaceVec<T> {
     const PER_PIECE: usize =
         if Self::UNIT_BYTES.is_multiple_of(size_of::<T>()) { Self::PER_2_MIB } else { Self::PER_UNIT };
 
-    /// Makes an empty vector in a space that is kept in an [`Arc`]. It takes no memory and no addresses yet. (Elements of no size, or of more than 2 MiB, do not
-    /// compile.)
+    /// Makes an empty vector in a space that is kept in an [`Arc`]. It takes no memory and no addresses yet.
+    /// (Elements of no size, or of more than 2 MiB, do not compile.)
     pub fn new(space: &Arc<Space>) -> Self {
         const { assert!(Self::PER_UNIT > 0) }
         Self { space: Arc::clone(space), extents: Vec::new(), len: 0, reach: 0, elements: PhantomData }
@@ -121,7 +126,8 @@ impl<T: Pod> SpaceVec<T> {
     /// Takes addresses now, so that the next `more` elements need none. They take no memory yet.
     ///
     /// # Errors
-    /// `InvalidRange` where the space has no such range of addresses; `OutOfMemory` where the list of regions has no room.
+    /// `InvalidRange` where the space has no such range of addresses; `OutOfMemory` where the list of regions
+    /// has no room.
     pub fn reserve(&mut self, more: usize) -> Result<()> {
         let len = self.len.checked_add(more).ok_or_else(too_long)?;
         while self.capacity() < len {
@@ -178,11 +184,12 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Lends elements that lie in one piece: as many as [`SpaceVec::piece`] says. Pages that do not lie together in memory are moved
-    /// first.
+    /// Lends elements that lie in one piece: as many as [`SpaceVec::piece`] says. Pages that do not lie
+    /// together in memory are moved first.
     ///
     /// # Errors
-    /// `InvalidRange` where the range is empty, runs past the end, or lies in several pieces; otherwise as [`Space::shared`].
+    /// `InvalidRange` where the range is empty, runs past the end, or lies in several pieces; otherwise as
+    /// [`Space::shared`].
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<SharedGuard<'_, T>> {
         self.lend(self.check_piece(range)?)
     }
@@ -196,7 +203,8 @@ impl<T: Pod> SpaceVec<T> {
         self.lend_mut(range)
     }
 
-    /// Returns which elements around this one [`SpaceVec::slice`] can lend at once: none of an element that there is not.
+    /// Returns which elements around this one [`SpaceVec::slice`] can lend at once: none of an element that
+    /// there is not.
     pub fn piece(&self, index: usize) -> Range<usize> {
         if index >= self.len {
             return self.len..self.len;
@@ -244,7 +252,8 @@ impl<T: Pod> SpaceVec<T> {
     /// Adds what an iterator yields at the end. Costs no more for an element than a page's share of a guard.
     ///
     /// # Errors
-    /// As [`SpaceVec::push`]. What was taken from the iterator before the failure, but for the last element, is in the vector.
+    /// As [`SpaceVec::push`]. What was taken from the iterator before the failure, but for the last element,
+    /// is in the vector.
     pub fn extend(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
         let mut values = values.into_iter();
         let mut next = values.next();
@@ -297,10 +306,12 @@ impl<T: Pod> SpaceVec<T> {
         }
     }
 
-    /// Takes the elements from `len` on away, and gives the memory and the swap of their pages back. The addresses stay taken.
+    /// Takes the elements from `len` on away, and gives the memory and the swap of their pages back. The
+    /// addresses stay taken.
     ///
     /// # Errors
-    /// As [`Space::advise`]. The elements are gone then, and their memory may not be; the next call tries again.
+    /// As [`Space::advise`]. The elements are gone then, and their memory may not be; the next call tries
+    /// again.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         self.reach = self.reach.max(self.len);
         self.len = self.len.min(len);

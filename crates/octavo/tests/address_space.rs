@@ -1,5 +1,5 @@
-//! A manager takes addresses by its budget and what that may grow to, not by the machine; where there are too few, it says
-//! what to do. Each part runs in a process of its own.
+//! A manager takes addresses by its budget and what that may grow to, not by the machine; where there are too
+//! few, it says what to do. Each part runs in a process of its own.
 
 use std::fs;
 use std::process::{Command, Output};

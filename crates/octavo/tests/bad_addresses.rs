@@ -1,5 +1,5 @@
-//! Every bad address or range, and every word that is not aligned, is an error with a kind, and a sentence that says what
-//! to do.
+//! Every bad address or range, and every word that is not aligned, is an error with a kind, and a sentence
+//! that says what to do.
 
 mod common;
 

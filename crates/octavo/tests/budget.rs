@@ -1,8 +1,8 @@
-//! The budget against the kernel's own figures: peak resident set, peak of a memory control group, and what is spent on
-//! metadata.
+//! The budget against the kernel's own figures: peak resident set, peak of a memory control group, and what
+//! is spent on metadata.
 //!
-//! Each measurement is a process of its own: this test binary again, with the ignored test below and a workload's
-//! name in the environment.
+//! Each measurement is a process of its own: this test binary again, with the ignored test below and a
+//! workload's name in the environment.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Things that the other side of a translation does by itself, and that Octavo is told of; and pages that go there in runs.
+//! Things that the other side of a translation does by itself, and that Octavo is told of; and pages that go
+//! there in runs.
 
 mod common;
 

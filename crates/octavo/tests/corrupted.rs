@@ -1,5 +1,5 @@
-//! A device that lies: reads that bring other bytes, writes that never were, and all say Ok. The access is told so, with a kind
-//! of its own; no wrong byte is seen, and nothing else is harmed.
+//! A device that lies: reads that bring other bytes, writes that never were, and all say Ok. The access is
+//! told so, with a kind of its own; no wrong byte is seen, and nothing else is harmed.
 
 mod common;
 
@@ -80,7 +80,8 @@ fn a_write_that_never_was_is_found_out_and_costs_that_page_only() {
             device.heal();
             let corrupt: Vec<_> = (0..PAGES).filter(|page| is_corrupt(space, at, *page, 1)).collect();
             assert!(!corrupt.is_empty() && corrupt.len() as u64 <= lies, "{} of {lies}", corrupt.len());
-            // It stays so: a store would have to bring the rest of the page in. Mapped anew, the page is as new.
+            // It stays so: a store would have to bring the rest of the page in. Mapped anew, the page is as
+            // new.
             let page = corrupt[0];
             assert_eq!(space.store(at + page * PAGE, 1_u64).unwrap_err().kind(), ErrorKind::Corrupt);
             space.unmap(at + page * PAGE, PAGE).unwrap();

@@ -252,7 +252,8 @@ fn a_budget_that_does_not_fit_over_a_device_that_answers_is_no_timeout() {
     check(&space, at, 0..PAGES);
 }
 
-/// Answers one transfer each time that it is waited for. That takes nine tenths of the timeout, by the manager's clock.
+/// Answers one transfer each time that it is waited for. That takes nine tenths of the timeout, by the
+/// manager's clock.
 #[derive(Clone)]
 struct Slow {
     device: TestDevice,
@@ -408,8 +409,8 @@ fn a_budget_that_does_not_fit_for_pages_on_their_way_to_a_silent_device_is_a_tim
     check(&space, at, 0..PAGES);
 }
 
-/// Answers one transfer each time that it is flushed, once it is told to. That takes nine tenths of the timeout,
-/// by the manager's clock.
+/// Answers one transfer each time that it is flushed, once it is told to. That takes nine tenths of the
+/// timeout, by the manager's clock.
 #[derive(Clone)]
 struct Steady {
     slow: Slow,

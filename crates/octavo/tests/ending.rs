@@ -1,4 +1,5 @@
-//! The end of spaces and of their manager: everything comes free by itself, and what is under way is waited for.
+//! The end of spaces and of their manager: everything comes free by itself, and what is under way is waited
+//! for.
 
 mod common;
 
@@ -102,7 +103,8 @@ impl Barrier {
     }
 }
 
-/// Stores pages until the background thread stands before the barrier; slowly, so that it is that thread which makes room.
+/// Stores pages until the background thread stands before the barrier; slowly, so that it is that thread
+/// which makes room.
 fn store_until_awaited(manager: &Manager, space: &Space, barrier: &Barrier, word: impl Fn(u64) -> u64) {
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
     for page in 0..64 * MIB / PAGE {
@@ -167,7 +169,8 @@ impl Device for HeldAtFlush {
     }
 }
 
-/// Pages that repeat a word are put away without a write; while their batch is flushed, the thread has them pinned.
+/// Pages that repeat a word are put away without a write; while their batch is flushed, the thread has them
+/// pinned.
 #[test]
 fn a_manager_is_shut_down_when_its_background_thread_has_let_go_of_the_last_page() {
     let _watchdog = Watchdog::new("a manager shut down beside its background thread");

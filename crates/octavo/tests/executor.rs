@@ -1,4 +1,5 @@
-//! Faults on one thread, which polls them and drives their device: no poll waits for what only this thread can bring about.
+//! Faults on one thread, which polls them and drives their device: no poll waits for what only this thread
+//! can bring about.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A device that is full: nobody spins on it, and whoever needs room there waits for a transfer to end, up to a deadline.
+//! A device that is full: nobody spins on it, and whoever needs room there waits for a transfer to end, up to
+//! a deadline.
 
 mod common;
 

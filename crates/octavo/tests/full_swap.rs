@@ -1,5 +1,5 @@
-//! Swap that is full. What is out can be read at any time: a page that comes in gives its slot to one that goes out. Only new pages
-//! find no room.
+//! Swap that is full. What is out can be read at any time: a page that comes in gives its slot to one that
+//! goes out. Only new pages find no room.
 
 mod common;
 

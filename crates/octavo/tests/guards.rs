@@ -118,7 +118,8 @@ fn a_guard_of_a_range_that_cannot_be_lent_says_which_can() {
     assert_eq!(space.exclusive::<u8>(at, 2 << 20).unwrap().len(), 2 << 20);
 }
 
-/// Pages that were touched in any order, and so lie anywhere, are lent as one slice, with any number of pages.
+/// Pages that were touched in any order, and so lie anywhere, are lent as one slice, with any number of
+/// pages.
 #[test]
 fn scattered_pages_are_lent_as_one_slice() {
     let manager = builder().huge(HugePolicy::Never).build().unwrap();
@@ -263,7 +264,8 @@ const _: () = {
     is_send_and_sync::<ExclusiveGuard<'static, u64>>();
 };
 
-/// Counters that are added to without atomics, under eviction. Not one addition is lost, and no reader sees a sum that is not right.
+/// Counters that are added to without atomics, under eviction. Not one addition is lost, and no reader sees a
+/// sum that is not right.
 #[test]
 fn additions_of_many_threads_are_all_there_under_pressure() {
     let _watchdog = Watchdog::new("additions under pressure");
@@ -274,7 +276,8 @@ fn additions_of_many_threads_are_all_there_under_pressure() {
         let at = space.map(len, guarded()).unwrap();
         let (threads, rounds, hot) = (4, 3000, 64);
         let done = AtomicBool::new(false);
-        // A page keeps two counters that are always equal, at its start and at its end, and pages of a run are written together.
+        // A page keeps two counters that are always equal, at its start and at its end, and pages of a run
+        // are written together.
         let place = |random: &mut Random| match random.one_in(2) {
             true => random.below(hot),
             false => random.below(len / PAGE),
@@ -434,8 +437,8 @@ fn pages_that_cannot_be_moved_are_an_error_and_no_hang() {
     assert_eq!(space.shared::<u64>(at, 1024).unwrap()[0], one[0], "pages that lie together are shared");
 }
 
-/// Half of the memory is held, and everything else goes by: scans leave held pages alone, and whoever needs frames that lie together waits
-/// for the writes that are in the way.
+/// Half of the memory is held, and everything else goes by: scans leave held pages alone, and whoever needs
+/// frames that lie together waits for the writes that are in the way.
 #[test]
 fn half_of_the_budget_is_lent_while_pages_go_out_slowly() {
     const BLOCK: u64 = 2 * MIB;
@@ -548,7 +551,8 @@ fn a_page_of_a_block_that_another_guard_has_is_waited_for() {
     assert_eq!(space.range_stats(at, 2 * MIB).unwrap().resident_bytes, 0);
 }
 
-/// A task has one page of a block, and waits for the next, while all is unmapped and mapped anew in small pages.
+/// A task has one page of a block, and waits for the next, while all is unmapped and mapped anew in small
+/// pages.
 #[test]
 fn pages_that_become_others_while_a_guard_waits_are_taken_anew() {
     let manager = builder().huge(HugePolicy::Advised).background(false).build().unwrap();

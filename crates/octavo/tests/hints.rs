@@ -1,5 +1,5 @@
-//! Reading ahead, prefetching and advice, on a real file: what was stored is there whatever was said about it, and each
-//! hint does what it is for.
+//! Reading ahead, prefetching and advice, on a real file: what was stored is there whatever was said about
+//! it, and each hint does what it is for.
 
 mod common;
 
@@ -14,7 +14,8 @@ fn value(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// A space of `pages` pages in 16 MiB, all stored to, most of them out: on the device, as what is in the pool is not read ahead.
+/// A space of `pages` pages in 16 MiB, all stored to, most of them out: on the device, as what is in the pool
+/// is not read ahead.
 fn filled(pages: u64, options: RegionOptions) -> (Manager, Space, u64) {
     let manager = Manager::builder().budget_bytes(16 * MIB).compression(Compression::Off).build().unwrap();
     let space = manager.space().unwrap();

@@ -70,8 +70,9 @@ fn threads_find_their_lanes_in_a_range_that_nearly_fits() {
     for_seeds(1, 4, |seed| lanes::run(seed, Load { pages: 3000, threads: 4, ..LOAD }));
 }
 
-/// Two pages take turns with one frame: while one thread maps, writes and unmaps them, others are at the first one all
-/// the time, with every kind of access. They never see the second one's bytes, and never change them.
+/// Two pages take turns with one frame: while one thread maps, writes and unmaps them, others are at the
+/// first one all the time, with every kind of access. They never see the second one's bytes, and never change
+/// them.
 #[test]
 fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_frame() {
     const FIRST: u64 = 0x1111_1111_1111_1111;

@@ -23,7 +23,8 @@ fn space_of(manager: &Manager, guarded: bool) -> (Arc<Space>, u64) {
     (space, at)
 }
 
-/// Takes one page after the other until the space is refused. Returns what it has, and the kind of the refusal.
+/// Takes one page after the other until the space is refused. Returns what it has, and the kind of the
+/// refusal.
 fn take_all<T>(mut take: impl FnMut(u64) -> octavo::Result<T>) -> (Vec<T>, ErrorKind) {
     let mut taken = Vec::new();
     loop {

@@ -1,4 +1,5 @@
-//! A range whose edge cuts a pinned block of 2 MiB: unmap, protect and free say so soon, and wait a moment before they do.
+//! A range whose edge cuts a pinned block of 2 MiB: unmap, protect and free say so soon, and wait a moment
+//! before they do.
 
 mod common;
 

@@ -57,7 +57,8 @@ impl<'a> Array<'a> {
     }
 }
 
-/// Searches the graph breadth first from vertex 0. Says how many vertices it came to, and how many pages were read.
+/// Searches the graph breadth first from vertex 0. Says how many vertices it came to, and how many pages were
+/// read.
 fn search(graph: &Graph, builder: ManagerBuilder) -> (u64, u64) {
     let manager = builder.build().unwrap();
     let space = manager.space().unwrap();

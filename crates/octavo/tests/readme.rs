@@ -1,4 +1,5 @@
-//! The code of the repository's first page: it stands here word for word, compiles, and does what its comments say.
+//! The code of the repository's first page: it stands here word for word, compiles, and does what its
+//! comments say.
 
 #![allow(unused_imports, reason = "the page's imports are the page's")]
 

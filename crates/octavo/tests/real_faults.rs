@@ -1,7 +1,9 @@
-//! Swap on real files that fail: a full file system, a file cut under us, a device that gives EIO, no io_uring, no memory to
-//! lock, a process that is killed. What is lost is room, and the pages whose bytes the machine lost; never a byte more.
+//! Swap on real files that fail: a full file system, a file cut under us, a device that gives EIO, no
+//! io_uring, no memory to lock, a process that is killed. What is lost is room, and the pages whose bytes the
+//! machine lost; never a byte more.
 //!
-//! Where the machine does not let a test make its fault (no root, no loop devices), the test says why and passes.
+//! Where the machine does not let a test make its fault (no root, no loop devices), the test says why and
+//! passes.
 
 mod common;
 
@@ -117,7 +119,8 @@ fn fill(space: &Space, at: u64, pages: std::ops::Range<u64>) -> (u64, Option<oct
     (pages.end, None)
 }
 
-/// Reads the pages: those that can be read are right. Says how many could not be, each with one of these kinds.
+/// Reads the pages: those that can be read are right. Says how many could not be, each with one of these
+/// kinds.
 fn failed_reads(space: &Space, at: u64, pages: std::ops::Range<u64>, kinds: &[ErrorKind]) -> u64 {
     let mut failed = 0;
     for page in pages {
@@ -199,8 +202,8 @@ fn a_file_that_is_cut_loses_what_was_cut_off_and_says_so() {
     assert_nothing_is_left(&manager);
 }
 
-/// A loop device over a file that is cut: reads behind its end are EIO, from the block layer. (A device-mapper `error`
-/// target would be the same to us; many kernels lack it.)
+/// A loop device over a file that is cut: reads behind its end are EIO, from the block layer. (A
+/// device-mapper `error` target would be the same to us; many kernels lack it.)
 #[test]
 fn a_device_that_answers_eio_is_an_error_of_the_access_and_nothing_else_is_harmed() {
     let _watchdog = Watchdog::new("a device that answers EIO");

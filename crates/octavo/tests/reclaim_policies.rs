@@ -100,8 +100,8 @@ fn no_policy_loses_a_byte() {
     }
 }
 
-/// Major faults in a hundred accesses to a hot set of half the memory, while as many others go through something far
-/// larger.
+/// Major faults in a hundred accesses to a hot set of half the memory, while as many others go through
+/// something far larger.
 fn hot_faults_under_a_scan(policy: ReclaimPolicy) -> u64 {
     let manager = deterministic(policy);
     let (hot, all) = (1800, 16384);

@@ -1,7 +1,7 @@
 //! The whole engine over the test device: late, reordered, failed, short and torn transfers, from a seed.
 //!
-//! `OCTAVO_SEEDS` says how many seeds, `OCTAVO_TEST_SEED` the first one; `cargo xtask soak --simulated` runs the same,
-//! optimised.
+//! `OCTAVO_SEEDS` says how many seeds, `OCTAVO_TEST_SEED` the first one; `cargo xtask soak --simulated` runs
+//! the same, optimised.
 
 mod common;
 mod oracle;

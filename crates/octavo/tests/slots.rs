@@ -1,4 +1,5 @@
-//! Several swap areas under one manager: which is filled when, what is said when all are, and that nothing stays behind.
+//! Several swap areas under one manager: which is filled when, what is said when all are, and that nothing
+//! stays behind.
 
 mod common;
 
@@ -105,7 +106,8 @@ fn one_short_write_is_under_way_while_single_pages_are_asked_for() {
     let space = manager.space().unwrap();
     let at = space.map(60_000 * PAGE, RegionOptions::default()).unwrap();
     (0..20_000).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
-    // Holds the writes of a reclaimer. Returns how many it has begun when there should be `least`, and some time later.
+    // Holds the writes of a reclaimer. Returns how many it has begun when there should be `least`, and some
+    // time later.
     let under_way = |least| {
         device.writes().hold();
         thread::scope(|scope| {

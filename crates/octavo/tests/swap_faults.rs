@@ -156,7 +156,8 @@ fn a_page_on_its_way_out_is_served_from_the_swap_cache_and_a_store_to_it_is_not_
 
 #[test]
 fn a_place_is_not_given_to_another_page_while_an_old_write_to_it_is_under_way() {
-    // Both ways in which a page stops needing its place during the write: unmapped, or back in memory and crowded out.
+    // Both ways in which a page stops needing its place during the write: unmapped, or back in memory and
+    // crowded out.
     for unmap in [true, false] {
         let device = TestDevice::new(if unmap { 40 } else { 60 });
         let manager = manager(&device);
@@ -305,7 +306,8 @@ fn threads_on_one_absent_page_read_it_once() {
     assert_eq!(device.reads().begun(), 1);
 }
 
-/// The device is the caller's. Its panic ends neither the access that met it nor those that wait for the same transfer.
+/// The device is the caller's. Its panic ends neither the access that met it nor those that wait for the same
+/// transfer.
 #[test]
 fn a_device_that_panics_is_an_error_and_leaves_nobody_waiting() {
     let _watchdog = Watchdog::new("accesses beside a device that panics");

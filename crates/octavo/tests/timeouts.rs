@@ -1,4 +1,5 @@
-//! A device that does not answer: whoever waits for it is told so in time, and nothing is lost when it does after all.
+//! A device that does not answer: whoever waits for it is told so in time, and nothing is lost when it does
+//! after all.
 
 mod common;
 
@@ -115,8 +116,8 @@ fn a_manager_ends_though_its_device_does_not_answer() {
         let space = manager.space().unwrap();
         let at = map(&space);
         device.hold();
-        // Until the background thread has asked for something, and waits. It is given time to, as a store that finds no room
-        // waits itself.
+        // Until the background thread has asked for something, and waits. It is given time to, as a store
+        // that finds no room waits itself.
         for page in 0.. {
             let stats = manager.stats().unwrap();
             if stats.free_frames + (stats.budget_bytes - stats.used_bytes) / PAGE < 700 {

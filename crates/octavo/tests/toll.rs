@@ -1,4 +1,5 @@
-//! Who takes much memory while single pages are read makes room before there is none, and leaves what is free to others.
+//! Who takes much memory while single pages are read makes room before there is none, and leaves what is free
+//! to others.
 
 mod common;
 

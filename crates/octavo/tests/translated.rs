@@ -1,4 +1,5 @@
-//! Spaces whose pages are also reached in another way: pages go away and come home, and no store is lost on the way.
+//! Spaces whose pages are also reached in another way: pages go away and come home, and no store is lost on
+//! the way.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Both sides of a translation at work at once: many faults on one thread, stores of both sides, and all that both can do
-//! beside a plain array.
+//! Both sides of a translation at work at once: many faults on one thread, stores of both sides, and all that
+//! both can do beside a plain array.
 
 mod common;
 
@@ -68,7 +68,8 @@ fn one_thread_drives_many_faults_at_once() {
     pair.end();
 }
 
-/// Each lane has a word of its own in every page; lanes of both sides, reclaim, and changes of protection run side by side.
+/// Each lane has a word of its own in every page; lanes of both sides, reclaim, and changes of protection run
+/// side by side.
 #[test]
 fn no_store_is_lost_between_the_sides() {
     const PAGES: u64 = 64;
@@ -104,8 +105,8 @@ fn no_store_is_lost_between_the_sides() {
                             let page = random.below(PAGES);
                             let at = pair.page(page) + lane * 8;
                             let (away, write) = ((lane + value / 50) % 2 == 0, random.one_in(2));
-                            // What is protected just now, or held by the other side for long, is tried again. A target that
-                            // cannot watch shows no page that may only be read.
+                            // What is protected just now, or held by the other side for long, is tried again.
+                            // A target that cannot watch shows no page that may only be read.
                             let again = |kind| {
                                 matches!(kind, ErrorKind::Protected | ErrorKind::Busy)
                                     || kind == ErrorKind::Unsupported && !able.watches

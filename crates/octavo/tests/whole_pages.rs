@@ -65,8 +65,8 @@ fn a_page_that_was_never_touched_is_not_zeroed_first() {
     assert_eq!(space.load::<u64>(base + MIB + 8).unwrap(), 256 << 32 | 1 << 16 | 1);
 }
 
-/// Writers of whole pages, readers, pinners and page-outs, in too little memory: whatever is seen of a page was written to it,
-/// and nobody's pin shows what came after him.
+/// Writers of whole pages, readers, pinners and page-outs, in too little memory: whatever is seen of a page
+/// was written to it, and nobody's pin shows what came after him.
 #[test]
 fn whole_pages_are_overwritten_under_concurrency() {
     const PAGES: u64 = 3000;

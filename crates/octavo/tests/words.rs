@@ -1,4 +1,5 @@
-//! Words of a space: every size, changes in one step, and what threads see of each other's, while pages come and go.
+//! Words of a space: every size, changes in one step, and what threads see of each other's, while pages come
+//! and go.
 
 mod common;
 
@@ -153,7 +154,8 @@ fn counters_lose_nothing_while_their_pages_come_and_go() {
     }
 }
 
-/// A word of 16 bytes is never torn, and a stored flag shows what was stored before it, while a third thread sends the pages out.
+/// A word of 16 bytes is never torn, and a stored flag shows what was stored before it, while a third thread
+/// sends the pages out.
 #[test]
 fn threads_see_each_others_words_whole_and_in_order() {
     const ROUNDS: u64 = 20_000;

@@ -76,7 +76,8 @@ fn wait_for(kept: &Mutex<Option<Transfer>>) {
     }
 }
 
-/// What comes back as not begun has to be what was handed over. Otherwise the frame of a read that goes on would be free, and somebody else's.
+/// What comes back as not begun has to be what was handed over. Otherwise the frame of a read that goes on
+/// would be free, and somebody else's.
 #[test]
 fn a_device_that_gives_another_ones_transfer_back_is_found_out() {
     let kept = Arc::new(Kept::default());

@@ -6,9 +6,10 @@
 //!     target/release/octavo-torture --memory 192M --seconds 10
 //! ```
 //!
-//! Each round runs the program in 96 MiB over a device of its own. A round is good if the program ends well, or if it was stopped
-//! and told why. It is bad if the program ends badly, since it checks what it reads, or if it does not end. A bad round prints its
-//! seed. What the device does follows from the seed, but not which thread it does it to.
+//! Each round runs the program in 96 MiB over a device of its own. A round is good if the program ends well,
+//! or if it was stopped and told why. It is bad if the program ends badly, since it checks what it reads, or
+//! if it does not end. A bad round prints its seed. What the device does follows from the seed, but not which
+//! thread it does it to.
 
 #[path = "../../octavo/tests/common/device/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -1,11 +1,12 @@
-//! What the driver of a managed process does beside serving faults: it adopts the pages that are there already, takes the children of
-//! forks in, and keeps the layout true to the changes of mappings.
+//! What the driver of a managed process does beside serving faults: it adopts the pages that are there
+//! already, takes the children of forks in, and keeps the layout true to the changes of mappings.
 //!
-//! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages and the adoption of what it
-//! has found. A range of which others have read a change is not looked at before that is taken in: what is there may be another
-//! mapping, while pages of the space are still to move, or to be a child's. A range that the program drops before it was adopted is
-//! not adopted any more: its event comes before its pages go. Pages are adopted as far as there is room. The rest waits until the
-//! driver has made some.
+//! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages
+//! and the adoption of what it has found. A range of which others have read a change is not looked at before
+//! that is taken in: what is there may be another mapping, while pages of the space are still to move, or to
+//! be a child's. A range that the program drops before it was adopted is not adopted any more: its event
+//! comes before its pages go. Pages are adopted as far as there is room. The rest waits until the driver has
+//! made some.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -27,7 +28,8 @@ use crate::proc;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes that are adopted between two looks for faults.
 const PIECE: u64 = 2 << 20;
-/// How long no page may go out before the tree is stopped, where there is no room for a page or a device fails.
+/// How long no page may go out before the tree is stopped, where there is no room for a page or a device
+/// fails.
 const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a fork waits for room.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
@@ -74,8 +76,9 @@ impl<'a> Adopter<'a> {
 
     /// Adopts what is present in a range, as far as there is room. Returns up to where.
     fn adopt(&self, start: u64, end: u64) -> octavo::Result<u64> {
-        // Pages of this range that a fault has brought, or that were adopted before room was short, may go out at any time. One that
-        // went between the look and the question whether it is watched would get zeros there in place of its bytes.
+        // Pages of this range that a fault has brought, or that were adopted before room was short, may go
+        // out at any time. One that went between the look and the question whether it is watched would get
+        // zeros there in place of its bytes.
         let found = self.window.hold_settled(start, end - start, || self.look(start, end));
         let Some(found) = found else {
             // Others have read of a change there. It is taken in first.
@@ -120,17 +123,17 @@ impl<'a> Adopter<'a> {
             return found;
         }
         for (start, end) in zeros {
-            // The first store there becomes a fault. Where a mapping changes just now, the store makes a page that counts as
-            // outside.
+            // The first store there becomes a fault. Where a mapping changes just now, the store makes a page
+            // that counts as outside.
             let _ = self.window.reach().protect(start, end - start, true);
         }
         present.into_iter().for_each(|(start, end)| self.ask_whether_watched(start, end, &mut found));
         found
     }
 
-    /// Sorts pages that are there by whether they are watched for sure. Memory that was mapped after the look at the mappings is not:
-    /// its pages would read as zeros once they are out. The kernel is asked to put zeros there: it finds the pages where the range
-    /// is watched, and nothing to do with it where it is not.
+    /// Sorts pages that are there by whether they are watched for sure. Memory that was mapped after the look
+    /// at the mappings is not: its pages would read as zeros once they are out. The kernel is asked to put
+    /// zeros there: it finds the pages where the range is watched, and nothing to do with it where it is not.
     fn ask_whether_watched(&self, start: u64, end: u64, found: &mut Found) {
         let mut rest = (start, end);
         while rest.0 < rest.1 {
@@ -150,9 +153,9 @@ impl<'a> Adopter<'a> {
         }
     }
 
-    /// Returns whether what has failed is to be tried again: the reason may pass, and pages have gone out lately, on a slow device
-    /// perhaps. In a tree with forks, pages are made movable one batch after the other, and children end. All that waits for room asks
-    /// here.
+    /// Returns whether what has failed is to be tried again: the reason may pass, and pages have gone out
+    /// lately, on a slow device perhaps. In a tree with forks, pages are made movable one batch after the
+    /// other, and children end. All that waits for room asks here.
     fn has_patience_with(&mut self, error: &octavo::Error) -> bool {
         if !may_pass(error) {
             return false;
@@ -160,7 +163,8 @@ impl<'a> Adopter<'a> {
         let now = Instant::now();
         let counters = self.shared.manager.counters();
         let gone_pages = counters.get(Counter::StealDirect) + counters.get(Counter::StealBackground);
-        // A device may take long to fail, and a long time without a failure is none of patience. So each one counts for a part of it at most.
+        // A device may take long to fail, and a long time without a failure is none of patience. So each one
+        // counts for a part of it at most.
         let since = |lack: LacksRoom| lack.since + (now - lack.last).saturating_sub(ROOM_PATIENCE / 4);
         let since = self.lacks_room.filter(|lack| gone_pages <= lack.gone_pages).map_or(now, since);
         self.lacks_room = Some(LacksRoom { since, last: now, gone_pages });
@@ -224,7 +228,8 @@ impl Listener for Adopter<'_> {
             loop {
                 let forget = |range: &Range<u64>| space.forget(range.start, range.end - range.start);
                 match space.fork_from(self.space).and_then(|()| wiped.iter().try_for_each(forget)) {
-                    // The parent's pages cannot go out now, but writes may end, and other processes make room.
+                    // The parent's pages cannot go out now, but writes may end, and other processes make
+                    // room.
                     Err(error)
                         if (may_pass(&error) || error.kind() == ErrorKind::SwapFull)
                             && began.elapsed() < FORK_PATIENCE
@@ -339,8 +344,9 @@ fn is_elsewhere(error: &octavo::Error) -> bool {
     matches!(error.kind(), ErrorKind::AlreadyMapped | ErrorKind::NotMapped)
 }
 
-/// Returns whether the reason of an error may pass by itself: others give memory back or let pages go, and a device that has failed is tried
-/// again. A full swap fills no less, and a page that could not be read has been asked for several times.
+/// Returns whether the reason of an error may pass by itself: others give memory back or let pages go, and a
+/// device that has failed is tried again. A full swap fills no less, and a page that could not be read has
+/// been asked for several times.
 fn may_pass(error: &octavo::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,14 +1,17 @@
 //! Which memory is bss: data of programs and libraries that begin as zeros.
 //!
-//! The loader maps bss right behind the data of its file, and the mapping has no name. The kernel puts memory of all kinds there
-//! as well, and shows both as one mapping where they meet. The ELF headers tell them apart: a segment of which the file has less
-//! than memory has the rest in bss. The headers are read where the process has them mapped, so no file is opened, and it does not
-//! matter whether the file is still there. They are read only where they are in memory, as those of a program that runs nearly always
-//! are: the file may lie on a file system that does not answer.
+//! The loader maps bss right behind the data of its file, and the mapping has no name. The kernel puts memory
+//! of all kinds there as well, and shows both as one mapping where they meet. The ELF headers tell them
+//! apart: a segment of which the file has less than memory has the rest in bss. The headers are read where
+//! the process has them mapped, so no file is opened, and it does not matter whether the file is still there.
+//! They are read only where they are in memory, as those of a program that runs nearly always are: the file
+//! may lie on a file system that does not answer.
 //!
-//! What was found once stays bss as long as the program runs (`layout.rs`): the headers of an idle program may leave memory.
+//! What was found once stays bss as long as the program runs (`layout.rs`): the headers of an idle program
+//! may leave memory.
 //!
-//! Memory behind a file whose headers were never read is no bss. Costs a read of 4 KiB for each file with plain memory behind it.
+//! Memory behind a file whose headers were never read is no bss. Costs a read of 4 KiB for each file with
+//! plain memory behind it.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Threads that may be in a call which drops pages (`madvise`).
 //!
-//! The kernel tells of such a call before it takes the pages. Until the thread has left the call, a page that is there may go at any
-//! moment. The kernel tells of a thread that sleeps in which call it is, and a thread that was stopped is in none. Of one that runs it
-//! tells nothing, so that one is asked again.
+//! The kernel tells of such a call before it takes the pages. Until the thread has left the call, a page that
+//! is there may go at any moment. The kernel tells of a thread that sleeps in which call it is, and a thread
+//! that was stopped is in none. Of one that runs it tells nothing, so that one is asked again.
 //!
 //! Costs some 10 µs a thread, until it has answered. A few are asked at a time.
 

@@ -1,16 +1,17 @@
 //! Which of a program's mappings are taken over.
 //!
-//! Private anonymous memory that the program reads and writes, executable or not, wherever it came from: the heap, `mmap`, any
-//! allocator. It is taken unless something shows that it is one of these:
+//! Private anonymous memory that the program reads and writes, executable or not, wherever it came from: the
+//! heap, `mmap`, any allocator. It is taken unless something shows that it is one of these:
 //!
-//! - stacks of threads, and the descriptor of a thread wherever it lies: at a thread's end the kernel writes there on
-//!   its own, and does not wait for a missing page, so that `pthread_join` would hang;
+//! - stacks of threads, and the descriptor of a thread wherever it lies: at a thread's end the kernel writes
+//!   there on its own, and does not wait for a missing page, so that `pthread_join` would hang;
 //! - the data of programs and libraries, which the dynamic linker and libc use in any context (`bss.rs`);
-//! - mappings and parts of them below [`LEAST_BYTES`], but for what a taken one has grown by, and where they are much together;
+//! - mappings and parts of them below [`LEAST_BYTES`], but for what a taken one has grown by, and where they
+//!   are much together;
 //! - read-only and inaccessible memory, which holds few bytes as a rule. What becomes so later stays taken.
 //!
-//! What lies beside a mapping shows nothing. The kernel puts mappings between libraries, and allocators make guards as stacks have
-//! them. `docs/pager.md` has what a wrong guess costs.
+//! What lies beside a mapping shows nothing. The kernel puts mappings between libraries, and allocators make
+//! guards as stacks have them. `docs/pager.md` has what a wrong guess costs.
 
 use std::fs::File;
 use std::ops::Range;
@@ -25,19 +26,22 @@ use crate::kinds::{Kind, Kinds};
 use crate::layout::Ranges;
 use crate::proc::{self, Mapping, Threads};
 
-/// The least range that is taken by itself. V8 has its heap in mappings of 256 KiB, and the C library maps blocks from 128 KiB on.
+/// The least range that is taken by itself. V8 has its heap in mappings of 256 KiB, and the C library maps
+/// blocks from 128 KiB on.
 pub(crate) const LEAST_BYTES: u64 = 128 << 10;
-/// Smaller ranges are taken where they are more than this together. Many of them come, grow and merge all the time. One that grows while
-/// it is taken is watched in part for a moment, and cannot be moved or resized as one then.
+/// Smaller ranges are taken where they are more than this together. Many of them come, grow and merge all the
+/// time. One that grows while it is taken is watched in part for a moment, and cannot be moved or resized as
+/// one then.
 const LEAST_TOGETHER: u64 = 16 << 20;
-/// A larger mapping than this is no thread's stack alone. The kernel writes to descriptors only, so these are left out, and the rest is
-/// taken.
+/// A larger mapping than this is no thread's stack alone. The kernel writes to descriptors only, so these are
+/// left out, and the rest is taken.
 const LARGEST_STACK: u64 = 64 << 20;
 /// The C library keeps a thread's descriptor in so many bytes at the end of the thread's stack.
 const DESCRIPTOR_BYTES: u64 = 2 * PAGE;
 /// The inaccessible memory before a thread's stack is at most this long.
 const LARGEST_GUARD: u64 = 64 << 10;
-/// A thread without a descriptor has the number that the kernel clears so near behind its stack pointer, if it has one.
+/// A thread without a descriptor has the number that the kernel clears so near behind its stack pointer, if
+/// it has one.
 const STACK_BYTES: u64 = 256 << 10;
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -47,7 +51,8 @@ pub(crate) struct Seen {
     mappings: Vec<Mapping>,
     threads: Threads,
     bss: RangeSet<u64>,
-    /// The stack pointers in mappings that are taken already, or may have been divided when what is behind was taken.
+    /// The stack pointers in mappings that are taken already, or may have been divided when what is behind
+    /// was taken.
     taken_stacks: Vec<u64>,
 }
 
@@ -63,7 +68,8 @@ impl Seen {
         Ok(Self { mappings, threads, bss, taken_stacks: Vec::new() })
     }
 
-    /// Adds what earlier looks have found. The bss that they found counts as bss as well: headers may not be in memory any more.
+    /// Adds what earlier looks have found. The bss that they found counts as bss as well: headers may not be
+    /// in memory any more.
     #[must_use]
     pub(crate) fn after(mut self, found: &mut Ranges) -> Self {
         found.bss.extend(self.bss);
@@ -93,8 +99,9 @@ impl Seen {
         paged.map(|(part, _)| (part.start, part.end)).collect()
     }
 
-    /// Returns what mappings have grown by since an earlier look, right before or behind ranges that were taken in between. The
-    /// kernel shows it as mappings of their own, since it is not watched. So may be what the program has mapped there.
+    /// Returns what mappings have grown by since an earlier look, right before or behind ranges that were
+    /// taken in between. The kernel shows it as mappings of their own, since it is not watched. So may be
+    /// what the program has mapped there.
     pub(crate) fn grown_since(&self, before: &Self, taken: &RangeSet<u64>) -> Vec<(u64, u64)> {
         let was_there =
             |mapping: &Mapping| before.next_at(mapping.start).is_some_and(|old| old.start < mapping.end);
@@ -162,8 +169,8 @@ impl Seen {
         parts
     }
 
-    /// Counts the private pages that are there, and that none of the taken ranges has, by kind. What was to be taken and is not could
-    /// not be watched.
+    /// Counts the private pages that are there, and that none of the taken ranges has, by kind. What was to
+    /// be taken and is not could not be watched.
     pub(crate) fn count_outside(&self, taken: &RangeSet<u64>, pagemap: &Pagemap) -> Kinds {
         let wanted =
             Wanted { none_of: Categories::FILE | Categories::ZERO, ..Wanted::any(Categories::PRESENT) };
@@ -187,14 +194,16 @@ impl Seen {
         let is_behind_a_guard = before.is_some_and(|before| {
             before.end == mapping.start && is_inaccessible(before) && before.len() <= LARGEST_GUARD
         });
-        // Of threads without a descriptor less is known, so that what lies before their stacks has to say the rest.
+        // Of threads without a descriptor less is known, so that what lies before their stacks has to say the
+        // rest.
         let may_hold_a_thread =
             || self.threads.has_hidden_stacks || self.threads.stacks.iter().any(|at| mapping.contains(*at));
         mapping.len() <= LARGEST_STACK
             && (self.threads.descriptors.iter().any(ends_with) || is_behind_a_guard && may_hold_a_thread())
     }
 
-    /// Returns the parts of a mapping that are left without bss and without what the kernel writes to at the ends of threads.
+    /// Returns the parts of a mapping that are left without bss and without what the kernel writes to at the
+    /// ends of threads.
     fn rest_of(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
         let whole = mapping.start..mapping.end;
         let mut others = RangeSet::new();
@@ -205,8 +214,8 @@ impl Seen {
         others.gaps(&whole).map(|part| (part.start, part.end)).collect()
     }
 
-    /// Returns where a thread without a descriptor may have what the kernel writes to: no further than its stack's mapping. Where that is
-    /// taken, it may have been divided there, and the rest be behind it.
+    /// Returns where a thread without a descriptor may have what the kernel writes to: no further than its
+    /// stack's mapping. Where that is taken, it may have been divided there, and the rest be behind it.
     fn behind_stack_pointer(&self, at: u64) -> Range<u64> {
         let page = at & !(PAGE - 1);
         let most = page.saturating_add(STACK_BYTES);
@@ -235,8 +244,8 @@ impl Memory {
         Ok(Self { bytes: File::open(format!("/proc/{pid}/mem"))?, pagemap: Pagemap::of(pid)? })
     }
 
-    /// Reads bytes of one page. Returns false where the page is not there: to bring it, the kernel might wait for a file system that does
-    /// not answer, with the program's mappings locked meanwhile.
+    /// Reads bytes of one page. Returns false where the page is not there: to bring it, the kernel might wait
+    /// for a file system that does not answer, with the program's mappings locked meanwhile.
     fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
         let mut is_there = false;
         let page = at & !(PAGE - 1);
@@ -283,7 +292,8 @@ mod tests {
         Seen { mappings, threads, ..Seen::default() }
     }
 
-    /// Data of this program that nobody uses, so that the kernel has brought none of it but what lies beside other data.
+    /// Data of this program that nobody uses, so that the kernel has brought none of it but what lies beside
+    /// other data.
     static UNUSED: [u8; MIB as usize] = [1; MIB as usize];
 
     #[test]
@@ -385,8 +395,8 @@ mod tests {
         }
     }
 
-    /// A thread that begins has no descriptor yet. Memory beside its stack would be watched but for its first pages, and the program could
-    /// not move it as one.
+    /// A thread that begins has no descriptor yet. Memory beside its stack would be watched but for its first
+    /// pages, and the program could not move it as one.
     #[test]
     fn what_lies_behind_the_mapping_of_a_stack_is_no_stack() {
         let behind = mapping(8 * MIB, 16 * MIB, "rw-p", "");

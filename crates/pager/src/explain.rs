@@ -20,8 +20,8 @@ const SLOW_READ_NS: u64 = 2_000_000;
 const MOST_REASONS: usize = 3;
 
 impl Summary {
-    /// Says in some lines what the time of the run went on, what could not be managed and why, and what would help
-    /// most. Where it was stopped, the reason of that says the latter.
+    /// Says in some lines what the time of the run went on, what could not be managed and why, and what would
+    /// help most. Where it was stopped, the reason of that says the latter.
     #[must_use]
     pub fn explain(&self, was_stopped: bool) -> String {
         let waits = &self.waits;
@@ -70,8 +70,8 @@ impl Summary {
         lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns whether the run did little but wait for most of its time, so that it is to be explained though nobody
-    /// asked. Waits of threads add up, and a program that has many may work all the time.
+    /// Returns whether the run did little but wait for most of its time, so that it is to be explained though
+    /// nobody asked. Waits of threads add up, and a program that has many may work all the time.
     #[must_use]
     pub fn is_slow(&self) -> bool {
         let part = SLOW * self.seconds;

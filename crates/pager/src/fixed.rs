@@ -1,12 +1,12 @@
 //! Memory that nobody pages: the tree's shared memory and page tables.
 //!
-//! The kernel does not let a pager have them, but they count under the limit. It tells both for each process, and that costs more
-//! than a look at a process's memory. So a process is asked again after a while, or where its files and shared memory have changed
-//! much. Small processes are not asked.
+//! The kernel does not let a pager have them, but they count under the limit. It tells both for each process,
+//! and that costs more than a look at a process's memory. So a process is asked again after a while, or where
+//! its files and shared memory have changed much. Small processes are not asked.
 //!
-//! Several processes may show the same shared memory. Then their shares of it (PSS) are asked for in turn, and what a process shows
-//! more in between is added. A process that has not been asked yet counts whole. But together the processes show no more than the
-//! machine has, which costs nothing to ask.
+//! Several processes may show the same shared memory. Then their shares of it (PSS) are asked for in turn,
+//! and what a process shows more in between is added. A process that has not been asked yet counts whole. But
+//! together the processes show no more than the machine has, which costs nothing to ask.
 
 use std::time::{Duration, Instant};
 
@@ -88,8 +88,8 @@ impl Shared {
         }
     }
 
-    /// Returns the most shared memory that the processes can show together. Where that `fits`, it is the answer, and nobody is asked
-    /// for shares.
+    /// Returns the most shared memory that the processes can show together. Where that `fits`, it is the
+    /// answer, and nobody is asked for shares.
     pub(crate) fn most(&mut self, fits: impl FnOnce(u64) -> bool) -> u64 {
         let sum = self.shown.iter().map(|(_, bytes)| bytes).sum();
         if self.shown.len() < 2 {

@@ -1,8 +1,9 @@
 //! How long the monitor may run before all other threads.
 //!
-//! A thread of real-time priority takes its CPU away from everybody, the kernel's own threads among them: disk completions that wait
-//! for a worker there wait as long. So the monitor has an allowance of CPU time, by the clock of its own thread. While it lasts, the
-//! monitor comes before all others, and a look that is due comes in time. Then it runs as others do until it has saved some again.
+//! A thread of real-time priority takes its CPU away from everybody, the kernel's own threads among them:
+//! disk completions that wait for a worker there wait as long. So the monitor has an allowance of CPU time,
+//! by the clock of its own thread. While it lasts, the monitor comes before all others, and a look that is
+//! due comes in time. Then it runs as others do until it has saved some again.
 //!
 //! ```text
 //!   at once ≤ 1.5 ms,  + 3 % of the time   ⇒   within any 100 ms ≤ 4.5 ms, and what one piece of work took longer than was thought
@@ -42,8 +43,8 @@ impl Governor {
         Self { left_ns: ns(MOST), at: now, used, is_foremost: false }
     }
 
-    /// Returns whether the thread may be before all others for `next` more of CPU time. It has used so much up to now. What it has used as
-    /// others do costs nothing.
+    /// Returns whether the thread may be before all others for `next` more of CPU time. It has used so much
+    /// up to now. What it has used as others do costs nothing.
     pub(crate) fn allows(&mut self, now: Instant, used: Duration, next: Duration) -> bool {
         if self.is_foremost {
             self.charge(used.saturating_sub(self.used));

@@ -1,17 +1,18 @@
 //! The guardians: two small processes that end the tree if the runner dies.
 //!
-//! When the last descriptor of a userfaultfd is closed, pages that are missing read as zeros. So each guardian shares the runner's table
-//! of descriptors ([`Heir`]): it has a fork's descriptor from the moment on in which the kernel hands it out. The runner keeps a
-//! [list](list) of what is entrusted to them, and they wait. When the runner dies, programs whose pages only the runner had are killed
-//! before any descriptor is closed, and a sentence says so. Whoever stood still goes on.
+//! When the last descriptor of a userfaultfd is closed, pages that are missing read as zeros. So each
+//! guardian shares the runner's table of descriptors ([`Heir`]): it has a fork's descriptor from the moment
+//! on in which the kernel hands it out. The runner keeps a [list](list) of what is entrusted to them, and
+//! they wait. When the runner dies, programs whose pages only the runner had are killed before any descriptor
+//! is closed, and a sentence says so. Whoever stood still goes on.
 //!
 //! ```text
 //!   first:  waits beside the runner ─► the runner is dead ─► kills, lets go on, searches for survivors ─► empties the list, ends
 //!   second: waits beside the runner ─► the runner is dead ─► waits for the first's end ─────────────────► the same, if there is a list
 //! ```
 //!
-//! One of them may end together with the runner. Where one ends before, the monitor starts another. A fork's child is entrusted by the
-//! thread that reads its event, long before anybody knows which process it is.
+//! One of them may end together with the runner. Where one ends before, the monitor starts another. A fork's
+//! child is entrusted by the thread that reads its event, long before anybody knows which process it is.
 
 mod list;
 
@@ -43,7 +44,8 @@ const ARGUMENTS: &[&str] = &["--exact", "guardian::tests::guardian", "--ignored"
 
 /// How many there are.
 const COUNT: usize = 2;
-/// How long a guardian looks all the time for processes that nobody has told it the numbers of, and how often afterwards.
+/// How long a guardian looks all the time for processes that nobody has told it the numbers of, and how often
+/// afterwards.
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_LATER: Duration = Duration::from_secs(1);
 
@@ -133,8 +135,8 @@ impl Guardian {
         self.lock().list.remove(|entry| entry.what == What::Stopped && entry.pid == pid);
     }
 
-    /// Leaves whoever is left of the processes in the guardians' care to them. Once the runner has ended, they take it for dead, kill
-    /// these, and have their descriptors until they are gone.
+    /// Leaves whoever is left of the processes in the guardians' care to them. Once the runner has ended,
+    /// they take it for dead, kill these, and have their descriptors until they are gone.
     pub(crate) fn leave_survivors(&self) {
         // They go by descriptors that are open until the runner's end.
         std::mem::forget(std::mem::take(&mut self.lock().guards));
@@ -165,7 +167,8 @@ impl Guardian {
 }
 
 impl Entrusted {
-    /// The process has been found. With 0, it was another one, and is to be looked for again; or it has ended.
+    /// The process has been found. With 0, it was another one, and is to be looked for again; or it has
+    /// ended.
     pub(crate) fn found(&self, pid: u32) {
         let start = start_of(pid).unwrap_or(0);
         self.guardian.lock().list.change(self.place, |entry| (entry.pid, entry.start) = (pid, start));
@@ -255,9 +258,10 @@ fn known(watched: &[Entry]) -> Vec<u32> {
 
 /// Kills processes whose memory the runner had until none is left.
 ///
-/// A fork's child may not have been found among the processes yet, and its parent may have ended or run another program. Then it is,
-/// or soon becomes, a process beneath the one that takes orphans, with the stack of its family. Movers are found as well, which would
-/// live for another second. A process that runs another program has memory of its own, which nobody needs to find.
+/// A fork's child may not have been found among the processes yet, and its parent may have ended or run
+/// another program. Then it is, or soon becomes, a process beneath the one that takes orphans, with the stack
+/// of its family. Movers are found as well, which would live for another second. A process that runs another
+/// program has memory of its own, which nobody needs to find.
 fn end_survivors(watched: &[Entry]) {
     let began = Instant::now();
     // While memory is there, its descriptors stay open: whoever has it waits, and reads no zeros.
@@ -274,8 +278,8 @@ fn end_survivors(watched: &[Entry]) {
     }
 }
 
-/// Returns the processes that descend from one, but for those of other runners. These may have the same stacks where the kernel places
-/// nothing at random.
+/// Returns the processes that descend from one, but for those of other runners. These may have the same
+/// stacks where the kernel places nothing at random.
 fn beneath(reaper: u32) -> Vec<u32> {
     let (mut found, mut at) = (vec![reaper], 0);
     while at < found.len() {

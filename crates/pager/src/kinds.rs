@@ -1,7 +1,7 @@
 //! The kinds of memory that programs have, by what a run does about each.
 //!
-//! Each part of each mapping is of one kind (`eligible.rs`). `docs/kinds-of-memory.md` lists them for users. A test here holds its table
-//! to this file.
+//! Each part of each mapping is of one kind (`eligible.rs`). `docs/kinds-of-memory.md` lists them for users.
+//! A test here holds its table to this file.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,15 @@ pub enum Kind {
     Stacks,
     /// Data of programs and libraries that begins as zeros.
     ProgramData,
-    /// Pages of private file mappings that the program has changed: data of programs and libraries among them.
+    /// Pages of private file mappings that the program has changed: data of programs and libraries among
+    /// them.
     FilePages,
     /// Memory that was read-only or inaccessible when it was looked at.
     Closed,
     /// What the kernel has mapped for its own use.
     Special,
-    /// Memory that the kernel does not let anybody watch: the program watches it itself, or it changes just now.
+    /// Memory that the kernel does not let anybody watch: the program watches it itself, or it changes just
+    /// now.
     Unwatched,
     /// Memory that the program has locked.
     Locked,

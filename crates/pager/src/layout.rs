@@ -1,12 +1,14 @@
-//! What is known of a process's mappings: the ranges that the space maps, and those whose pages are still to be adopted.
+//! What is known of a process's mappings: the ranges that the space maps, and those whose pages are still to
+//! be adopted.
 //!
 //! ```text
 //!   watched ─► doubtful ── seen to be what was meant ─► adopting ─► nothing left to adopt
 //!                 └─────── something else by now ─► stays watched
 //! ```
 //!
-//! A range is written down as soon as it is watched, so that each event that comes from then on finds it here. The
-//! driver's thread takes events in, and the monitor's thread takes mappings over; one lock keeps the lists together.
+//! A range is written down as soon as it is watched, so that each event that comes from then on finds it
+//! here. The driver's thread takes events in, and the monitor's thread takes mappings over; one lock keeps
+//! the lists together.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,10 +26,11 @@ pub(crate) struct Ranges {
     pub(crate) mapped: RangeSet<u64>,
     /// Watched ranges that are to be adopted.
     adopting: RangeSet<u64>,
-    /// The bss that looks at the mappings have found. A fork's child has its parent's, and seldom the headers that tell of it.
+    /// The bss that looks at the mappings have found. A fork's child has its parent's, and seldom the headers
+    /// that tell of it.
     pub(crate) bss: RangeSet<u64>,
-    /// Ranges that may be adopted later: those of a fork's child without a mover, or that changed when it got one; and new ones until
-    /// they have been looked at again.
+    /// Ranges that may be adopted later: those of a fork's child without a mover, or that changed when it got
+    /// one; and new ones until they have been looked at again.
     pub(crate) doubtful: RangeSet<u64>,
     /// Where adoption goes on.
     at: u64,
@@ -94,7 +97,8 @@ impl Ranges {
         !self.adopting.is_empty()
     }
 
-    /// Takes the next piece that is to be adopted, which ends at a multiple of `align` at the latest. All are taken in turn.
+    /// Takes the next piece that is to be adopted, which ends at a multiple of `align` at the latest. All are
+    /// taken in turn.
     pub(crate) fn next_piece(&mut self, align: u64) -> Option<Range<u64>> {
         let next = self.adopting.overlapping(&(self.at..u64::MAX)).next();
         let range = next.or_else(|| self.adopting.iter().next())?;

@@ -7,8 +7,9 @@
 //!   limit = outside (measured) + pages away + pages and tables at home - what forks share (measured)
 //! ```
 //!
-//! A page that processes share after a fork is away in each of their spaces, and charged in each. The budget allows as much more as
-//! is charged more than once. A store to such a page makes a copy of which nobody tells, so room for some copies is kept free.
+//! A page that processes share after a fork is away in each of their spaces, and charged in each. The budget
+//! allows as much more as is charged more than once. A store to such a page makes a copy of which nobody
+//! tells, so room for some copies is kept free.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +24,8 @@ const TABLE_SHARE: u64 = 64;
 const LEAST_TABLES: u64 = 1 << 20;
 /// Room in which pages that are adopted can begin to go out.
 const LEAST_ROOM: u64 = 8 << 20;
-/// What managed pages have in any case. Where memory that nobody can page outgrows the limit, a program goes on, and with less none of its
-/// pages could come in.
+/// What managed pages have in any case. Where memory that nobody can page outgrows the limit, a program goes
+/// on, and with less none of its pages could come in.
 const LEAST_BUDGET: u64 = 4 << 20;
 
 /// What the tree and the runner use.
@@ -70,10 +71,11 @@ impl Ledger {
         self.peak_bytes.fetch_max(total_bytes, Ordering::Relaxed);
     }
 
-    /// Tells the manager what is outside, and what it is charged for more than once. Stores to the latter make copies before anybody
-    /// knows, so up to `spare_bytes` are kept free for these. What is going to be pages of the manager gets room for its table, without
-    /// which it could not become pages that may go out. The manager makes `kept_bytes` of room for what comes outside, as far as three
-    /// quarters of the limit suffice. Returns what is outside, counted as often as the kernel counts it. Less may have been told.
+    /// Tells the manager what is outside, and what it is charged for more than once. Stores to the latter
+    /// make copies before anybody knows, so up to `spare_bytes` are kept free for these. What is going to be
+    /// pages of the manager gets room for its table, without which it could not become pages that may go out.
+    /// The manager makes `kept_bytes` of room for what comes outside, as far as three quarters of the limit
+    /// suffice. Returns what is outside, counted as often as the kernel counts it. Less may have been told.
     pub(crate) fn tell(
         &self,
         manager: &Manager,

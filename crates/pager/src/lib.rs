@@ -107,14 +107,15 @@ pub struct Options<'a> {
     pub is_strict: bool,
     /// A program that does little for a while but wait for pages is told of, to somebody at a terminal.
     pub tells_progress: bool,
-    /// At the end of the run the manager is left to the end of this process, which comes soon. All its swap is in files without names.
-    /// To free a large one takes a second for some GiB, and the kernel does that in threads of its own where nobody else has the file.
-    /// With a named file or a disk this would be wrong: a transfer may be under way still when another manager takes it.
+    /// At the end of the run the manager is left to the end of this process, which comes soon. All its swap
+    /// is in files without names. To free a large one takes a second for some GiB, and the kernel does that
+    /// in threads of its own where nobody else has the file. With a named file or a disk this would be wrong:
+    /// a transfer may be under way still when another manager takes it.
     pub leaves_manager: bool,
 }
 
-/// Runs a program and all its children within a limit. `make_manager` makes the manager, in a thread of its own, before the first process
-/// is taken over; it gets the budget. Blocks until the program has ended.
+/// Runs a program and all its children within a limit. `make_manager` makes the manager, in a thread of its
+/// own, before the first process is taken over; it gets the budget. Blocks until the program has ended.
 ///
 /// # Errors
 /// The kernel's, where the program cannot be watched, and `AddrInUse` where the socket's path is taken.

@@ -76,8 +76,8 @@ pub(crate) struct Program {
     pub(crate) name: String,
 }
 
-/// What keeps a process from reading zeros. While its descriptor is open it waits for its pages, and if the runner dies, the guardian
-/// kills it.
+/// What keeps a process from reading zeros. While its descriptor is open it waits for its pages, and if the
+/// runner dies, the guardian kills it.
 pub(crate) struct Held {
     window: Arc<Window<Target>>,
     /// Or a sentence that says why the guardian cannot have it.
@@ -292,16 +292,16 @@ impl Managed {
         self.vain_looks = 0;
     }
 
-    /// Takes note that all processes were looked at, and none can be this fork's child. Returns whether that is to be said, once: those
-    /// for which it was taken are others, and no more have come for a while.
+    /// Takes note that all processes were looked at, and none can be this fork's child. Returns whether that
+    /// is to be said, once: those for which it was taken are others, and no more have come for a while.
     pub(crate) fn looked_in_vain(&mut self) -> bool {
         self.vain_looks = self.vain_looks.saturating_add(1);
         let is_given_up = self.vain_looks >= MOST_VAIN_LOOKS && !self.others.is_empty();
         is_given_up && !std::mem::replace(&mut self.is_told, true)
     }
 
-    /// Returns which process has forked this child. Once it was looked for in vain, its parent may be another one: one that has been
-    /// taken for a relative, or has not been found itself.
+    /// Returns which process has forked this child. Once it was looked for in vain, its parent may be another
+    /// one: one that has been taken for a relative, or has not been found itself.
     pub(crate) fn forked_by(&self) -> Parent {
         let is_known = self.vain_looks == 0 && self.others.is_empty();
         if is_known { Parent::Known(self.parent) } else { Parent::Thought(self.parent) }
@@ -314,11 +314,12 @@ impl Managed {
 
     /// Makes a fork's child one whose pages can go out: `pid` is thought to be this child.
     ///
-    /// First come changes that are unread, or not taken in: nothing is known of the child's memory before. Then the kernel says whether
-    /// `pid` is the child at all. Then the space forgets what the child has not got from its parent, and only then is the mover put to
-    /// use. Until then nothing of the child goes out, and nothing is adopted. What changes just then stays in doubt, and is asked about
-    /// at later looks. It is not adopted either. A page of it counts as there only where the kernel has copied one, and it does so
-    /// only where memory is watched.
+    /// First come changes that are unread, or not taken in: nothing is known of the child's memory before.
+    /// Then the kernel says whether `pid` is the child at all. Then the space forgets what the child has not
+    /// got from its parent, and only then is the mover put to use. Until then nothing of the child goes out,
+    /// and nothing is adopted. What changes just then stays in doubt, and is asked about at later looks. It
+    /// is not adopted either. A page of it counts as there only where the kernel has copied one, and it does
+    /// so only where memory is watched.
     ///
     /// # Errors
     /// The process is another one, cannot be asked just now, or cannot be managed.
@@ -335,11 +336,12 @@ impl Managed {
         let is_taken = self.shared.layout.lock().mapped.overlaps(&own);
         self.find_doubtful(pid, &own)?;
         if is_taken {
-            // The kernel has put the mover where the parent has memory that it keeps from its children. A page of that may have been
-            // shown there, as one that comes along with a fault.
+            // The kernel has put the mover where the parent has memory that it keeps from its children. A
+            // page of that may have been shown there, as one that comes along with a fault.
             return Err(Unequipped::Later);
         }
-        // From here on pages go out. Where the child's own would be taken for the parent's, they would read as zeros later.
+        // From here on pages go out. Where the child's own would be taken for the parent's, they would read
+        // as zeros later.
         self.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
         let _ = self.look();
         Ok(())
@@ -376,7 +378,8 @@ impl Managed {
         self.watch.beside_on()
     }
 
-    /// Sees to it that the driver gets its CPU, if it is awaited, and that it looks after pages that have left.
+    /// Sees to it that the driver gets its CPU, if it is awaited, and that it looks after pages that have
+    /// left.
     pub(crate) fn watch(&self) {
         if self.window.reach().has_moved() {
             self.bell.ring();
@@ -389,14 +392,14 @@ impl Managed {
         self.window.reach().tidy();
     }
 
-    /// Returns whether its pages are those that the space has, but for what is outside: all changes of its mappings are taken in. A
-    /// look at its mappings would wait for that.
+    /// Returns whether its pages are those that the space has, but for what is outside: all changes of its
+    /// mappings are taken in. A look at its mappings would wait for that.
     pub(crate) fn is_settled(&self) -> bool {
         self.window.is_settled()
     }
 
-    /// Takes note that the process has `anonymous` bytes now, how much of that is outside of management, and what it got there since
-    /// the last note. Returns whether what its space has there has changed.
+    /// Takes note that the process has `anonymous` bytes now, how much of that is outside of management, and
+    /// what it got there since the last note. Returns whether what its space has there has changed.
     pub(crate) fn note_growth(&mut self, anonymous: u64) -> bool {
         let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
         let is_settled = self.is_settled();
@@ -408,7 +411,8 @@ impl Managed {
         self.outside.grows()
     }
 
-    /// Returns whether much more is outside of management than at the last look at the mappings, which can be looked at again.
+    /// Returns whether much more is outside of management than at the last look at the mappings, which can be
+    /// looked at again.
     pub(crate) fn has_more_outside(&self) -> bool {
         self.outside.has_grown() && self.is_equipped() && self.is_settled()
     }
@@ -428,21 +432,21 @@ impl Managed {
         self.shared.layout.lock().adopting_bytes()
     }
 
-    /// Returns whether much of its memory is still to be adopted. Ranges with few pages do not count. Nobody knows how much the
-    /// program has kept of what it dropped.
+    /// Returns whether much of its memory is still to be adopted. Ranges with few pages do not count. Nobody
+    /// knows how much the program has kept of what it dropped.
     pub(crate) fn has_more_to_adopt(&self) -> bool {
         let bytes = if self.droppers.is_some() { u64::MAX } else { self.adopting_bytes() };
         bytes.min(self.outside.bytes()) > LEAST_OUTSIDE
     }
 
-    /// Returns whether the process still runs the program that was taken over. Where nobody can say, it does: a program that is let
-    /// go would read zeros.
+    /// Returns whether the process still runs the program that was taken over. Where nobody can say, it does:
+    /// a program that is let go would read zeros.
     pub(crate) fn is_current(&self) -> bool {
         !self.window.reach().look_whether_gone() && self.runs_its_program().unwrap_or(true)
     }
 
-    /// Asks whether the process runs the program whose memory is there still. A mover keeps the memory of a program that has ended,
-    /// or runs another program now.
+    /// Asks whether the process runs the program whose memory is there still. A mover keeps the memory of a
+    /// program that has ended, or runs another program now.
     ///
     /// # Errors
     /// The kernel's, for want of descriptors.
@@ -462,7 +466,8 @@ impl Managed {
         }
     }
 
-    /// Returns whether somebody would read zeros where this is let go: the program, or a fork's child that cannot be served.
+    /// Returns whether somebody would read zeros where this is let go: the program, or a fork's child that
+    /// cannot be served.
     pub(crate) fn is_needed(&self) -> bool {
         let unserved = self.shared.unserved.lock().expect("nobody panics here");
         self.is_current() || unserved.iter().any(|child| !child.has_ended())
@@ -485,8 +490,8 @@ impl Managed {
         said.or_else(lost).or_else(unserved)
     }
 
-    /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be served. Anything else
-    /// that has failed was about its own memory, which nobody has any more.
+    /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be
+    /// served. Anything else that has failed was about its own memory, which nobody has any more.
     pub(crate) fn failure_of_forks(&self) -> Option<String> {
         let unserved = self.shared.unserved.lock().expect("nobody panics here");
         self.failure().filter(|_| unserved.iter().any(|child| !child.has_ended()))
@@ -502,8 +507,9 @@ impl Managed {
         self.entrusted.found(0);
     }
 
-    /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which may have to wait for room. The
-    /// mover keeps the memory for that: the kernel is asked about it at each fork.
+    /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which
+    /// may have to wait for room. The mover keeps the memory for that: the kernel is asked about it at each
+    /// fork.
     pub(crate) fn stop(&self) {
         self.window.reach().lose();
         self.bell.end();
@@ -523,7 +529,8 @@ impl Managed {
         self.window.reach().end();
     }
 
-    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last have to be taken before.
+    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last
+    /// have to be taken before.
     pub(crate) fn end(mut self) -> Served {
         self.wait();
         self.served()

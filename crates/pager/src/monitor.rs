@@ -1,5 +1,5 @@
-//! The monitor: it watches how much memory the tree has, and takes processes over before the tree outgrows its
-//! limit.
+//! The monitor: it watches how much memory the tree has, and takes processes over before the tree outgrows
+//! its limit.
 //!
 //! ```text
 //!   measure ─► far below the limit: sleep ─► near: take the largest process over ─► tell the manager what is outside
@@ -7,8 +7,9 @@
 //!      └────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! While the tree fits, nothing is in any process, and a look costs about a microsecond a process, and some ten for one that shares
-//! pages with others of its family. The nearer the tree comes to its limit, the more often the monitor looks.
+//! While the tree fits, nothing is in any process, and a look costs about a microsecond a process, and some
+//! ten for one that shares pages with others of its family. The nearer the tree comes to its limit, the more
+//! often the monitor looks.
 
 mod end;
 mod forks;
@@ -64,14 +65,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A process whose refusal may pass is tried again after so long.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of the limit on, and not
-/// from half of it on.
+/// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of
+/// the limit on, and not from half of it on.
 const PREPARE_WITHIN: Duration = Duration::from_millis(100);
 /// Where a tree can fill half of its limit within so long, the guardian is there before the program.
 const GUARD_WITHIN: Duration = Duration::from_millis(25);
 
-/// The CPU time that it takes to stop a process, to make a mover in a thread of its own, and to ask the kernel about all mappings of a
-/// process at length.
+/// The CPU time that it takes to stop a process, to make a mover in a thread of its own, and to ask the
+/// kernel about all mappings of a process at length.
 const STOPPING: Duration = Duration::from_micros(50);
 const INJECTING: Duration = Duration::from_micros(300);
 const ASKING_AT_LENGTH: Duration = Duration::from_millis(5);
@@ -115,8 +116,8 @@ pub(crate) struct Monitor {
     managed: BTreeMap<u32, Managed>,
     /// Processes that cannot be managed.
     refused: BTreeMap<u32, Refused>,
-    /// Of processes that are not managed, each with its program: whether the memory is watched all the same, as a managed one has
-    /// forked it.
+    /// Of processes that are not managed, each with its program: whether the memory is watched all the same,
+    /// as a managed one has forked it.
     watched: BTreeMap<(u32, u64), bool>,
     own: Statm,
     own_asked: Asked,
@@ -173,8 +174,8 @@ impl Refused {
     }
 }
 
-/// Returns whether the memory of a process that is not managed is watched. It was so from the start of its program, or never will be,
-/// so each program is asked about once. `None`: nobody can say just now.
+/// Returns whether the memory of a process that is not managed is watched. It was so from the start of its
+/// program, or never will be, so each program is asked about once. `None`: nobody can say just now.
 fn is_watched(known: &mut BTreeMap<(u32, u64), bool>, pid: u32, stack: u64) -> Option<bool> {
     if let Some(is_watched) = known.get(&(pid, stack)) {
         return Some(*is_watched);
@@ -378,12 +379,13 @@ impl Monitor {
         total
     }
 
-    /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, and the tree is watched meanwhile.
+    /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, and the tree is
+    /// watched meanwhile.
     fn prepare(&mut self) -> Result<(), Failed> {
         let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
         self.guard()?;
-        // The manager has threads of its own. They begin as others do, and the monitor goes on as it is: among many processes that are
-        // ready to run, it would wait long for its turn.
+        // The manager has threads of its own. They begin as others do, and the monitor goes on as it is:
+        // among many processes that are ready to run, it would wait long for its turn.
         let make = || {
             priority::lower();
             make_manager()
@@ -393,8 +395,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Starts the guardian before the program where the tree may fill its limit soon. Among many processes it would take long, and nobody
-    /// looks meanwhile.
+    /// Starts the guardian before the program where the tree may fill its limit soon. Among many processes it
+    /// would take long, and nobody looks meanwhile.
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
@@ -455,8 +457,9 @@ impl Monitor {
         Ok(())
     }
 
-    /// Takes a process over, the largest first, and new mappings of those that are managed. The tree has `total` bytes, and may get
-    /// `coming` more before it stands still. `least_room` is to be left. Returns whether there was something to take over.
+    /// Takes a process over, the largest first, and new mappings of those that are managed. The tree has
+    /// `total` bytes, and may get `coming` more before it stands still. `least_room` is to be left. Returns
+    /// whether there was something to take over.
     fn take_over(&mut self, total: u64, coming: u64, least_room: u64) -> Result<bool, Failed> {
         let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
@@ -484,7 +487,8 @@ impl Monitor {
             } else {
                 continue;
             }
-            // That takes long enough for others to come and to fill the memory, so they are looked for before the next one.
+            // That takes long enough for others to come and to fill the memory, so they are looked for before
+            // the next one.
             return Ok(true);
         }
         self.note_taken(Instant::now());
@@ -545,8 +549,9 @@ impl Monitor {
         proc::stat(pid).filter(|stat| !is_refused(stat.stack))
     }
 
-    /// Returns whether a process is the child of a managed process. Its fork's event says so, which may not have been taken in yet.
-    /// A child from before that process was managed has none of the watched memory, and is taken over like any other.
+    /// Returns whether a process is the child of a managed process. Its fork's event says so, which may not
+    /// have been taken in yet. A child from before that process was managed has none of the watched memory,
+    /// and is taken over like any other.
     fn is_fork_of_managed(&mut self, pid: u32) -> bool {
         let Some(stack) = self.tree.processes.get(&pid).map(|process| process.stack) else { return false };
         let is_same = |managed: &Managed| managed.stack == stack;
@@ -605,8 +610,9 @@ impl Monitor {
         self.summary.most_managed = self.summary.most_managed.max(self.managed.len() as u64);
     }
 
-    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child in the background. So it
-    /// is kept until its driver has ended, which nobody waits for: a fork may need room, and it is the monitor that finds some.
+    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child
+    /// in the background. So it is kept until its driver has ended, which nobody waits for: a fork may need
+    /// room, and it is the monitor that finds some.
     fn let_go(&mut self, pid: u32, managed: Managed) {
         managed.gone();
         managed.stop();

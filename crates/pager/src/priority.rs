@@ -1,9 +1,11 @@
-//! The priority of the monitor. On a busy machine a monitor that waits for its turn lets the tree outgrow its limit, so it
-//! comes before all other threads, where the kernel allows that. A nice value would not do: the kernel compares nice values within one
-//! session only, where sessions have equal parts of a CPU (autogroups). What the monitor starts has the priority that the runner was given.
+//! The priority of the monitor. On a busy machine a monitor that waits for its turn lets the tree outgrow its
+//! limit, so it comes before all other threads, where the kernel allows that. A nice value would not do: the
+//! kernel compares nice values within one session only, where sessions have equal parts of a CPU
+//! (autogroups). What the monitor starts has the priority that the runner was given.
 //!
-//! It may not take a CPU away from the kernel's own threads. So it says before each piece of work how long that may take. Where its
-//! [allowance](Governor) does not suffice, a nice value has to do, which leaves others their parts.
+//! It may not take a CPU away from the kernel's own threads. So it says before each piece of work how long
+//! that may take. Where its [allowance](Governor) does not suffice, a nice value has to do, which leaves
+//! others their parts.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -51,7 +53,8 @@ pub(crate) fn begin() {
     FOREMOST.set(Some(Foremost { governor, is_ahead: false, is_foremost: false }));
 }
 
-/// The monitor begins with a look that takes about `next` of CPU time. It comes before all others where its allowance suffices.
+/// The monitor begins with a look that takes about `next` of CPU time. It comes before all others where its
+/// allowance suffices.
 pub(crate) fn begins(next: Duration) {
     with(|foremost| {
         if !std::mem::replace(&mut foremost.is_ahead, true) {
@@ -62,8 +65,8 @@ pub(crate) fn begins(next: Duration) {
     });
 }
 
-/// The monitor goes on with a piece of work that takes about `next` of CPU time. Where its allowance does not suffice, it does not come
-/// before all others until the end of its look. In another thread, nothing happens.
+/// The monitor goes on with a piece of work that takes about `next` of CPU time. Where its allowance does not
+/// suffice, it does not come before all others until the end of its look. In another thread, nothing happens.
 pub(crate) fn goes_on(next: Duration) {
     with(|foremost| {
         if foremost.is_foremost && !foremost.governor.allows(Instant::now(), cpu_time(), next) {
@@ -94,7 +97,8 @@ pub(crate) fn sleeps(wait: Duration, next: Duration) {
     begins(next.saturating_sub(governor::earned(wait)));
 }
 
-/// The monitor starts something that is not to come before others, and runs as others do until the end of its look.
+/// The monitor starts something that is not to come before others, and runs as others do until the end of its
+/// look.
 pub(crate) fn starts_others() {
     goes_on(Duration::MAX);
     with(|foremost| {

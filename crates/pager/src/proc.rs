@@ -204,7 +204,8 @@ pub(crate) struct Stat {
     /// Faults that needed no device, of all of its threads so far.
     pub(crate) faults: u64,
     pub(crate) threads: u64,
-    /// The time that CPUs have spent on it, and on children that it has waited for, in ticks of the clock that programs see.
+    /// The time that CPUs have spent on it, and on children that it has waited for, in ticks of the clock
+    /// that programs see.
     pub(crate) cpu_ticks: u64,
     /// When it has started, in ticks of the machine's clock. `exec` does not change it.
     pub(crate) start: u64,
@@ -221,7 +222,8 @@ impl Stat {
 /// Returns what was read of a process. `None`: it has ended, or may not be looked at.
 ///
 /// # Errors
-/// This process or the machine has no descriptors left, or no memory for them. That says nothing of the process.
+/// This process or the machine has no descriptors left, or no memory for them. That says nothing of the
+/// process.
 pub(crate) fn answer<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Err(error)
@@ -277,7 +279,8 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     })
 }
 
-/// Returns the time that CPUs have spent on those threads of this process that have this name, which the kernel cuts at 15 bytes.
+/// Returns the time that CPUs have spent on those threads of this process that have this name, which the
+/// kernel cuts at 15 bytes.
 pub(crate) fn cpu_seconds_of_own(name: &str) -> f64 {
     let pid = std::process::id();
     let seconds = |thread: u32| {
@@ -303,7 +306,8 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
 /// Where the threads of a process have what the kernel writes to at their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Threads {
-    /// Addresses inside descriptors of the C library. They lie at the ends of stacks, but for the first thread's.
+    /// Addresses inside descriptors of the C library. They lie at the ends of stacks, but for the first
+    /// thread's.
     pub(crate) descriptors: Vec<u64>,
     /// The first thread's, which lies among memory of all kinds.
     pub(crate) first_descriptor: Option<u64>,
@@ -338,7 +342,8 @@ impl Threads {
     }
 }
 
-/// The last two fields are the stack pointer and the program counter. Of a thread that runs, there is one field, which says so.
+/// The last two fields are the stack pointer and the program counter. Of a thread that runs, there is one
+/// field, which says so.
 fn parse_stack(call: &str) -> Option<u64> {
     let pointer = call.split_ascii_whitespace().rev().nth(1)?;
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
@@ -364,14 +369,15 @@ fn parse_shares(rollup: &str) -> Option<Shares> {
     Some(Shares { anonymous: field("Pss_Anon:")?, shared: field("Pss_Shmem:")? })
 }
 
-/// Returns the shared memory of the whole machine, also of those that are not of the tree, in bytes. It is never too little.
+/// Returns the shared memory of the whole machine, also of those that are not of the tree, in bytes. It is
+/// never too little.
 pub(crate) fn machine_shared() -> u64 {
     let told = sysinfo();
     told.sharedram.saturating_mul(told.mem_unit.into()) + *LATE_BYTES
 }
 
-/// Returns the anonymous memory of the whole machine in bytes, but for what CPUs tell late. Costs 2 µs. It is 0 where the kernel does
-/// not say.
+/// Returns the anonymous memory of the whole machine in bytes, but for what CPUs tell late. Costs 2 µs. It is
+/// 0 where the kernel does not say.
 pub(crate) fn machine_anonymous() -> u64 {
     static INFO: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/meminfo").ok());
     let mut text = [0; 4096];

@@ -1,7 +1,7 @@
 //! The CPUs that the engine's threads keep off: those of drivers that are beside a thread.
 //!
-//! Such a driver runs only while nobody else wants its CPU, and the kernel takes that CPU for idle. So it would put the engine's own
-//! threads there, and the fault that the driver serves would wait for them.
+//! Such a driver runs only while nobody else wants its CPU, and the kernel takes that CPU for idle. So it
+//! would put the engine's own threads there, and the fault that the driver serves would wait for them.
 
 use std::fs;
 

@@ -1,14 +1,15 @@
 //! Reads what processes tell, in place of drivers that are busy.
 //!
-//! A driver reads at each of its turns. A turn may take long: a fork may copy pages, and reclaim may wait for the mover of another
-//! process. Until its event is read, a thread that unmaps, drops or forks stands still, and the kernel lets no page of its process go.
-//! So one thread comes by every few milliseconds. Where a driver has begun no turn since, and does not sleep or has something to read,
-//! this thread reads. A driver that was woken sleeps on until it gets a CPU. It takes in later what was read. While a batch of pages
-//! is on its way, nothing can be read: it is not waited for, as others are to be looked after, and the thread that moves it reads by
-//! itself where it is refused.
+//! A driver reads at each of its turns. A turn may take long: a fork may copy pages, and reclaim may wait for
+//! the mover of another process. Until its event is read, a thread that unmaps, drops or forks stands still,
+//! and the kernel lets no page of its process go. So one thread comes by every few milliseconds. Where a
+//! driver has begun no turn since, and does not sleep or has something to read, this thread reads. A driver
+//! that was woken sleeps on until it gets a CPU. It takes in later what was read. While a batch of pages is
+//! on its way, nothing can be read: it is not waited for, as others are to be looked after, and the thread
+//! that moves it reads by itself where it is refused.
 //!
-//! Costs: two loads for each driver and look, and one system call that asks of all whether there is something to read. A lock and a
-//! system call for each that is late. The thread is there while processes are managed.
+//! Costs: two loads for each driver and look, and one system call that asks of all whether there is something
+//! to read. A lock and a system call for each that is late. The thread is there while processes are managed.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;

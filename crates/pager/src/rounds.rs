@@ -1,22 +1,24 @@
 //! Whose shares are asked for, and when.
 //!
-//! To ask a process for its shares may take milliseconds, in which the monitor sees nothing else. So a few processes are asked at a
-//! look, and the others at the next ones.
+//! To ask a process for its shares may take milliseconds, in which the monitor sees nothing else. So a few
+//! processes are asked at a look, and the others at the next ones.
 //!
 //! ```text
 //!   begin ─► a few known processes at each look ─► end, when all that are there have been asked ─► 30 ms after the beginning: begin
 //!              new ones come at any time, ahead of the others
 //! ```
 //!
-//! Rounds take a tenth of the time at most, and few milliseconds of one look. New processes have time of their own, and more of it:
-//! until it is asked, a process counts with each of its faults as if it had stored to a shared page. One look asks few of them even so.
-//! A tree that starts a hundred is filling its limit, and an answer waits as long as the process changes its mappings. One process
-//! is never asked in parts, so whoever has many GiB takes as long as that takes, and the next ones wait for longer.
+//! Rounds take a tenth of the time at most, and few milliseconds of one look. New processes have time of
+//! their own, and more of it: until it is asked, a process counts with each of its faults as if it had stored
+//! to a shared page. One look asks few of them even so. A tree that starts a hundred is filling its limit,
+//! and an answer waits as long as the process changes its mappings. One process is never asked in parts, so
+//! whoever has many GiB takes as long as that takes, and the next ones wait for longer.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// From the beginning of a round to the next one, where no process comes or goes, and where none changes either.
+/// From the beginning of a round to the next one, where no process comes or goes, and where none changes
+/// either.
 const ROUND_EVERY: Duration = Duration::from_millis(30);
 const ROUND_CALM_EVERY: Duration = Duration::from_secs(5);
 /// Known processes are asked for one part in so many of the time, and for so long in one look.
@@ -110,8 +112,8 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Returns what to do next, until nothing is to be done at this look. Whoever was to be asked has been asked when this is called
-    /// again.
+    /// Returns what to do next, until nothing is to be done at this look. Whoever was to be asked has been
+    /// asked when this is called again.
     pub(crate) fn next(&mut self, now: Instant, wanted: &BTreeMap<u32, Wanted>) -> Option<Next> {
         self.account(now);
         let is_any_known = wanted.values().any(|wanted| wanted.is_known);

@@ -1,9 +1,9 @@
 //! What processes have together of pages that several of them show.
 //!
-//! The kernel counts such a page in each process. It tells proportional shares (PSS) too, which add up to what there is, but to ask
-//! for them takes some 14 ms a GiB. So the processes of a group are asked one after the other, in [rounds](crate::rounds), and an
-//! answer is as old as the process's turn. Meanwhile the estimate is not below what there is. Since a process was asked, its pages
-//! count like this:
+//! The kernel counts such a page in each process. It tells proportional shares (PSS) too, which add up to
+//! what there is, but to ask for them takes some 14 ms a GiB. So the processes of a group are asked one after
+//! the other, in [rounds](crate::rounds), and an answer is as old as the process's turn. Meanwhile the
+//! estimate is not below what there is. Since a process was asked, its pages count like this:
 //!
 //! | the process | counts |
 //! |---|---|
@@ -14,16 +14,18 @@
 //! | has pages that go, or that Octavo takes | without them |
 //! | has shared pages that Octavo takes | with them as before, until all have been asked after that: it took copies |
 //!
-//! A round may have asked one process before such a change, and others after it. So what is to count *until all have been asked* counts
-//! until the end of the first round that began afterwards.
+//! A round may have asked one process before such a change, and others after it. So what is to count *until
+//! all have been asked* counts until the end of the first round that began afterwards.
 //!
-//! A fork's child has few pages of its own, and would count whole until it is asked. So there is a second bound as long as somebody
-//! was not asked: what the group had before, and what has come since. A new child adds its faults to that. The answers of others do
-//! not lower it, since their shares have shrunk for the child.
+//! A fork's child has few pages of its own, and would count whole until it is asked. So there is a second
+//! bound as long as somebody was not asked: what the group had before, and what has come since. A new child
+//! adds its faults to that. The answers of others do not lower it, since their shares have shrunk for the
+//! child.
 //!
-//! The estimate may be too low, until the next round has ended, where pages go that others show as well; where a fork's child has come
-//! and gone between two looks; and where processes end before their turns in a round, and others have ended before that. A fault
-//! counts as a page of 4 KiB. The estimate is never below what one process has, nor above what the kernel counts for all.
+//! The estimate may be too low, until the next round has ended, where pages go that others show as well;
+//! where a fork's child has come and gone between two looks; and where processes end before their turns in a
+//! round, and others have ended before that. A fault counts as a page of 4 KiB. The estimate is never below
+//! what one process has, nor above what the kernel counts for all.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +37,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     members: BTreeMap<u32, Member>,
-    /// What members may have left to others: before the current round and since the last whole one began, and since the current began.
+    /// What members may have left to others: before the current round and since the last whole one began, and
+    /// since the current began.
     left: Left,
     /// All members are asked in the current round.
     is_in_round: bool,
@@ -80,8 +83,8 @@ struct Answer {
     counted: u64,
 }
 
-/// What the kernel counts for a process at a moment, and its faults until then, with the pages that came without. There are none where
-/// nobody looks for stores to shared pages.
+/// What the kernel counts for a process at a moment, and its faults until then, with the pages that came
+/// without. There are none where nobody looks for stores to shared pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     pub(crate) counted: u64,
@@ -91,8 +94,8 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Stores to shared pages get new ones that no count shows. Each is a fault, and so is a page that comes otherwise, also in place of
-    /// one that was taken.
+    /// Stores to shared pages get new ones that no count shows. Each is a fault, and so is a page that comes
+    /// otherwise, also in place of one that was taken.
     fn unseen_since(self, then: Self) -> u64 {
         let (Some(before), Some(now)) = (then.faults, self.faults) else { return 0 };
         let faulted = now.saturating_sub(before) * PAGE;
@@ -125,7 +128,8 @@ impl Group {
         }
     }
 
-    /// Takes note of what the kernel counts for a member, and of its faults. There are none where nobody stores to shared pages.
+    /// Takes note of what the kernel counts for a member, and of its faults. There are none where nobody
+    /// stores to shared pages.
     pub(crate) fn note(&mut self, pid: u32, now: Mark) {
         let Mark { counted, faults, .. } = now;
         let Some(member) = self.members.get_mut(&pid) else { return };
@@ -153,7 +157,8 @@ impl Group {
         member.most = member.most.max(member.estimate());
     }
 
-    /// Returns the members of which no note was taken yet, but for forks: what a fork adds goes by what the others have.
+    /// Returns the members of which no note was taken yet, but for forks: what a fork adds goes by what the
+    /// others have.
     pub(crate) fn unnoted(&self) -> impl Iterator<Item = u32> {
         let is_unnoted = |member: &Member| member.newcomer.is_some_and(|newcomer| !newcomer.is_fork);
         self.members.iter().filter(move |(_, member)| is_unnoted(member)).map(|(pid, _)| *pid)
@@ -211,9 +216,10 @@ impl Group {
         by_answers.min(bound).clamp(largest, all)
     }
 
-    /// Returns what the members have together by what they told last: their shares then, and what each got since. It
-    /// is no bound, and what is told of a run goes by it. A child that was never asked counts with its faults, and an
-    /// answer from before a fork counts too much. The [estimate](Self::estimate) is the most.
+    /// Returns what the members have together by what they told last: their shares then, and what each got
+    /// since. It is no bound, and what is told of a run goes by it. A child that was never asked counts with
+    /// its faults, and an answer from before a fork counts too much. The [estimate](Self::estimate) is the
+    /// most.
     pub(crate) fn told(&self, estimate: u64) -> u64 {
         let answered: u64 = self.members.values().map(Member::told).sum();
         answered.clamp(self.counted().1, estimate)

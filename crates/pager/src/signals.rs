@@ -20,7 +20,8 @@ const PASSED_ON: [i32; 5] = [
     signal_hook::consts::SIGWINCH,
 ];
 
-/// Signals that a terminal sends to the program as well, which decides what to do. From elsewhere they may reach the runner only.
+/// Signals that a terminal sends to the program as well, which decides what to do. From elsewhere they may
+/// reach the runner only.
 const KEYS: [i32; 2] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT];
 
 /// Signals that came to the runner.
@@ -57,9 +58,9 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
     }
 }
 
-/// Stops a process. The kernel gives a signal to the first thread of the process, which may have to wait for a CPU while other
-/// threads go on. So those that run get one each: the first that takes it stops all. What is left of these signals ends with
-/// the stop.
+/// Stops a process. The kernel gives a signal to the first thread of the process, which may have to wait for
+/// a CPU while other threads go on. So those that run get one each: the first that takes it stops all. What
+/// is left of these signals ends with the stop.
 pub(crate) fn stop(pid: u32) {
     kill(pid, Signal::STOP);
     let threads = proc::threads(pid).unwrap_or_default();
@@ -69,8 +70,9 @@ pub(crate) fn stop(pid: u32) {
 }
 
 /// Takes the ends of processes that the runner is the parent of, its own and those that nobody else is a
-/// parent of any more. Returns how `program` ended, if it did, and tells of the others. To be called by the thread that has started the
-/// program. It asks for its own children only: a stop that it took of what another thread traces would be missed there, for ever.
+/// parent of any more. Returns how `program` ended, if it did, and tells of the others. To be called by the
+/// thread that has started the program. It asks for its own children only: a stop that it took of what
+/// another thread traces would be missed there, for ever.
 pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatus> {
     let mut ended = None;
     // Movers end without a signal, and are seen by those only who ask for all.
@@ -89,8 +91,8 @@ pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatu
 /// `__WALL` and `__WNOTHREAD`.
 const ALL_CHILDREN: u32 = 0x4000_0000 | 0x2000_0000;
 
-/// Ends this process as the program was ended: by the same signal, and without a core dump of its own. Returns
-/// where the signal ends no process.
+/// Ends this process as the program was ended: by the same signal, and without a core dump of its own.
+/// Returns where the signal ends no process.
 pub fn end_by_signal(signal: i32) {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);

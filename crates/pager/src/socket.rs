@@ -1,7 +1,8 @@
-//! The figures of a run while it goes on: whoever connects to the socket gets one line of JSON, and the connection ends.
+//! The figures of a run while it goes on: whoever connects to the socket gets one line of JSON, and the
+//! connection ends.
 //!
-//! The monitor answers between two looks at the tree. It waits for nobody: a reader that does not take its line at once
-//! gets what the socket has room for, which is far more than a line.
+//! The monitor answers between two looks at the tree. It waits for nobody: a reader that does not take its
+//! line at once gets what the socket has room for, which is far more than a line.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileTypeExt;

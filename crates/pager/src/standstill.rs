@@ -4,8 +4,9 @@
 //!   stopped (SIGSTOP) ─► nothing is left to wait for, or it takes too long ─► go on (SIGCONT) ─► parents that have stopped as well go on
 //! ```
 //!
-//! Some programs stop themselves when their child stops, as `su` does, and wait for whoever starts both again. So for a while after a
-//! process goes on, its ancestors are looked at, but for those that stood still before.
+//! Some programs stop themselves when their child stops, as `su` does, and wait for whoever starts both
+//! again. So for a while after a process goes on, its ancestors are looked at, but for those that stood still
+//! before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ use rustix::process::Signal;
 use crate::guardian::Guardian;
 use crate::{proc, signals};
 
-/// How long processes stand still where nothing is adopted and nothing goes out, and how long at most. They may be waiting for what
-/// others do.
+/// How long processes stand still where nothing is adopted and nothing goes out, and how long at most. They
+/// may be waiting for what others do.
 const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_PATIENCE: Duration = Duration::from_secs(20);
 /// How long ancestors are looked at.
@@ -103,7 +104,8 @@ impl Standstill {
         }
     }
 
-    /// As [`stop`](Self::stop), until its turn; a newcomer only if it is ready to run. Returns whether it was stopped.
+    /// As [`stop`](Self::stop), until its turn; a newcomer only if it is ready to run. Returns whether it was
+    /// stopped.
     pub(crate) fn stop_to_wait(
         &mut self,
         pid: u32,
@@ -151,7 +153,8 @@ impl Standstill {
         self.let_go_on(|stopped, _| stopped == pid, guardian);
     }
 
-    /// Takes note of what is still to be adopted or is in memory. Returns whether processes stand still for too long.
+    /// Takes note of what is still to be adopted or is in memory. Returns whether processes stand still for
+    /// too long.
     pub(crate) fn is_too_long(&mut self, left: u64) -> bool {
         self.waiting.as_mut().is_some_and(|waiting| waiting.is_too_long(Instant::now(), left))
     }
@@ -185,12 +188,13 @@ impl Standstill {
         }
     }
 
-    /// Lets ancestors go on that have stopped since their descendants were: each once, since whoever stops it again means it. A terminal
-    /// stops both, and then neither goes on.
+    /// Lets ancestors go on that have stopped since their descendants were: each once, since whoever stops it
+    /// again means it. A terminal stops both, and then neither goes on.
     pub(crate) fn follow(&mut self) {
         let now = Instant::now();
         self.going_on.retain(|going| now < going.until);
-        // Many have the same ancestors, and to ask whether a process has stopped takes much longer than to look it up.
+        // Many have the same ancestors, and to ask whether a process has stopped takes much longer than to
+        // look it up.
         let ancestors: BTreeSet<u32> =
             self.going_on.iter().flat_map(|going| &going.ancestors).copied().collect();
         let stands_still = |pid: u32| self.stopped.contains_key(&pid);

@@ -16,7 +16,8 @@ use crate::tree::Tree;
 /// With fewer pages, the pool's first block says nothing of how well they were packed.
 const LEAST_PACKED: u64 = 2048;
 
-/// A process is told of that had so much more than the peak between two looks. It may have had that much of files.
+/// A process is told of that had so much more than the peak between two looks. It may have had that much of
+/// files.
 const MUCH_OF_FILES: u64 = 32 << 20;
 
 /// Less memory of a kind that cannot be paged is not told.
@@ -35,7 +36,8 @@ pub struct Faults {
     pub waited: u64,
     /// Faults that were served on the CPU of the thread that met them.
     pub beside: u64,
-    /// Changes of mappings: unmapped, moved, dropped, forked; and how long they took, in which no fault of their process was served.
+    /// Changes of mappings: unmapped, moved, dropped, forked; and how long they took, in which no fault of
+    /// their process was served.
     pub changes: u64,
     /// See `changes`.
     pub changing_seconds: f64,
@@ -57,9 +59,11 @@ pub struct Waits {
 /// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// The most memory that the tree and the runner had together: anonymous memory, shared memory and page tables.
+    /// The most memory that the tree and the runner had together: anonymous memory, shared memory and page
+    /// tables.
     pub peak_bytes: u64,
-    /// The most memory that one process had at some moment, as the kernel counts it: also between two looks, and with its pages of files.
+    /// The most memory that one process had at some moment, as the kernel counts it: also between two looks,
+    /// and with its pages of files.
     pub largest_process_bytes: u64,
     /// The limit.
     pub budget_bytes: u64,
@@ -69,11 +73,13 @@ pub struct Summary {
     pub managed_bytes: u64,
     /// See `managed_bytes`.
     pub swapped_bytes: u64,
-    /// The addresses of the memory that is managed now. No more of it can ever be, unless the program maps more.
+    /// The addresses of the memory that is managed now. No more of it can ever be, unless the program maps
+    /// more.
     pub mapped_bytes: u64,
     /// The most anonymous memory that the tree had.
     pub anonymous_peak_bytes: u64,
-    /// The most shared memory, and the most page tables, that the tree and the runner had. Nobody pages these.
+    /// The most shared memory, and the most page tables, that the tree and the runner had. Nobody pages
+    /// these.
     pub shared_peak_bytes: u64,
     /// See `shared_peak_bytes`.
     pub page_tables_peak_bytes: u64,
@@ -99,7 +105,8 @@ pub struct Summary {
     pub faults: Faults,
     /// How long the run took.
     pub seconds: f64,
-    /// The time that CPUs spent on the program, as far as its processes have ended, with Octavo's helpers in them; and on the runner.
+    /// The time that CPUs spent on the program, as far as its processes have ended, with Octavo's helpers in
+    /// them; and on the runner.
     pub program_cpu_seconds: f64,
     /// See `program_cpu_seconds`.
     pub own_cpu_seconds: f64,
@@ -180,8 +187,8 @@ impl Summary {
         *most = bytes.max(*most);
     }
 
-    /// Takes note of the figures of the manager and of managed processes, of which some have ended and are to be
-    /// [added](Self::add) soon.
+    /// Takes note of the figures of the manager and of managed processes, of which some have ended and are to
+    /// be [added](Self::add) soon.
     pub(crate) fn note(
         &mut self,
         manager: &Manager,
@@ -205,7 +212,8 @@ impl Summary {
         ending.iter().for_each(|(_, ended)| traffic.add(ended.space.stats().ok(), ended.served()));
         self.show(traffic);
         let Ok(stats) = manager.stats() else { return };
-        // Pages that are here may keep their slots, and pages that were out when they were dropped never come back.
+        // Pages that are here may keep their slots, and pages that were out when they were dropped never come
+        // back.
         let slots_bytes = stats.swap_slots * PAGE_BYTES as u64;
         let out = slots_bytes.min(traffic.out_bytes.saturating_sub(traffic.in_bytes));
         (self.managed_bytes, self.swapped_bytes, self.mapped_bytes) = (resident + out, out, mapped);

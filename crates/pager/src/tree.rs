@@ -1,13 +1,16 @@
 //! The processes of the tree: which there are, and how much memory they have together.
 //!
-//! The kernel counts a page that a fork shares in every process that shows it. So the processes of one program,
-//! which have forked from each other, are counted together: their shares (PSS) are asked for in turn, and
-//! in between the pages that they get are added, and those that go are taken off. A store to a shared page gets a page that
-//! no count shows, since a process has as many as before. But it is a fault, so each fault is taken for one until all have been
-//! asked again. What Octavo brings into a process without a fault of its own counts like one. One answer serves private and shared memory. A `vfork` child has no memory of its own.
+//! The kernel counts a page that a fork shares in every process that shows it. So the processes of one
+//! program, which have forked from each other, are counted together: their shares (PSS) are asked for in
+//! turn, and in between the pages that they get are added, and those that go are taken off. A store to a
+//! shared page gets a page that no count shows, since a process has as many as before. But it is a fault, so
+//! each fault is taken for one until all have been asked again. What Octavo brings into a process without a
+//! fault of its own counts like one. One answer serves private and shared memory. A `vfork` child has no
+//! memory of its own.
 //!
-//! What a look costs goes by what has changed. Processes that change are asked, and the others [in turn](Turns). New processes are looked
-//! for among the numbers that the machine has given out since the last look, and only now and then by the lists of children.
+//! What a look costs goes by what has changed. Processes that change are asked, and the others [in
+//! turn](Turns). New processes are looked for among the numbers that the machine has given out since the last
+//! look, and only now and then by the lists of children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -29,7 +32,8 @@ const LOOK_SHARE: u32 = 10;
 /// From one look at all lists of children to the next, and what part of the time these take at most.
 const FIND_EVERY: Duration = Duration::from_secs(2);
 const FIND_SHARE: u32 = 50;
-/// Where the machine has more new numbers, or more for each process of the tree, the lists of children cost less.
+/// Where the machine has more new numbers, or more for each process of the tree, the lists of children cost
+/// less.
 const LEAST_NUMBERS: u32 = 64;
 const NUMBERS_EACH: u32 = 4;
 /// The CPU time that it takes to ask about a process, and to ask for the shares of a GiB.
@@ -62,14 +66,16 @@ pub(crate) struct Process {
     /// Where its stack begins: processes that have forked from each other have the same.
     pub(crate) stack: u64,
     parent: u32,
-    /// Its faults until the last two looks at which processes there are at which it was asked, and at the last measurement.
+    /// Its faults until the last two looks at which processes there are at which it was asked, and at the
+    /// last measurement.
     faults: [u64; 2],
     measured_faults: u64,
     /// What Octavo had moved by the last measurement.
     moved: Moved,
     /// It has the memory of its parent, and none of its own.
     is_vforked: bool,
-    /// What it had when there was room last, or when it went on. `None`: it is new since then, and what it wants is to come.
+    /// What it had when there was room last, or when it went on. `None`: it is new since then, and what it
+    /// wants is to come.
     settled: Option<u64>,
     came_at: Instant,
     /// It has waited for room since it came.
@@ -108,7 +114,8 @@ pub(crate) struct Tree {
     families: BTreeMap<u64, Group>,
     /// What the kernel counts for each family beyond what it has, by the last measurement.
     shared_bytes: BTreeMap<u64, u64>,
-    /// Bytes of the last measurement that are there for safety only: pages are shared, and processes have told of fewer.
+    /// Bytes of the last measurement that are there for safety only: pages are shared, and processes have
+    /// told of fewer.
     pub(crate) doubtful_bytes: u64,
     shared: Shared,
     rounds: Rounds,
@@ -125,7 +132,8 @@ pub(crate) struct Tree {
     has_ended: bool,
     last_look: Option<LastLook>,
     last_find: Option<(Instant, Duration)>,
-    /// When a new number was last nobody's. Its process may be on its way: the kernel gives the number out before.
+    /// When a new number was last nobody's. Its process may be on its way: the kernel gives the number out
+    /// before.
     unanswered_at: Option<Instant>,
 }
 
@@ -153,8 +161,9 @@ impl Tree {
         self.helpers.retain(|helper| *helper != pid);
     }
 
-    /// Begins a look. Finds out which processes there are, if it is time to, and returns whether it was. While nobody has started a process, that is
-    /// seldom. New processes are looked for after `within`, but for at most one part in [`LOOK_SHARE`] of the time.
+    /// Begins a look. Finds out which processes there are, if it is time to, and returns whether it was.
+    /// While nobody has started a process, that is seldom. New processes are looked for after `within`, but
+    /// for at most one part in [`LOOK_SHARE`] of the time.
     ///
     /// # Errors
     /// As [`look`](Self::look).
@@ -190,8 +199,9 @@ impl Tree {
         Ok(is_due)
     }
 
-    /// Returns whether new processes are to be looked for among the numbers that are new. For a while after one was nobody's, the lists
-    /// of children are read as often as they may be: a process that has its number already may be delayed for longer than a look.
+    /// Returns whether new processes are to be looked for among the numbers that are new. For a while after
+    /// one was nobody's, the lists of children are read as often as they may be: a process that has its
+    /// number already may be delayed for longer than a look.
     fn is_found_by_numbers(&self, before: u32, newest: u32, now: Instant) -> bool {
         let most = LEAST_NUMBERS.max(self.processes.len() as u32 * NUMBERS_EACH);
         let is_unanswered = self.unanswered_at.is_some_and(|at| now - at < FIND_EVERY);
@@ -230,7 +240,8 @@ impl Tree {
     /// Finds out which processes there are, by the lists of children.
     ///
     /// # Errors
-    /// The kernel's, for want of descriptors. No process is taken for one that has ended then, but new ones may be left out.
+    /// The kernel's, for want of descriptors. No process is taken for one that has ended then, but new ones
+    /// may be left out.
     pub(crate) fn look(&mut self) -> io::Result<()> {
         let began = Instant::now();
         priority::goes_on(self.last_find.map_or(Duration::ZERO, |(_, took)| took));
@@ -243,7 +254,8 @@ impl Tree {
         looked
     }
 
-    /// Finds out which processes have come, by the numbers that are new, and which have ended. Asks those that change about themselves.
+    /// Finds out which processes have come, by the numbers that are new, and which have ended. Asks those
+    /// that change about themselves.
     ///
     /// # Errors
     /// As [`look`](Self::look).
@@ -365,8 +377,9 @@ impl Tree {
         }
     }
 
-    /// Returns the first process with this stack that nobody knows yet: a child of `parent`, or of the runner, which gets children
-    /// whose parents have ended. Where the parent is not known for sure, it is anybody's child in the end.
+    /// Returns the first process with this stack that nobody knows yet: a child of `parent`, or of the
+    /// runner, which gets children whose parents have ended. Where the parent is not known for sure, it is
+    /// anybody's child in the end.
     pub(crate) fn find_fork(
         &self,
         stack: u64,
@@ -397,7 +410,8 @@ impl Tree {
         !self.families.is_empty()
     }
 
-    /// Returns the processes that are new, or have got much since there was room last, with what they have: the largest first.
+    /// Returns the processes that are new, or have got much since there was room last, with what they have:
+    /// the largest first.
     pub(crate) fn grown(&self) -> Vec<(u64, u32)> {
         let has_grown = |process: &Process| {
             let is_more = |settled| process.memory.anonymous > settled + LEAST_GROWN;
@@ -430,7 +444,8 @@ impl Tree {
         self.parents.clear();
     }
 
-    /// Returns who has started processes since the last call, or since there was room, and is there still with memory of its own.
+    /// Returns who has started processes since the last call, or since there was room, and is there still
+    /// with memory of its own.
     pub(crate) fn take_parents(&mut self) -> BTreeSet<u32> {
         let mut parents = std::mem::take(&mut self.parents);
         parents.retain(|pid| self.processes.get(pid).is_some_and(|process| !process.is_vforked));
@@ -447,8 +462,8 @@ impl Tree {
         self.turns.answered(pid, true);
     }
 
-    /// Measures the processes, and returns their anonymous memory together. The runner has `own_bytes`. `moved` tells which pages of a
-    /// process Octavo has moved.
+    /// Measures the processes, and returns their anonymous memory together. The runner has `own_bytes`.
+    /// `moved` tells which pages of a process Octavo has moved.
     pub(crate) fn measure(&mut self, own_bytes: u64, moved: impl Fn(u32) -> Moved) -> u64 {
         let began = Instant::now();
         let (asked, others) = self.turns.begin();
@@ -487,8 +502,8 @@ impl Tree {
         processes.map(|process| process.memory.anonymous).sum::<u64>().saturating_sub(self.shared_bytes())
     }
 
-    /// Returns how many bytes families show more than once, by the last measurement: what the kernel counts for their processes is so much
-    /// more than what they have together.
+    /// Returns how many bytes families show more than once, by the last measurement: what the kernel counts
+    /// for their processes is so much more than what they have together.
     pub(crate) fn shared_bytes(&self) -> u64 {
         self.shared_bytes.values().sum()
     }
@@ -527,7 +542,8 @@ impl Tree {
         self.turns.answered(pid, has_changed);
     }
 
-    /// Returns the memory of the processes that nobody pages, as they were measured last. It is more where it `fits` even so.
+    /// Returns the memory of the processes that nobody pages, as they were measured last. It is more where it
+    /// `fits` even so.
     pub(crate) fn fixed(&mut self, fits: impl FnOnce(Fixed) -> bool) -> Fixed {
         let (now, mut tables) = (Instant::now(), 0);
         self.shared.begin();
@@ -541,8 +557,9 @@ impl Tree {
         Fixed { shared: self.shared.estimate().unwrap_or(most), tables }
     }
 
-    /// Asks processes for their shares whose turn it is. The kernel waits for a process that changes its mappings, and such a one may wait
-    /// for its turn of a CPU among many new ones. So while there are new ones that were not asked, nobody is, but seldom.
+    /// Asks processes for their shares whose turn it is. The kernel waits for a process that changes its
+    /// mappings, and such a one may wait for its turn of a CPU among many new ones. So while there are new
+    /// ones that were not asked, nobody is, but seldom.
     fn ask(&mut self) {
         let now = Instant::now();
         if self.has_young(now) && now - *self.asked_at.get_or_insert(now) < ASKED_WITHIN {

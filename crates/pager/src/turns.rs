@@ -1,12 +1,13 @@
 //! Which processes are asked at a look.
 //!
-//! A tree may have hundreds of processes of which most do nothing. To ask one takes microseconds, and a look comes every few
-//! milliseconds. So a process is asked at each look while it changes, and for some looks more. The others are asked in turn, a few
-//! at a look. One of them may begin to grow before its turn: the machine has more anonymous memory then, and nobody is known to have got
-//! it. That costs one call to know, and then all are asked, for a hundredth of the time at most.
+//! A tree may have hundreds of processes of which most do nothing. To ask one takes microseconds, and a look
+//! comes every few milliseconds. So a process is asked at each look while it changes, and for some looks
+//! more. The others are asked in turn, a few at a look. One of them may begin to grow before its turn: the
+//! machine has more anonymous memory then, and nobody is known to have got it. That costs one call to know,
+//! and then all are asked, for a hundredth of the time at most.
 //!
-//! Free memory would not tell. A machine whose page cache is full gives growing programs memory of the cache, and has as much free as
-//! before.
+//! Free memory would not tell. A machine whose page cache is full gives growing programs memory of the cache,
+//! and has as much free as before.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ const CALM: u64 = 32;
 const AT_ONCE: usize = 8;
 /// The machine may get so much more than the tree and the runner were seen to get.
 const LEAST_GROWTH: i64 = 4 << 20;
-/// All are asked out of turn for one part in so many of the time. That is not put off for longer than if it had taken so long.
+/// All are asked out of turn for one part in so many of the time. That is not put off for longer than if it
+/// had taken so long.
 const ALL_SHARE: u32 = 100;
 const MOST_TOOK: Duration = Duration::from_millis(1);
 
@@ -37,8 +39,8 @@ pub(crate) struct Turns {
 /// What is known since all were asked last.
 #[derive(Clone, Copy, Debug)]
 struct Alarm {
-    /// The least that the machine had beyond what was known of the tree and the runner. Anybody's memory may shrink, so only the
-    /// difference says whether somebody has grown.
+    /// The least that the machine had beyond what was known of the tree and the runner. Anybody's memory may
+    /// shrink, so only the difference says whether somebody has grown.
     least_beyond: i64,
     at: Instant,
     took: Duration,

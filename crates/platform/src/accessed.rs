@@ -1,9 +1,10 @@
 //! The processor's accessed bits of the pages of a process.
 //!
-//! Each entry of a page table has a bit that the processor sets when the page is used. The kernel's own reclaim goes by it, and shows
-//! it to nobody: no file and no system call of Linux tells it page by page. But a program in the kernel's virtual machine
-//! (eBPF) may read the tables ([`AccessedBits::look`]), and `MADV_COLD` clears the bit and does nothing else to an anonymous page without
-//! kernel swap ([`forget`], [`forget_range`]).
+//! Each entry of a page table has a bit that the processor sets when the page is used. The kernel's own
+//! reclaim goes by it, and shows it to nobody: no file and no system call of Linux tells it page by page. But
+//! a program in the kernel's virtual machine (eBPF) may read the tables ([`AccessedBits::look`]), and
+//! `MADV_COLD` clears the bit and does nothing else to an anonymous page without kernel swap ([`forget`],
+//! [`forget_range`]).
 //!
 //! ```text
 //!   look:    process ──► top table ──► … ──► entry: used?         read by a program in the kernel
@@ -12,20 +13,21 @@
 //!
 //! A bit is a hint. It is old when it is told, and where tables change meanwhile it may be another page's.
 //!
-//! **Who may.** Root may, unless the kernel is locked down; or whoever has `CAP_BPF` and `CAP_PERFMON` for the programs, `CAP_SYS_NICE` to
-//! forget, and `CAP_SYSLOG` where the kernel varies the place of its memory. The kernel must be 6.13 or newer, with descriptions of its types
-//! (BTF). Whether all of it works is tried at the start on pages of this process. Memory that the processor encrypts for a guest
-//! (SEV) does not pass.
+//! **Who may.** Root may, unless the kernel is locked down; or whoever has `CAP_BPF` and `CAP_PERFMON` for
+//! the programs, `CAP_SYS_NICE` to forget, and `CAP_SYSLOG` where the kernel varies the place of its memory.
+//! The kernel must be 6.13 or newer, with descriptions of its types (BTF). Whether all of it works is tried
+//! at the start on pages of this process. Memory that the processor encrypts for a guest (SEV) does not pass.
 //!
 //! **A forked child** must not look: it would share the words with its parent.
 //!
-//! Costs: to look takes some 2 µs a call, 3 ns a page where pages lie together, and 40 ns a page elsewhere. To forget takes 0.02 µs a page,
-//! and interrupts each CPU that runs the process once for each range: 40 µs on a virtual machine, and 25 to 80 µs for the process. Its next
-//! use of the page takes half a microsecond longer. The start takes some 20 ms and 1 MiB, once. Before Linux 6.16 the types cannot be
-//! mapped, and it takes 180 ms and 40 MiB, of which 13 stay.
+//! Costs: to look takes some 2 µs a call, 3 ns a page where pages lie together, and 40 ns a page elsewhere.
+//! To forget takes 0.02 µs a page, and interrupts each CPU that runs the process once for each range: 40 µs
+//! on a virtual machine, and 25 to 80 µs for the process. Its next use of the page takes half a microsecond
+//! longer. The start takes some 20 ms and 1 MiB, once. Before Linux 6.16 the types cannot be mapped, and it
+//! takes 180 ms and 40 MiB, of which 13 stay.
 //!
-//! Sources: `Documentation/bpf/` and `mm/madvise.c` of Linux; for the layout of tables, AMD64 Architecture Programmer's Manual, volume 2,
-//! chapter 5.
+//! Sources: `Documentation/bpf/` and `mm/madvise.c` of Linux; for the layout of tables, AMD64 Architecture
+//! Programmer's Manual, volume 2, chapter 5.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -52,7 +54,8 @@ pub enum Seen {
     Unused,
     /// The page was used.
     Used,
-    /// The page was used, and a store would make a copy first: a fork shares it, or has shared it. Or nobody may store to it.
+    /// The page was used, and a store would make a copy first: a fork shares it, or has shared it. Or nobody
+    /// may store to it.
     UsedUnwritable,
     /// The page is missing, or part of a huge page: its own use is not known.
     Unknown,
@@ -139,7 +142,8 @@ impl AccessedBits {
             ));
         }
         if located != 0 {
-            // The kernel does not vary it. These are its fixed places (`Documentation/arch/x86/x86_64/mm.rst`).
+            // The kernel does not vary it. These are its fixed places
+            // (`Documentation/arch/x86/x86_64/mm.rst`).
             words.set(words::MEMORY, if has_five_levels { 0xff11 << 48 } else { 0xffff_8880 << 32 });
         }
         let walk = load(&program::walk(words.map.as_raw_fd(), kernel))?;
@@ -232,8 +236,9 @@ pub fn open(pid: u32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Forgets that pages of a process were used, which are in order. Returns those that the kernel refused: they are locked, or not mapped
-/// any more. It also leaves pages that a fork shares, or that it holds just now, and does not say so.
+/// Forgets that pages of a process were used, which are in order. Returns those that the kernel refused: they
+/// are locked, or not mapped any more. It also leaves pages that a fork shares, or that it holds just now,
+/// and does not say so.
 ///
 /// # Errors
 /// The kernel's: the process has ended, or may not be advised. This takes `CAP_SYS_NICE`.
@@ -269,9 +274,10 @@ pub enum Forgotten {
     Part,
 }
 
-/// Forgets which pages of a process were used, from the first to the last. To forget many together costs hardly more than to forget one:
-/// it interrupts each CPU that runs the process, once for each mapping. Parts that are not mapped do not matter. The kernel takes pages of
-/// files there for cold ones, and may split a large folio that is only partly in the range.
+/// Forgets which pages of a process were used, from the first to the last. To forget many together costs
+/// hardly more than to forget one: it interrupts each CPU that runs the process, once for each mapping. Parts
+/// that are not mapped do not matter. The kernel takes pages of files there for cold ones, and may split a
+/// large folio that is only partly in the range.
 ///
 /// # Errors
 /// The kernel's: the process has ended, or may not be advised. This takes `CAP_SYS_NICE`.
@@ -294,7 +300,8 @@ fn follows(page: u64, next: u64) -> bool {
     page + PAGE_BYTES as u64 == next
 }
 
-/// Advises the kernel of pages in order, up to the first range that it refuses. Returns how many pages lie before that.
+/// Advises the kernel of pages in order, up to the first range that it refuses. Returns how many pages lie
+/// before that.
 fn advise_pages_cold(process: BorrowedFd<'_>, pages: &[u64]) -> Result<usize, Errno> {
     /// The most ranges of a call (`UIO_MAXIOV`).
     const MOST_RANGES: usize = 1024;
@@ -307,7 +314,8 @@ fn advise_pages_cold(process: BorrowedFd<'_>, pages: &[u64]) -> Result<usize, Er
 
 fn advise_cold(process: BorrowedFd<'_>, vectors: &[libc::iovec]) -> Result<usize, Errno> {
     let (process, first, len) = (process.as_raw_fd(), vectors.as_ptr(), vectors.len());
-    // SAFETY: the vectors are live for the call. The kernel takes them for addresses of the process, whose bytes stay.
+    // SAFETY: the vectors are live for the call. The kernel takes them for addresses of the process, whose
+    // bytes stay.
     let done =
         unsafe { libc::syscall(libc::SYS_process_madvise, process, first, len, libc::MADV_COLD, 0_u32) };
     match usize::try_from(done) {
@@ -384,8 +392,9 @@ impl Words {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a free range, so nothing of ours is replaced.
         let start = unsafe { mmap(std::ptr::null_mut(), Self::BYTES, access, MapFlags::SHARED, &map, 0)? };
-        // SAFETY: the range is mapped, aligned to a page, as long as these words, zero, and never unmapped: there is one reader,
-        // which lives as long as the process, or none. Whoever else writes there is the kernel, and atomics allow that.
+        // SAFETY: the range is mapped, aligned to a page, as long as these words, zero, and never unmapped:
+        // there is one reader, which lives as long as the process, or none. Whoever else writes there is the
+        // kernel, and atomics allow that.
         let all = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), words::ALL) };
         Ok(Self { map, all })
     }
@@ -434,7 +443,8 @@ impl Attributes {
 }
 
 fn bpf(command: Command, attributes: &mut Attributes) -> io::Result<i32> {
-    // SAFETY: the attributes are live for the call, and as long as said. What they point to is the caller's, and outlives the call.
+    // SAFETY: the attributes are live for the call, and as long as said. What they point to is the caller's,
+    // and outlives the call.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command as i32, attributes.0.as_mut_ptr(), size_of::<Attributes>())
     };

@@ -1,7 +1,8 @@
 //! Bytes that several threads, and devices, may read and write at once.
 //!
-//! Words go by atomics: relaxed ones, and sequentially consistent ones where a word is changed in one step. Ranges go by `rep movsb` and `rep stosb`, which the compiler cannot see into.
-//! So a racing copy is a torn copy, and never undefined behaviour in Rust's terms.
+//! Words go by atomics: relaxed ones, and sequentially consistent ones where a word is changed in one step.
+//! Ranges go by `rep movsb` and `rep stosb`, which the compiler cannot see into. So a racing copy is a torn
+//! copy, and never undefined behaviour in Rust's terms.
 //!
 //! A caller that needs an untorn copy holds the frame, or checks the entry again afterwards. Functions that
 //! fill a frame anew (`zero`, `fill`, `copy_within`, `copy_to`, reads from a file) begin with a release
@@ -113,15 +114,16 @@ impl ArenaBytes {
         unsafe { words::store(self.word_at::<W>(offset), value) }
     }
 
-    /// Exchanges the word at `offset`, and returns what it was. This and the other changes are sequentially consistent.
+    /// Exchanges the word at `offset`, and returns what it was. This and the other changes are sequentially
+    /// consistent.
     #[inline(always)]
     pub fn swap<W: Word>(&self, offset: usize, value: W) -> W {
         // SAFETY: see `word_at`.
         unsafe { words::swap(self.word_at::<W>(offset), value) }
     }
 
-    /// Exchanges the word at `offset` if its bytes are those of `current`. Returns what it was, as an error if it was something
-    /// else.
+    /// Exchanges the word at `offset` if its bytes are those of `current`. Returns what it was, as an error
+    /// if it was something else.
     #[inline(always)]
     pub fn compare_exchange<W: Word>(&self, offset: usize, current: W, new: W) -> Result<W, W> {
         // SAFETY: see `word_at`.
@@ -135,8 +137,8 @@ impl ArenaBytes {
         unsafe { words::change(self.word_at::<I>(offset), change, operand) }
     }
 
-    /// Returns the place of a word. It is in bounds (`at`) and aligned (by `aligned`; the base is 2 MiB aligned). The arena's
-    /// bytes are mapped, and only atomics, assembly and devices access them.
+    /// Returns the place of a word. It is in bounds (`at`) and aligned (by `aligned`; the base is 2 MiB
+    /// aligned). The arena's bytes are mapped, and only atomics, assembly and devices access them.
     #[inline(always)]
     fn word_at<W>(&self, offset: usize) -> *mut u8 {
         self.at(aligned::<W>(offset), cell_bytes::<W>())
@@ -146,8 +148,9 @@ impl ArenaBytes {
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
         // SAFETY: the source is in bounds (`at`), and the destination is an exclusive slice of the same
-        // length. The two overlap only where the slice is lent by a guard, and a late reader's frame has become the guard's: bytes are copied
-        // by instructions that have a result then too, and the reader throws it away.
+        // length. The two overlap only where the slice is lent by a guard, and a late reader's frame has
+        // become the guard's: bytes are copied by instructions that have a result then too, and the reader
+        // throws it away.
         unsafe { copy_bytes(self.at(offset, to.len()), to.as_mut_ptr(), to.len()) }
     }
 
@@ -304,8 +307,8 @@ impl ArenaBytes {
         let len = range.len();
         let from = self.at(range.start, len).cast();
         loop {
-            // SAFETY: the range is inside the arena (`at`), which stays mapped during the call. The kernel reads arena bytes as
-            // another party does, and every access to the arena allows for that.
+            // SAFETY: the range is inside the arena (`at`), which stays mapped during the call. The kernel
+            // reads arena bytes as another party does, and every access to the arena allows for that.
             let sent = unsafe { libc::send(socket.as_raw_fd(), from, len, libc::MSG_NOSIGNAL) };
             if sent >= 0 {
                 return Ok(sent as usize);

@@ -4,10 +4,11 @@
 //!   start ─► waits beside this process ─► this process has ended, and so has the heir before ─► becomes another program
 //! ```
 //!
-//! An heir shares the table of descriptors with this process (`clone` with `CLONE_FILES`). So it has each descriptor from the moment
-//! on in which the kernel makes it, and nobody has to send it one. It has a copy of this process's memory, as any forked child, and
-//! uses none of it but its own orders. Once this process is dead, the heir takes the table for itself, closes all but the descriptors
-//! that it was told to keep, and runs a program that inherits those.
+//! An heir shares the table of descriptors with this process (`clone` with `CLONE_FILES`). So it has each
+//! descriptor from the moment on in which the kernel makes it, and nobody has to send it one. It has a copy
+//! of this process's memory, as any forked child, and uses none of it but its own orders. Once this process
+//! is dead, the heir takes the table for itself, closes all but the descriptors that it was told to keep, and
+//! runs a program that inherits those.
 //!
 //! An heir may be started by a process with threads, as it neither allocates nor locks.
 
@@ -28,7 +29,8 @@ const STREAMS: i32 = 3;
 /// From one try to become the program to the next, where the kernel lacks memory.
 const AGAIN_MS: i32 = 100;
 
-/// What an heir is to do. Both share the table, so whoever starts it has all of these descriptors open for as long as the heir lives.
+/// What an heir is to do. Both share the table, so whoever starts it has all of these descriptors open for as
+/// long as the heir lives.
 #[derive(Clone, Copy, Debug)]
 pub struct Heir<'a> {
     /// Its name in lists of processes.
@@ -58,8 +60,9 @@ impl Heir<'_> {
         places.iter_mut().zip(self.arguments).for_each(|(place, argument)| *place = argument.as_ptr());
         let places_of_arguments = places_of_arguments();
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
-        // SAFETY: without `CLONE_VM` and with no stack of its own, the child goes on as a forked one does, in a copy of this memory.
-        // Only this thread is there, and locks of others may be held for ever. `live` takes none: it makes system calls only.
+        // SAFETY: without `CLONE_VM` and with no stack of its own, the child goes on as a forked one does, in
+        // a copy of this memory. Only this thread is there, and locks of others may be held for ever. `live`
+        // takes none: it makes system calls only.
         match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
             -1 => Err(io::Error::last_os_error()),
             0 => self.live(&arguments, places_of_arguments),
@@ -70,7 +73,8 @@ impl Heir<'_> {
     /// The life of an heir.
     fn live(&self, arguments: &[*const c_char; MOST_ARGUMENTS + 1], places: Range<u64>) -> ! {
         for signal in 1..=31 {
-            // SAFETY: the default is no function of ours. A handler of this process would write to descriptors that both have.
+            // SAFETY: the default is no function of ours. A handler of this process would write to
+            // descriptors that both have.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         self.take_name(places);
@@ -85,16 +89,16 @@ impl Heir<'_> {
         }
         replace(&self.input, 0);
         loop {
-            // SAFETY: the strings and the list of them, which ends with a null pointer, are copies of what the caller lent. The C
-            // library's list of the environment is not changed any more.
+            // SAFETY: the strings and the list of them, which ends with a null pointer, are copies of what
+            // the caller lent. The C library's list of the environment is not changed any more.
             unsafe { libc::execve(self.program.as_ptr(), arguments.as_ptr(), libc::environ.cast()) };
             // The descriptors stay open meanwhile.
             wait_a_while();
         }
     }
 
-    /// Takes its name, also in place of the arguments in its copy of this process's memory. Leaves this process's group: what a terminal
-    /// sends there is not for it.
+    /// Takes its name, also in place of the arguments in its copy of this process's memory. Leaves this
+    /// process's group: what a terminal sends there is not for it.
     fn take_name(&self, places: Range<u64>) {
         let _ = rustix::process::setpgid(None, None);
         let _ = rustix::thread::set_name(self.name);
@@ -118,8 +122,8 @@ impl Heir<'_> {
 
     /// Makes the table of descriptors its own.
     fn take_table(&self) {
-        // The other heir has the same table, and goes by its descriptors still.
-        // SAFETY: the table is not shared any more with anybody else afterwards, and the call takes no memory.
+        // The other heir has the same table, and goes by its descriptors still. SAFETY: the table is not
+        // shared any more with anybody else afterwards, and the call takes no memory.
         while unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
             wait_a_while();
         }
@@ -127,8 +131,8 @@ impl Heir<'_> {
         close(self.of.as_raw_fd());
     }
 
-    /// Has the program inherit the descriptors that are to be kept, and closes the others. What was done before an error need not be done
-    /// again.
+    /// Has the program inherit the descriptors that are to be kept, and closes the others. What was done
+    /// before an error need not be done again.
     fn take_descriptors(&self) -> rustix::io::Result<()> {
         let folder = rustix::fs::open(c"/proc/self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let own =
@@ -169,15 +173,17 @@ fn places_of_arguments() -> Range<u64> {
     field(48).zip(field(49)).map_or(0..0, |(start, end)| start..end)
 }
 
-/// Waits until a process has ended, by its pidfd. Ends this heir where that is no descriptor any more: then the process that it was to
-/// follow lives, and has closed it. To take that for an end would be to kill what is alive.
+/// Waits until a process has ended, by its pidfd. Ends this heir where that is no descriptor any more: then
+/// the process that it was to follow lives, and has closed it. To take that for an end would be to kill what
+/// is alive.
 fn wait_for_end(process: BorrowedFd<'_>) {
     let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
         // SAFETY: the one entry is live for the call.
         let told = unsafe { libc::poll(&raw mut polled, 1, -1) };
         if told == 1 && polled.revents & libc::POLLNVAL != 0 {
-            // SAFETY: the call does not return, and runs nothing of what this process has registered for its exit.
+            // SAFETY: the call does not return, and runs nothing of what this process has registered for its
+            // exit.
             unsafe { libc::_exit(1) };
         }
         if told == 1 && polled.revents & libc::POLLIN != 0 {
@@ -194,7 +200,8 @@ fn shows(folder: &OwnedFd, name: &CStr, kind: &CStr) -> bool {
 
 /// Closes a descriptor in an heir, where nothing owns one.
 fn close(number: i32) {
-    // SAFETY: the values that own the descriptors of this table are of the process that has died. An heir never drops its copies.
+    // SAFETY: the values that own the descriptors of this table are of the process that has died. An heir
+    // never drops its copies.
     unsafe { libc::close(number) };
 }
 

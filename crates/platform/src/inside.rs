@@ -1,13 +1,13 @@
 //! Whether this thread is inside of the engine.
 //!
-//! The engine allocates, on its own threads and on those that call it. A program may have an allocator whose memory the engine
-//! itself serves. Such an allocator asks here, and gives memory of another kind to a thread that is inside. So the engine never waits
-//! for itself.
+//! The engine allocates, on its own threads and on those that call it. A program may have an allocator whose
+//! memory the engine itself serves. Such an allocator asks here, and gives memory of another kind to a thread
+//! that is inside. So the engine never waits for itself.
 //!
-//! A mark is a count of this thread: marks nest, and each lives as long as its call. Nothing is locked or allocated. Threads are
-//! counted from when an allocator has said that it will ask: until then a mark costs a load, and afterwards two changes of a
-//! thread-local word as well. Calls that find everything at hand (a load of a page that is there) set no mark, since they allocate
-//! nothing large.
+//! A mark is a count of this thread: marks nest, and each lives as long as its call. Nothing is locked or
+//! allocated. Threads are counted from when an allocator has said that it will ask: until then a mark costs a
+//! load, and afterwards two changes of a thread-local word as well. Calls that find everything at hand (a
+//! load of a page that is there) set no mark, since they allocate nothing large.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    // Made in place and without a destructor: any allocator may ask, on any thread and at any time of its life.
+    // Made in place and without a destructor: any allocator may ask, on any thread and at any time of its
+    // life.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -3,8 +3,8 @@
 //! [`Pagemap::scan`] walks a range and calls back for each run of pages alike (`PAGEMAP_SCAN`, Linux 6.7).
 //! [`Pagemap::entries`] reads the older words, which alone say whether a page is mapped by one process only.
 //!
-//! Neither touches a page: a missing page stays missing, and no fault is raised. Both answers are old when they
-//! come, since the process runs on.
+//! Neither touches a page: a missing page stays missing, and no fault is raised. Both answers are old when
+//! they come, since the process runs on.
 //!
 //! Cost: a scan takes about 5 ms a GiB of small pages.
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::io;
 
-/// Reads a file of a process: `status`, or `task/TID/stat`. Names of files and threads in it are bytes of any kind. What is no text in
-/// them is replaced.
+/// Reads a file of a process: `status`, or `task/TID/stat`. Names of files and threads in it are bytes of any
+/// kind. What is no text in them is replaced.
 ///
 /// # Errors
 /// The kernel's: the process has ended, or may not be looked at, or there are no descriptors left.

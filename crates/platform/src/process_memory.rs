@@ -1,8 +1,8 @@
 //! Copies between this process's memory and another's (`process_vm_readv`, `process_vm_writev`).
 //!
 //! The kernel makes the copy by itself, and the other process notices nothing. A missing page of a range that
-//! a userfaultfd has is a fault as any other: **the caller then sleeps until somebody fills the page.** A pager
-//! must not read pages that it would have to fill itself.
+//! a userfaultfd has is a fault as any other: **the caller then sleeps until somebody fills the page.** A
+//! pager must not read pages that it would have to fill itself.
 //!
 //! Cost: about 1 µs, and the copy.
 

@@ -1,13 +1,13 @@
 //! The limit of a process on the size of files, met as an error and never as a signal.
 //!
-//! Beyond `RLIMIT_FSIZE` a write, or a call that makes a file longer, fails with `EFBIG`. The kernel also sends `SIGXFSZ` to
-//! the thread that makes the call, and that ends the process unless the program has said otherwise (Linux:
-//! `generic_write_check_limits`, `inode_newsize_ok`). The limit may be lowered at any time, and below what a file has
-//! already, so nobody can ask ahead.
+//! Beyond `RLIMIT_FSIZE` a write, or a call that makes a file longer, fails with `EFBIG`. The kernel also
+//! sends `SIGXFSZ` to the thread that makes the call, and that ends the process unless the program has said
+//! otherwise (Linux: `generic_write_check_limits`, `inode_newsize_ok`). The limit may be lowered at any time,
+//! and below what a file has already, so nobody can ask ahead.
 //!
-//! A library may not change what a program does with a signal. So this thread holds the signal back for the time of the call,
-//! and takes it before it lets signals through again. The kernel's own threads, to which a ring may hand a write, hold back
-//! all signals.
+//! A library may not change what a program does with a signal. So this thread holds the signal back for the
+//! time of the call, and takes it before it lets signals through again. The kernel's own threads, to which a
+//! ring may hand a write, hold back all signals.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -29,7 +29,8 @@ struct Held(bool);
 impl Held {
     fn hold() -> Self {
         let mut before = MaybeUninit::uninit();
-        // SAFETY: both sets are live for the call, and the second is written by it. Only this thread's mask changes.
+        // SAFETY: both sets are live for the call, and the second is written by it. Only this thread's mask
+        // changes.
         let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &the_signal(), before.as_mut_ptr()) };
         assert_eq!(failed, 0, "one signal of a set can be held back");
         // SAFETY: written by the call above.
@@ -43,8 +44,8 @@ impl Drop for Held {
             return;
         }
         let (signal, no_time) = (the_signal(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-        // The signal was let through before, so none was pending then. There may be one for this thread now, and one for the
-        // whole process, which somebody else would have to have sent meanwhile.
+        // The signal was let through before, so none was pending then. There may be one for this thread now,
+        // and one for the whole process, which somebody else would have to have sent meanwhile.
         loop {
             // SAFETY: the set and the time are live for the call; nothing is written.
             let taken = unsafe { libc::sigtimedwait(&raw const signal, ptr::null_mut(), &raw const no_time) };

@@ -1,6 +1,7 @@
 //! What a program has told the kernel about its mappings, which only `/proc/PID/smaps` says.
 //!
-//! The kernel counts the pages of each mapping for that file. It costs some 14 ms a GiB, and some microseconds a mapping.
+//! The kernel counts the pages of each mapping for that file. It costs some 14 ms a GiB, and some
+//! microseconds a mapping.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -8,12 +9,12 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
-/// Returns the mappings of a process that have a flag, by the kernel's name of two letters: `wf` for what a fork's child gets without
-/// bytes (`MADV_WIPEONFORK`), `um` for what a userfaultfd watches.
+/// Returns the mappings of a process that have a flag, by the kernel's name of two letters: `wf` for what a
+/// fork's child gets without bytes (`MADV_WIPEONFORK`), `um` for what a userfaultfd watches.
 ///
 /// # Errors
-/// The kernel's, at once or at any mapping: the process has ended, or may not be looked at. Nothing is known of the mappings behind
-/// an error. Where the memory goes meanwhile, the kernel ends the list without one.
+/// The kernel's, at once or at any mapping: the process has ended, or may not be looked at. Nothing is known
+/// of the mappings behind an error. Where the memory goes meanwhile, the kernel ends the list without one.
 pub fn flagged(pid: u32, flag: &str) -> io::Result<impl Iterator<Item = io::Result<Range<u64>>>> {
     // Names of files are bytes of any kind.
     let mut file = BufReader::new(File::open(format!("/proc/{pid}/smaps"))?);
@@ -62,7 +63,8 @@ mod tests {
         fs::write(&path, [1; LEN]).unwrap();
         let file = File::open(path).unwrap();
         let map = |at: *mut libc::c_void, len, flags, file| {
-            // SAFETY: the kernel chooses the place, or it is the first half of this test's own mapping, of which nobody else knows.
+            // SAFETY: the kernel chooses the place, or it is the first half of this test's own mapping, of
+            // which nobody else knows.
             let mapped = unsafe { libc::mmap(at, len, libc::PROT_READ, libc::MAP_PRIVATE | flags, file, 0) };
             assert_ne!(mapped, libc::MAP_FAILED);
             mapped

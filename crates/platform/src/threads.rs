@@ -1,12 +1,13 @@
-//! Threads: where they keep their lists of robust mutexes, signals to them, what the kernel says of them, threads that give way
-//! to all others, and threads that come before all others.
+//! Threads: where they keep their lists of robust mutexes, signals to them, what the kernel says of them,
+//! threads that give way to all others, and threads that come before all others.
 
 use std::io;
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Sends a signal to one thread of a process. Returns whether the thread was there, and this process may send it signals.
+/// Sends a signal to one thread of a process. Returns whether the thread was there, and this process may send
+/// it signals.
 pub fn signal_thread(pid: u32, tid: u32, signal: i32) -> bool {
     // SAFETY: the call takes numbers only.
     unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) == 0 }
@@ -21,8 +22,9 @@ pub fn of_process(pid: u32) -> io::Result<Vec<u32>> {
     Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Returns where a thread keeps its list of robust mutexes, if it has one. The GNU C library keeps it in the thread's descriptor,
-/// right behind the number that the kernel clears at the thread's end. The kernel tells whoever may trace the thread.
+/// Returns where a thread keeps its list of robust mutexes, if it has one. The GNU C library keeps it in the
+/// thread's descriptor, right behind the number that the kernel clears at the thread's end. The kernel tells
+/// whoever may trace the thread.
 pub fn robust_list(tid: u32) -> Option<u64> {
     let (mut head, mut bytes) = (0u64, 0usize);
     // SAFETY: the kernel writes to these two numbers only, which are live for the call.
@@ -30,8 +32,8 @@ pub fn robust_list(tid: u32) -> Option<u64> {
     (answer == 0 && head != 0).then_some(head)
 }
 
-/// Returns a field of the `stat` of a process or a thread, from the third on: the state. `proc(5)` has their numbers. The name before
-/// it may hold anything, but ends at the last parenthesis.
+/// Returns a field of the `stat` of a process or a thread, from the third on: the state. `proc(5)` has their
+/// numbers. The name before it may hold anything, but ends at the last parenthesis.
 pub fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
     let rest = stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2..)?;
     rest.split(|byte| *byte == b' ').nth(number.checked_sub(3)?)
@@ -43,12 +45,12 @@ pub fn runs(pid: u32, thread: u32) -> bool {
     stat.is_ok_and(|stat| stat_field(&stat, 3) == Some(b"R"))
 }
 
-/// Has this thread run before all others but those of a higher real-time priority (`SCHED_RR`, at its lowest), or as others do. Threads
-/// and processes that it starts run as others do.
+/// Has this thread run before all others but those of a higher real-time priority (`SCHED_RR`, at its
+/// lowest), or as others do. Threads and processes that it starts run as others do.
 ///
 /// # Errors
-/// The kernel's: this process may not have such threads. It takes `CAP_SYS_NICE` or a limit for real-time priorities
-/// (`RLIMIT_RTPRIO`), and a control group that has time for them.
+/// The kernel's: this process may not have such threads. It takes `CAP_SYS_NICE` or a limit for real-time
+/// priorities (`RLIMIT_RTPRIO`), and a control group that has time for them.
 pub fn set_real_time(on: bool) -> io::Result<()> {
     // Without the right to it, a thread cannot give the second flag up.
     let policy = if on { libc::SCHED_RR } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
@@ -64,8 +66,8 @@ pub fn is_real_time() -> bool {
     policy >= 0 && policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR
 }
 
-/// Has a thread of this process run only while nobody else wants its CPU (`SCHED_IDLE`), or as others do. The kernel takes a CPU
-/// that runs such a thread for idle when it looks for one for another thread.
+/// Has a thread of this process run only while nobody else wants its CPU (`SCHED_IDLE`), or as others do. The
+/// kernel takes a CPU that runs such a thread for idle when it looks for one for another thread.
 ///
 /// # Errors
 /// The kernel's: the thread has ended, or this process may not change it back ([`may_leave_idle`]).

@@ -33,7 +33,8 @@ pub struct ChildrensUse {
 /// Returns what children have used. Costs a system call.
 pub fn of_children() -> ChildrensUse {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes the structure, which is live for the call. Zeros are a value of it, should the call fail.
+    // SAFETY: the kernel writes the structure, which is live for the call. Zeros are a value of it, should
+    // the call fail.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
         usage.assume_init()
@@ -80,8 +81,9 @@ fn field_kib(text: &str, field: &str) -> Option<u64> {
 }
 
 /// `memberships` is /proc/self/cgroup: lines of `id:controllers:path`. Under v1 the memory controller has a
-/// hierarchy of its own. Under v2 the one line names no controllers; where v1 has the memory, v2 limits none. A container may see its
-/// group mounted as the root, so the function reads every prefix that exists, and the mount point itself.
+/// hierarchy of its own. Under v2 the one line names no controllers; where v1 has the memory, v2 limits none.
+/// A container may see its group mounted as the root, so the function reads every prefix that exists, and the
+/// mount point itself.
 fn tightest_limit(memberships: &str, mount: &Path, mountinfo: impl FnOnce() -> String) -> Option<u64> {
     let path_of = |is_it: fn(&str) -> bool| {
         memberships.lines().find_map(|line| {

@@ -1,8 +1,9 @@
 //! The memory of a process, paged by a descriptor of the kernel's (`userfaultfd`).
 //!
 //! A [`Userfaultfd`] belongs to the memory of the process whose task made it. Any process that holds the
-//! descriptor may register ranges there, read [events](Event) and fill pages. Only [`Userfaultfd::move_pages`]
-//! works in the owning process alone; elsewhere the kernel refuses it with `EINVAL`.
+//! descriptor may register ranges there, read [events](Event) and fill pages. Only
+//! [`Userfaultfd::move_pages`] works in the owning process alone; elsewhere the kernel refuses it with
+//! `EINVAL`.
 //!
 //! **Parts.** A call on a long range may stop in the middle. [`Progress`] then says how many bytes are done
 //! beside the error. The kernel does not tell why it stopped after a part: the error is `EAGAIN`, and the
@@ -109,8 +110,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Reads the two answers of the kernel: the call's own error, and the field of the request. The field holds
-    /// an error below zero, or the bytes done. It is 0 where the kernel refused before it began.
+    /// Reads the two answers of the kernel: the call's own error, and the field of the request. The field
+    /// holds an error below zero, or the bytes done. It is 0 where the kernel refused before it began.
     pub fn of_answers(call: Option<Errno>, field: i64) -> Self {
         let done_bytes = field.max(0) as u64;
         let reason = if field < 0 { Some(Errno::from_raw_os_error(-field as i32)) } else { None };
@@ -147,7 +148,8 @@ impl Userfaultfd {
                 "the kernel reports forks by userfaultfd only to a process with CAP_SYS_PTRACE: run it as root",
             )),
             Some(error) => {
-                // The kernel refuses without saying what it lacks. A handshake without wishes tells what it has.
+                // The kernel refuses without saying what it lacks. A handshake without wishes tells what it
+                // has.
                 let mut offer = wire::ApiRequest { version: wire::API_VERSION, features: 0, calls: 0 };
                 // SAFETY: as above.
                 let told = unsafe { control(descriptor.as_fd(), wire::API, &raw mut offer) }.is_none();
@@ -164,7 +166,8 @@ impl Userfaultfd {
     /// Makes a descriptor for the memory of this process: by `/dev/userfaultfd` where this process may open
     /// it, else by the system call.
     ///
-    /// As [`from_descriptor`](Self::from_descriptor), and the kernel's error where this process may not have one.
+    /// As [`from_descriptor`](Self::from_descriptor), and the kernel's error where this process may not have
+    /// one.
     pub fn of_this_process(features: Features) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         let by_device = open_device().and_then(|device| {
@@ -188,17 +191,20 @@ impl Userfaultfd {
         Self::from_descriptor(descriptor, features)
     }
 
-    /// Takes a descriptor that a fork event brought. It has the features of the parent's, whose handshake it needs no more.
+    /// Takes a descriptor that a fork event brought. It has the features of the parent's, whose handshake it
+    /// needs no more.
     pub fn of_fork(descriptor: OwnedFd, features: Features) -> Self {
         Self { descriptor, features }
     }
 
-    /// Returns whether the memory still exists that the descriptor is for. It ends with the last process that shares it.
+    /// Returns whether the memory still exists that the descriptor is for. It ends with the last process that
+    /// shares it.
     pub fn is_alive(&self) -> bool {
         is_alive(self.as_fd())
     }
 
-    /// Returns whether that is so of any userfaultfd that this process has, from wherever it has come. Where nobody can say, it is.
+    /// Returns whether that is so of any userfaultfd that this process has, from wherever it has come. Where
+    /// nobody can say, it is.
     pub fn is_any_alive() -> bool {
         let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else { return true };
         let mut kinds = descriptors.flatten().filter(|entry| {
@@ -206,7 +212,8 @@ impl Userfaultfd {
         });
         kinds.any(|entry| {
             let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
-            // SAFETY: the number is for this one call, which finds a descriptor or none. It changes nothing behind any.
+            // SAFETY: the number is for this one call, which finds a descriptor or none. It changes nothing
+            // behind any.
             number.is_none_or(|number| is_alive(unsafe { BorrowedFd::borrow_raw(number) }))
         })
     }
@@ -258,8 +265,8 @@ impl Userfaultfd {
     /// Fills missing pages of a registered range with a copy. A `protected` page raises a fault at its first
     /// store. `wake` wakes the threads that wait for the pages.
     ///
-    /// The error is `EEXIST` at a page that is there, `EAGAIN` where events are unread or the range was done in
-    /// part, `ENOENT` where the range is not registered, and `ESRCH` where the process has ended.
+    /// The error is `EEXIST` at a page that is there, `EAGAIN` where events are unread or the range was done
+    /// in part, `ENOENT` where the range is not registered, and `ESRCH` where the process has ended.
     ///
     /// # Safety
     ///

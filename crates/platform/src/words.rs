@@ -1,11 +1,13 @@
 //! Words of shared memory: plain data of up to 16 bytes that one instruction reads, writes or changes.
 //!
-//! A word lies in a *cell*: its size, rounded up to a power of two, at a multiple of that. A word that is smaller than its cell changes by
-//! compare-and-swap of the cell, and leaves the bytes behind it as they are.
+//! A word lies in a *cell*: its size, rounded up to a power of two, at a multiple of that. A word that is
+//! smaller than its cell changes by compare-and-swap of the cell, and leaves the bytes behind it as they are.
 //!
-//! Words of 16 bytes go by `portable-atomic`: a load is `vmovdqa` on processors with AVX, and `lock cmpxchg16b` on others.
+//! Words of 16 bytes go by `portable-atomic`: a load is `vmovdqa` on processors with AVX, and `lock
+//! cmpxchg16b` on others.
 //!
-//! Threads may access the same bytes at different sizes. `docs/soundness.md` says what that asks of the language.
+//! Threads may access the same bytes at different sizes. `docs/soundness.md` says what that asks of the
+//! language.
 
 use std::sync::atomic::Ordering::{self, Relaxed, SeqCst};
 use std::sync::atomic::{
@@ -16,8 +18,10 @@ use std::sync::atomic::{
 use bytemuck::{Pod, bytes_of, bytes_of_mut, cast, pod_read_unaligned};
 use portable_atomic::{AtomicI128, AtomicU128};
 
-/// What `load`, `store` and their like access in one step: plain data of 1 to 16 bytes, as integers, floating-point numbers, arrays of them, and
-/// structures that derive [`Pod`](https://docs.rs/bytemuck/latest/bytemuck/trait.Pod.html). To access data of another size as a word does not compile.
+/// What `load`, `store` and their like access in one step: plain data of 1 to 16 bytes, as integers,
+/// floating-point numbers, arrays of them, and structures that derive
+/// [`Pod`](https://docs.rs/bytemuck/latest/bytemuck/trait.Pod.html). To access data of another size as a word
+/// does not compile.
 pub trait Word: Pod {}
 
 impl<T: Pod> Word for T {}
@@ -106,12 +110,14 @@ macro_rules! by_size {
 /// Loads the word at `at`, relaxed.
 ///
 /// # Safety
-/// `at` is a multiple of the size of the word's cell. The cell's bytes are mapped, readable and writable, and only atomics, assembly and devices
-/// access them. The atomics may have different sizes (`docs/soundness.md`, *What is not claimed*).
+/// `at` is a multiple of the size of the word's cell. The cell's bytes are mapped, readable and writable, and
+/// only atomics, assembly and devices access them. The atomics may have different sizes (`docs/soundness.md`,
+/// *What is not claimed*).
 #[inline(always)]
 pub(crate) unsafe fn load<W: Word>(at: *mut u8) -> W {
     by_size!(W, |Atomic, Bits| {
-        // SAFETY: the caller promises what `from_ptr` asks for, but for accesses of other sizes, which x86-64 defines.
+        // SAFETY: the caller promises what `from_ptr` asks for, but for accesses of other sizes, which x86-64
+        // defines.
         let word = unsafe { Atomic::from_ptr(at.cast()) };
         word_in::<Bits, W>(word.load(Relaxed))
     })
@@ -152,7 +158,8 @@ pub(crate) unsafe fn swap<W: Word>(at: *mut u8, value: W) -> W {
     })
 }
 
-/// Exchanges the word at `at` if its bytes are those of `current`. Returns what it was, as an error if it was something else.
+/// Exchanges the word at `at` if its bytes are those of `current`. Returns what it was, as an error if it was
+/// something else.
 ///
 /// # Safety
 /// As for [`load`].

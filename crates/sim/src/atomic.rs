@@ -1,5 +1,6 @@
-//! Atomic words with the faces of the standard library's. Inside of a simulation each operation is an access to the word's
-//! cache line, charged to the place that makes it. Outside they are the standard library's words.
+//! Atomic words with the faces of the standard library's. Inside of a simulation each operation is an access
+//! to the word's cache line, charged to the place that makes it. Outside they are the standard library's
+//! words.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,7 +12,8 @@ use zerocopy::FromZeros;
 use crate::line::Access;
 use crate::simulation::access;
 
-/// A fence orders nothing that is not ordered already, and costs about an operation on a word that is at hand.
+/// A fence orders nothing that is not ordered already, and costs about an operation on a word that is at
+/// hand.
 pub fn fence(order: Ordering) {
     std::sync::atomic::fence(order);
 }

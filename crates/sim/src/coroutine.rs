@@ -1,7 +1,7 @@
 //! Coroutines with stacks of their own, which may stop anywhere.
 //!
-//! A simulated thread stops inside of an atomic operation, deep in code that knows nothing of it. So the place to which it
-//! goes back is kept beside the stack, for the coroutine that runs just now.
+//! A simulated thread stops inside of an atomic operation, deep in code that knows nothing of it. So the
+//! place to which it goes back is kept beside the stack, for the coroutine that runs just now.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -50,7 +50,8 @@ impl Coroutine {
         self.stack.clone()
     }
 
-    /// Goes on until the coroutine stops or ends. Returns whether it has ended. A panic of its work comes out here.
+    /// Goes on until the coroutine stops or ends. Returns whether it has ended. A panic of its work comes out
+    /// here.
     pub(crate) fn resume(&mut self) -> bool {
         let ended = matches!(self.switched.resume(()), CoroutineResult::Return(()));
         WAY_OUT.set(ptr::null());
@@ -62,9 +63,9 @@ impl Coroutine {
 pub(crate) fn stop() {
     let way_out = WAY_OUT.get();
     assert!(!way_out.is_null(), "only a coroutine stops");
-    // SAFETY: the pointer was set from a reference that lives as long as the coroutine's work. It is null while no coroutine of
-    // this thread runs, and each coroutine sets it to its own, first and each time that it goes on. So the caller runs inside of
-    // the work to which it belongs.
+    // SAFETY: the pointer was set from a reference that lives as long as the coroutine's work. It is null
+    // while no coroutine of this thread runs, and each coroutine sets it to its own, first and each time that
+    // it goes on. So the caller runs inside of the work to which it belongs.
     let back = unsafe { &*way_out };
     back.suspend(());
     WAY_OUT.set(way_out);

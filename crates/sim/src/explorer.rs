@@ -1,7 +1,8 @@
-//! Schedules that are chosen, and not timed: any thread that can run may be the next, at each operation on a shared word.
+//! Schedules that are chosen, and not timed: any thread that can run may be the next, at each operation on a
+//! shared word.
 //!
-//! Time is virtual here too. Each operation takes [`STEP`], and a timer is due when the clock has reached it. Where the schedule is
-//! random, a timer may come early as well: then every thread was slow for so long.
+//! Time is virtual here too. Each operation takes [`STEP`], and a timer is due when the clock has reached it.
+//! Where the schedule is random, a timer may come early as well: then every thread was slow for so long.
 //!
 //! | schedule | the next thread |
 //! |---|---|
@@ -32,7 +33,8 @@ const DELAYS: u64 = 10;
 const SELDOM: u64 = 256;
 /// One timer in so many choices comes early.
 const EARLY: u64 = 1 << 12;
-/// The highest priority falls at least once in so many steps. Otherwise threads that wait for a lower one would wait for ever.
+/// The highest priority falls at least once in so many steps. Otherwise threads that wait for a lower one
+/// would wait for ever.
 const PATIENCE: u64 = 20_000;
 /// The least priority of a thread that has not fallen, and the least of one that fell at a change.
 const HIGHEST: u64 = 1 << 62;
@@ -43,8 +45,9 @@ const FALLEN: u64 = 1 << 61;
 pub enum Schedule {
     /// By chance.
     Random,
-    /// Without change, but for threads that are held back where they meet others. They are so at a few places in the source only, which
-    /// the seed chooses, so that several threads may wait at just those that matter.
+    /// Without change, but for threads that are held back where they meet others. They are so at a few places
+    /// in the source only, which the seed chooses, so that several threads may wait at just those that
+    /// matter.
     Delays {
         /// One of so many places.
         places: u64,
@@ -364,7 +367,8 @@ pub(crate) fn next_path(mut path: Vec<Choice>) -> Option<Vec<Choice>> {
     None
 }
 
-/// An interleaving for people: a line for each piece of a thread that nobody interrupts, with where it begins and ends.
+/// An interleaving for people: a line for each piece of a thread that nobody interrupts, with where it begins
+/// and ends.
 pub fn interleaving(steps: &[Step], name: impl Fn(&Location<'static>) -> String) -> String {
     let mut text = String::new();
     for piece in steps.chunk_by(|one, other| Rc::ptr_eq(&one.thread, &other.thread)) {

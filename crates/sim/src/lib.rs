@@ -1,10 +1,11 @@
 //! A simulated machine of many CPUs.
 //!
-//! Code whose atomics, locks and threads are the ones of this crate runs on any [`Machine`], on one real CPU, and the same way
-//! each time. Each operation on a shared word pays what its cache line costs there. [`run`] runs it, and its [`Report`] says
-//! where the time went.
+//! Code whose atomics, locks and threads are the ones of this crate runs on any [`Machine`], on one real CPU,
+//! and the same way each time. Each operation on a shared word pays what its cache line costs there. [`run`]
+//! runs it, and its [`Report`] says where the time went.
 //!
-//! Octavo's engine is such code: its facade over atomics and threads has a face that names this crate (`sync/sim`).
+//! Octavo's engine is such code: its facade over atomics and threads has a face that names this crate
+//! (`sync/sim`).
 //!
 //! | module | what |
 //! |---|---|
@@ -19,8 +20,9 @@
 //! | `memory` | an allocator by which a simulation's memory lies at the same places in every run |
 //! | `random` | seeded random numbers |
 //!
-//! **What is not modelled**: the capacity of caches, prefetching, store buffers, the bandwidth of links, weak memory orders, and
-//! reference counts of the standard library. Times are simulated times, and each figure made of them is to be called so.
+//! **What is not modelled**: the capacity of caches, prefetching, store buffers, the bandwidth of links, weak
+//! memory orders, and reference counts of the standard library. Times are simulated times, and each figure
+//! made of them is to be called so.
 //!
 //! Cost: about 0.1 µs of real time for an operation on a shared word.
 //!

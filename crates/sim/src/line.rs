@@ -1,26 +1,30 @@
 //! Cache lines: who has each, who waits for it, and what it costs to get it.
 //!
-//! The model is a directory of lines with the states of MESI, kept for each core (the two threads of a core share its caches):
+//! The model is a directory of lines with the states of MESI, kept for each core (the two threads of a core
+//! share its caches):
 //!
 //! - A core that owns a line, or reads one that it has, hits. No other core learns of it.
-//! - Anything else is a transfer. A line makes one transfer at a time, and cores wait for it in a queue. A core that got the
-//!   right to change a line keeps it for the *hold window*, so that a tight loop makes several operations before the line goes.
-//!   Transfers to readers of a line that nobody changes are served together.
-//! - The queue is fair, except that a line goes to a waiting core of the same socket a bounded number of times before it leaves
-//!   the socket, as caches with a directory in each socket do.
-//! - A transfer takes its mean time, more or less at random by at most 15 %: cores of a socket are at different distances.
-//! - A failed compare-and-swap takes the line as a successful one does. A loop of load and compare-and-swap pays two transfers.
+//! - Anything else is a transfer. A line makes one transfer at a time, and cores wait for it in a queue. A
+//!   core that got the right to change a line keeps it for the *hold window*, so that a tight loop makes
+//!   several operations before the line goes. Transfers to readers of a line that nobody changes are served
+//!   together.
+//! - The queue is fair, except that a line goes to a waiting core of the same socket a bounded number of
+//!   times before it leaves the socket, as caches with a directory in each socket do.
+//! - A transfer takes its mean time, more or less at random by at most 15 %: cores of a socket are at
+//!   different distances.
+//! - A failed compare-and-swap takes the line as a successful one does. A loop of load and compare-and-swap
+//!   pays two transfers.
 //!
-//! Not modelled: capacity (a line that a core has stays until another core takes it), prefetching, store buffers (a store waits
-//! for its line), the bandwidth of links.
+//! Not modelled: capacity (a line that a core has stays until another core takes it), prefetching, store
+//! buffers (a store waits for its line), the bandwidth of links.
 
 use std::collections::VecDeque;
 
 use crate::machine::{Costs, Machine, picoseconds};
 use crate::random::Random;
 
-/// How far a transfer may lie from its mean, since cores of a socket are at different distances. It also keeps threads that do
-/// the same from doing it in step, as no real ones do.
+/// How far a transfer may lie from its mean, since cores of a socket are at different distances. It also
+/// keeps threads that do the same from doing it in step, as no real ones do.
 pub(crate) const SPREAD_PERCENT: u64 = 15;
 
 /// What an operation does to a line.
@@ -202,7 +206,8 @@ impl Line {
         })
     }
 
-    /// Serves the queue. Calls `arrives` for each request with the time at which the line is there. Returns when to serve it again.
+    /// Serves the queue. Calls `arrives` for each request with the time at which the line is there. Returns
+    /// when to serve it again.
     pub(crate) fn serve(
         &mut self,
         now: u64,

@@ -1,7 +1,8 @@
-//! Locks of a simulation: words in cache lines, on which threads spin for a while and then sleep, as on the standard library's
-//! futexes.
+//! Locks of a simulation: words in cache lines, on which threads spin for a while and then sleep, as on the
+//! standard library's futexes.
 //!
-//! The value of a lock lies in one of the standard library's, which is never contended: the simulated word has been taken first.
+//! The value of a lock lies in one of the standard library's, which is never contended: the simulated word
+//! has been taken first.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -1,7 +1,7 @@
 //! What a simulated machine is: its processors, and what each step costs there.
 //!
-//! A machine is a TOML file. Each figure of it has a source, or says that it was fitted, and on what. All times are in
-//! nanoseconds; the simulator counts in picoseconds.
+//! A machine is a TOML file. Each figure of it has a source, or says that it was fitted, and on what. All
+//! times are in nanoseconds; the simulator counts in picoseconds.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ pub struct Machine {
     pub sources: std::collections::BTreeMap<String, String>,
 }
 
-/// The processors of a machine. CPUs are numbered as Linux does: one thread of each core first, socket by socket, and then the
-/// other threads in the same order.
+/// The processors of a machine. CPUs are numbered as Linux does: one thread of each core first, socket by
+/// socket, and then the other threads in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Processors {
@@ -38,7 +38,8 @@ pub struct Processors {
     pub gigahertz: f64,
     /// How much longer plain work takes while the other thread of the core works too.
     pub shared_core_factor: f64,
-    /// How many times in a row a contended line may go to a core of the socket that has it, while others wait.
+    /// How many times in a row a contended line may go to a core of the socket that has it, while others
+    /// wait.
     pub local_handovers: u32,
 }
 
@@ -74,7 +75,8 @@ pub struct Costs {
     pub system_call: f64,
     /// What the waker pays to wake a thread.
     pub wake: f64,
-    /// From a wake-up to the first instruction of the thread that was woken, on a CPU with nothing else to do.
+    /// From a wake-up to the first instruction of the thread that was woken, on a CPU with nothing else to
+    /// do.
     pub wake_up: f64,
     /// From one thread to another on a CPU.
     pub switch: f64,

@@ -1,18 +1,20 @@
 //! Memory for simulations: what a simulation allocates lies where it lies in every run.
 //!
-//! Which words share a cache line decides what a simulated machine does. With the process's allocator that follows from all that the
-//! process did before, and differs from one machine to the next. A program whose allocator is [`Memory`] gives each simulation a
-//! *heap* of its own, which begins at the start of a page, and hands out the same places for the same calls. Everything else goes
-//! to the system's allocator, as before.
+//! Which words share a cache line decides what a simulated machine does. With the process's allocator that
+//! follows from all that the process did before, and differs from one machine to the next. A program whose
+//! allocator is [`Memory`] gives each simulation a *heap* of its own, which begins at the start of a page,
+//! and hands out the same places for the same calls. Everything else goes to the system's allocator, as
+//! before.
 //!
-//! A heap has a list of free blocks for each size, youngest first, and cuts new ones off its end. It goes back to the system when
-//! its simulation has ended and nothing in it is in use any more. So a simulation that failed keeps its own: what its threads hold is
-//! never let go of.
+//! A heap has a list of free blocks for each size, youngest first, and cuts new ones off its end. It goes
+//! back to the system when its simulation has ended and nothing in it is in use any more. So a simulation
+//! that failed keeps its own: what its threads hold is never let go of.
 //!
-//! A simulation without a heap, or one that needs more than a heap has, would not be the same in every run, and is refused.
+//! A simulation without a heap, or one that needs more than a heap has, would not be the same in every run,
+//! and is refused.
 //!
-//! Cost: outside of simulations an allocation looks at one thread-local word, and a release at one word that all threads read, and at
-//! another for each heap that was ever there at the same time.
+//! Cost: outside of simulations an allocation looks at one thread-local word, and a release at one word that
+//! all threads read, and at another for each heap that was ever there at the same time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -30,7 +32,8 @@ const MOST_HEAPS: usize = 1024;
 const GRAIN: usize = 16;
 /// A larger block comes from the system, which maps each such block by itself, at the start of a page.
 const LARGEST: usize = HEAP_BYTES / 2;
-/// The largest block that is a plain multiple of [`GRAIN`]. Larger ones, and those with a larger alignment, are powers of two.
+/// The largest block that is a plain multiple of [`GRAIN`]. Larger ones, and those with a larger alignment,
+/// are powers of two.
 const LARGEST_SMALL: usize = 1024;
 const SMALL_CLASSES: usize = LARGEST_SMALL / GRAIN;
 const CLASSES: usize = SMALL_CLASSES + usize::BITS as usize;
@@ -111,8 +114,8 @@ impl Heap {
         self.with(|state| {
             let block = state.free[class];
             if !block.is_null() {
-                // SAFETY: a free block is at least a word long and aligned for one, and its first word was written when it was
-                // freed. The lock is held, so nobody else has it.
+                // SAFETY: a free block is at least a word long and aligned for one, and its first word was
+                // written when it was freed. The lock is held, so nobody else has it.
                 state.free[class] = unsafe { block.cast::<*mut u8>().read() };
                 state.live += 1;
                 return NonNull::new(block);
@@ -145,7 +148,8 @@ impl Heap {
 
 /// The heap that has this address.
 fn heap_of(address: *mut u8) -> Option<NonNull<Heap>> {
-    // Relaxed: whoever has an address of a heap has got it after the heap was listed, and by a way that orders the two.
+    // Relaxed: whoever has an address of a heap has got it after the heap was listed, and by a way that
+    // orders the two.
     let listed = &HEAPS[..LISTED.load(Ordering::Relaxed)];
     let mut heaps = listed.iter().filter_map(|heap| NonNull::new(heap.load(Ordering::Relaxed)));
     heaps.find(|heap| address.addr().wrapping_sub(heap.addr().get()) < HEAP_BYTES)
@@ -156,7 +160,8 @@ fn retire(heap: NonNull<Heap>) {
     if let Some(slot) = HEAPS.iter().find(|slot| slot.load(Ordering::Relaxed) == heap.as_ptr()) {
         slot.store(ptr::null_mut(), Ordering::Relaxed);
     }
-    // SAFETY: the heap was allocated so by `Scope::enter`. Nothing in it is in use, so no address in it is known to anybody.
+    // SAFETY: the heap was allocated so by `Scope::enter`. Nothing in it is in use, so no address in it is
+    // known to anybody.
     unsafe { System.dealloc(heap.as_ptr().cast(), whole()) };
 }
 
@@ -229,7 +234,8 @@ impl Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         HEAP.set(ptr::null_mut());
-        // SAFETY: the heap lives at least until its count falls to zero, and one of the count is this value's.
+        // SAFETY: the heap lives at least until its count falls to zero, and one of the count is this
+        // value's.
         let is_last = unsafe { self.0.as_ref() }.with(|state| {
             state.live -= 1;
             state.live == 0
@@ -240,10 +246,11 @@ impl Drop for Scope {
     }
 }
 
-// SAFETY: what the heap of this thread's simulation has no room for, the system's allocator serves, which keeps the contract. A block
-// of a heap lies within the heap, is at least as large and as aligned as asked (`class_of`), and belongs to one owner: it was either
-// cut off the end, which only grows, or taken off a list under the heap's lock. A block goes back where its address lies. A heap
-// goes back to the system when none of its blocks is in use and its simulation has ended; then no thread allocates from it.
+// SAFETY: what the heap of this thread's simulation has no room for, the system's allocator serves, which
+// keeps the contract. A block of a heap lies within the heap, is at least as large and as aligned as asked
+// (`class_of`), and belongs to one owner: it was either cut off the end, which only grows, or taken off a
+// list under the heap's lock. A block goes back where its address lies. A heap goes back to the system when
+// none of its blocks is in use and its simulation has ended; then no thread allocates from it.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread that ends has no heap.

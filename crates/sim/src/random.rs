@@ -1,5 +1,5 @@
-//! Seeded random numbers, the same on every machine: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number
-//! generators*, OOPSLA 2014).
+//! Seeded random numbers, the same on every machine: SplitMix64 (Steele, Lea and Flood, *Fast splittable
+//! pseudorandom number generators*, OOPSLA 2014).
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]

@@ -1,12 +1,12 @@
 //! The simulated machine at work: threads on virtual CPUs, and one clock for each CPU.
 //!
-//! All threads of a simulation are coroutines of one real thread. The one whose CPU has the earliest time goes on, and stops
-//! before its next operation on a shared word unless it is still the earliest. So operations happen in the order of virtual time;
-//! where times are equal, the seed decides. Nothing else decides anything: a run is a function of its machine, its seed and its
-//! work.
+//! All threads of a simulation are coroutines of one real thread. The one whose CPU has the earliest time
+//! goes on, and stops before its next operation on a shared word unless it is still the earliest. So
+//! operations happen in the order of virtual time; where times are equal, the seed decides. Nothing else
+//! decides anything: a run is a function of its machine, its seed and its work.
 //!
-//! A CPU runs one thread at a time, and the next one when that blocks, or at the end of a slice. A thread that waits for a cache
-//! line keeps its CPU.
+//! A CPU runs one thread at a time, and the next one when that blocks, or at the end of a slice. A thread
+//! that waits for a cache line keeps its CPU.
 //!
 //! Memory is sequentially consistent here: what a weaker order allows is loom's to find.
 
@@ -28,8 +28,8 @@ use crate::state::{Deadlock, State, Status, Task, TaskId, What};
 
 const PICOSECONDS: u64 = 1000;
 
-/// Operations of a thread that unwinds, after which it is taken to wait for ever. Nobody else runs meanwhile, so whoever has stopped
-/// with a lock in hand does not let go of it.
+/// Operations of a thread that unwinds, after which it is taken to wait for ever. Nobody else runs meanwhile,
+/// so whoever has stopped with a lock in hand does not let go of it.
 const MOST_UNWOUND: u64 = 1 << 24;
 
 thread_local! {
@@ -48,7 +48,8 @@ pub(crate) struct Simulation {
 /// Runs `work` as the first thread, on CPU 0, of a simulation. Returns its result, and where the time went.
 ///
 /// # Errors
-/// [`Stopped::Deadlock`] where all threads wait for each other, and [`Stopped::NoHeap`] where the run has no memory of its own.
+/// [`Stopped::Deadlock`] where all threads wait for each other, and [`Stopped::NoHeap`] where the run has no
+/// memory of its own.
 ///
 /// # Panics
 /// Where `work` does, and inside of another simulation.
@@ -150,8 +151,8 @@ pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T +
     Explored { result, steps, switches, trace, path: explorer.into_path() }
 }
 
-/// Goes through the schedules of `work` with so many preemptions at the most, one after the other. Returns how many were tried, whether
-/// they were all, and the first that did not end well.
+/// Goes through the schedules of `work` with so many preemptions at the most, one after the other. Returns
+/// how many were tried, whether they were all, and the first that did not end well.
 pub fn explore_all<T: 'static, W: FnOnce() -> T + 'static>(
     exploration: &Exploration,
     preemptions: u32,
@@ -188,8 +189,8 @@ pub(crate) fn note_panic(panic: &(dyn Any + Send)) {
     });
 }
 
-/// An access to memory that is no shared word begins. Where schedules are explored, another thread may go first; otherwise it costs
-/// nothing.
+/// An access to memory that is no shared word begins. Where schedules are explored, another thread may go
+/// first; otherwise it costs nothing.
 #[track_caller]
 pub fn reach_bytes() {
     let from = Location::caller();
@@ -208,7 +209,8 @@ pub(crate) fn is_exploring() -> bool {
 /// Calls `f` with the simulation of this thread; `None` outside of all.
 #[inline]
 fn with<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
-    // A thread that unwinds does not stop any more: its panic is on its stack, and is counted for the real thread.
+    // A thread that unwinds does not stop any more: its panic is on its stack, and is counted for the real
+    // thread.
     if std::thread::panicking() {
         unwind();
         return None;
@@ -242,14 +244,14 @@ fn within<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
     done
 }
 
-/// An access to the word at this address begins, by the code at `from`. It returns when the access is to be made; whatever the
-/// caller does next, up to its next call of this module, happens at once.
+/// An access to the word at this address begins, by the code at `from`. It returns when the access is to be
+/// made; whatever the caller does next, up to its next call of this module, happens at once.
 pub(crate) fn access(address: usize, access: Access, from: &'static Location<'static>) {
     with(|simulation| simulation.access(address, access, from));
 }
 
-/// An address that is the same in every run: the number of its cache line, in the order in which lines are first seen, and the place
-/// in the line. For hashes. A word on a stack keeps its address.
+/// An address that is the same in every run: the number of its cache line, in the order in which lines are
+/// first seen, and the place in the line. For hashes. A word on a stack keeps its address.
 pub fn stable_address(address: usize) -> usize {
     with(|simulation| simulation.state.borrow_mut().stable_address(address)).flatten().unwrap_or(address)
 }

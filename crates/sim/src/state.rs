@@ -92,7 +92,8 @@ pub(crate) struct State {
     pub tasks: Vec<Task>,
     pub events: BinaryHeap<Event>,
     pub lines: Vec<Line>,
-    /// The lines' numbers by address. Lines are numbered as they are touched, so that no address decides anything.
+    /// The lines' numbers by address. Lines are numbered as they are touched, so that no address decides
+    /// anything.
     pub line_numbers: HashMap<usize, usize>,
     /// The stacks of the threads, by their lowest address: where each ends.
     pub stacks: BTreeMap<usize, usize>,
@@ -195,8 +196,8 @@ impl State {
         }
     }
 
-    /// The running thread goes on at its CPU's time, after the others whose time is earlier; or another thread of the CPU does, if
-    /// the slice is over.
+    /// The running thread goes on at its CPU's time, after the others whose time is earlier; or another
+    /// thread of the CPU does, if the slice is over.
     pub(crate) fn go_later(&mut self) {
         let cpu = self.tasks[self.running].cpu;
         if self.is_slice_over() {
@@ -283,8 +284,8 @@ impl State {
         (0..load.len()).min_by_key(|cpu| load[*cpu]).unwrap_or(0)
     }
 
-    /// The number of a word's cache line. Words on stacks have none: which of them share a line is the compiler's choice, and
-    /// differs from build to build.
+    /// The number of a word's cache line. Words on stacks have none: which of them share a line is the
+    /// compiler's choice, and differs from build to build.
     pub(crate) fn line_of(&mut self, address: usize) -> Option<usize> {
         if self.stacks.range(..=address).next_back().is_some_and(|(_, end)| address < *end) {
             return None;
@@ -390,8 +391,8 @@ impl State {
         next
     }
 
-    /// Whether the running thread goes on, in an exploration, before it touches the word at this address. Otherwise it stops, and goes
-    /// on when it is chosen.
+    /// Whether the running thread goes on, in an exploration, before it touches the word at this address.
+    /// Otherwise it stops, and goes on when it is chosen.
     pub(crate) fn goes_on(&mut self, at: Option<(usize, &'static Location<'static>)>) -> bool {
         if let Some((address, place)) = at
             && self.explorer.as_ref().is_some_and(|explorer| explorer.minds_meetings())

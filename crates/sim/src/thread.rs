@@ -79,7 +79,8 @@ impl Builder {
         self
     }
 
-    /// Gives it a stack of so many bytes. Every simulated thread has the same, which is as large as any asks for.
+    /// Gives it a stack of so many bytes. Every simulated thread has the same, which is as large as any asks
+    /// for.
     pub fn stack_size(self, bytes: usize) -> Self {
         assert!(bytes <= STACK_BYTES, "a stack of at most {STACK_BYTES} bytes");
         self

@@ -1,7 +1,7 @@
 //! The loop that a mover runs, copied into the program byte by byte.
 //!
-//! The code uses no stack and no address of its own. It keeps the mailbox's address in `rbx` and the number of the last
-//! batch in `r12d`. System calls change `rax`, `rcx` and `r11` only.
+//! The code uses no stack and no address of its own. It keeps the mailbox's address in `rbx` and the number
+//! of the last batch in `r12d`. System calls change `rax`, `rcx` and `r11` only.
 
 use std::arch::global_asm;
 
@@ -99,8 +99,8 @@ unsafe extern "C" {
 /// Returns the bytes of the loop. Its entry is the first byte.
 pub fn bytes() -> &'static [u8] {
     let (start, end) = (&raw const octavo_mover_code, &raw const octavo_mover_code_end);
-    // SAFETY: both labels stand in one read-only section, the second behind the first, as written above. The bytes
-    // between never change.
+    // SAFETY: both labels stand in one read-only section, the second behind the first, as written above. The
+    // bytes between never change.
     unsafe { std::slice::from_raw_parts(start, end as usize - start as usize) }
 }
 

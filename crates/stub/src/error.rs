@@ -76,8 +76,8 @@ impl std::error::Error for InjectError {}
 pub enum MoverError {
     /// The mover has ended. Some calls of the batch may have been made.
     Ended,
-    /// The mover gave no answer for a long time, and was ended for that. Some calls of the batch may have been
-    /// made.
+    /// The mover gave no answer for a long time, and was ended for that. Some calls of the batch may have
+    /// been made.
     Silent,
     /// More calls, or more bytes, than one batch has room for. None was made.
     TooLarge,

@@ -1,16 +1,17 @@
 //! How a mover comes to be: one `clone` in a thread of the program.
 //!
 //! 1. Seize a thread and interrupt it. Save its registers and its signal mask, block its signals.
-//! 2. Make it call `clone(CLONE_VM | CLONE_FILES)` by the program's own `syscall` instruction, up to the stop in which
-//!    the kernel tells of the child.
-//! 3. Interrupt it again, so that it stops before it leaves the kernel. Restore mask and registers, let it go.
+//! 2. Make it call `clone(CLONE_VM | CLONE_FILES)` by the program's own `syscall` instruction, up to the stop
+//!    in which the kernel tells of the child.
+//! 3. Interrupt it again, so that it stops before it leaves the kernel. Restore mask and registers, let it
+//!    go.
 //!
-//! The thread runs no instruction of ours but the one system call, and gets no signal. The last stop is one from which
-//! the kernel still restarts the call that the first stop broke off.
+//! The thread runs no instruction of ours but the one system call, and gets no signal. The last stop is one
+//! from which the kernel still restarts the call that the first stop broke off.
 //!
 //! The child shares the program's descriptor table for a moment, and then takes an empty one of its own
-//! (`close_range` with `CLOSE_RANGE_UNSHARE`). So it never holds a reference to any file of the program, and nobody
-//! waits for an end of file because of it.
+//! (`close_range` with `CLOSE_RANGE_UNSHARE`). So it never holds a reference to any file of the program, and
+//! nobody waits for an end of file because of it.
 
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -29,8 +30,8 @@ use crate::resume::{Sequence, registers_to_resume};
 use crate::target::{self, Status};
 use crate::tracee::{ALL_SIGNALS, NoStop, Stop, Tracee, prepare_call};
 
-/// How long one thread may take to stop before another one is tried. A thread in an uninterruptible wait (a disk,
-/// a `vfork`) does not stop.
+/// How long one thread may take to stop before another one is tried. A thread in an uninterruptible wait (a
+/// disk, a `vfork`) does not stop.
 const FIRST_PATIENCE: Duration = Duration::from_millis(30);
 /// How long the last candidate may take.
 const LAST_PATIENCE: Duration = Duration::from_millis(500);
@@ -39,7 +40,8 @@ const CLONES: usize = 8;
 
 /// Puts a mover into the process. Runs on a thread of its own, see [`Tracee`].
 pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Result<Injected, InjectError> {
-    // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time only.
+    // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time
+    // only.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let start = Instant::now();
     let status = Status::of(pid)?;
@@ -87,7 +89,8 @@ fn bring_up(
     Ok((process, parts))
 }
 
-/// Makes the new process, which stands still and is traced. Returns also how long the program's thread stood still.
+/// Makes the new process, which stands still and is traced. Returns also how long the program's thread stood
+/// still.
 fn birth(pid: u32, at: u64, status: &Status, suspension: i32) -> Result<(Tracee, Duration), InjectError> {
     let (thread, start) = stop_a_thread(pid, suspension)?;
     let saved =
@@ -174,15 +177,16 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
     Err(reason)
 }
 
-/// Set only once the thread stands still: a thread that the program itself makes is none of ours. Where the runner dies before the
-/// thread has its own registers back, the program ends: it would go on somewhere else in its code.
+/// Set only once the thread stands still: a thread that the program itself makes is none of ours. Where the
+/// runner dies before the thread has its own registers back, the program ends: it would go on somewhere else
+/// in its code.
 const CLONE_OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
 
-/// The option with which the kernel leaves the program's filters out while a task is traced, where it has any. A filter
-/// could otherwise end the program for a call that it would not make itself.
+/// The option with which the kernel leaves the program's filters out while a task is traced, where it has
+/// any. A filter could otherwise end the program for a call that it would not make itself.
 ///
-/// A process with as many filters as the runner has those of the container that both are in. These let the runner's
-/// own calls pass, and they cannot be suspended from inside.
+/// A process with as many filters as the runner has those of the container that both are in. These let the
+/// runner's own calls pass, and they cannot be suspended from inside.
 fn suspension(status: &Status) -> Result<i32, InjectError> {
     let ours = Status::of(std::process::id())?.filters;
     Ok(if status.filters == 0 || status.filters == ours { 0 } else { libc::PTRACE_O_SUSPEND_SECCOMP })
@@ -192,8 +196,8 @@ fn filtered() -> InjectError {
     InjectError::new(InjectErrorKind::Seccomp, &reasons::FILTERED, &[])
 }
 
-/// Makes the stopped thread call `clone`. The thread is stopped inside the kernel afterwards, before it would go on
-/// with registers that are not its own.
+/// Makes the stopped thread call `clone`. The thread is stopped inside the kernel afterwards, before it would
+/// go on with registers that are not its own.
 fn clone_in(
     pid: u32,
     thread: &Tracee,

@@ -6,8 +6,8 @@
 //! + staging + 2 ─ staging 2
 //! ```
 //!
-//! Both staging ranges begin at a multiple of 2 MiB, so that a huge page can move as one. The space between them
-//! keeps the kernel from joining their mappings: a move stays inside one mapping on either side.
+//! Both staging ranges begin at a multiple of 2 MiB, so that a huge page can move as one. The space between
+//! them keeps the kernel from joining their mappings: a move stays inside one mapping on either side.
 
 pub const PAGE: u64 = 4096;
 pub const MAILBOX_BYTES: u64 = 4 * PAGE;

@@ -11,13 +11,14 @@
 //! 8192  scratch   whatever calls point to
 //! ```
 //!
-//! The runner writes calls and count, then the request (release; the mover's loop loads it and depends on it, which is
-//! enough on x86-64). The mover writes answers, then the reply by an exchange (a full fence), which the runner loads
-//! with acquire. Before it sleeps, the runner sets `waiting` and looks at the reply again, both sequentially
-//! consistent; the mover looks at `waiting` behind its exchange. So one of the two sees the other.
+//! The runner writes calls and count, then the request (release; the mover's loop loads it and depends on it,
+//! which is enough on x86-64). The mover writes answers, then the reply by an exchange (a full fence), which
+//! the runner loads with acquire. Before it sleeps, the runner sets `waiting` and looks at the reply again,
+//! both sequentially consistent; the mover looks at `waiting` behind its exchange. So one of the two sees the
+//! other.
 //!
-//! The program can write all of this. The runner trusts nothing in it but answers, and those only as far as an
-//! answer of the program's own would go: no address and no length of the runner's comes from the page.
+//! The program can write all of this. The runner trusts nothing in it but answers, and those only as far as
+//! an answer of the program's own would go: no address and no length of the runner's comes from the page.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -121,7 +122,8 @@ impl Mailbox {
 
     fn half(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at < MAILBOX_BYTES as usize);
-        // SAFETY: inside the mapping, aligned (both asserted), alive as long as `self`, reached by atomics only.
+        // SAFETY: inside the mapping, aligned (both asserted), alive as long as `self`, reached by atomics
+        // only.
         unsafe { self.base.add(at).cast().as_ref() }
     }
 

@@ -46,23 +46,23 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Puts a mover into a running process, with two staging ranges of `staging_bytes` each (whole pages, at most
-    /// 1 GiB).
+    /// Puts a mover into a running process, with two staging ranges of `staging_bytes` each (whole pages, at
+    /// most 1 GiB).
     ///
-    /// One thread of the program stands still for some ten microseconds. The calling thread only waits: the work runs on
-    /// a thread of its own, since tracing belongs to a thread.
+    /// One thread of the program stands still for some ten microseconds. The calling thread only waits: the
+    /// work runs on a thread of its own, since tracing belongs to a thread.
     ///
-    /// An error with a [kind](InjectErrorKind). The program then runs as before. An address range may stay behind in it, without
-    /// pages.
+    /// An error with a [kind](InjectErrorKind). The program then runs as before. An address range may stay
+    /// behind in it, without pages.
     pub fn inject(pid: u32, staging_bytes: u64) -> Result<Injected, InjectError> {
         Self::inject_with(pid, staging_bytes, None)
     }
 
-    /// As [`inject`](Self::inject), for a process that is thought to be the child of a fork. Its memory has a descriptor already,
-    /// which the fork event brought and which becomes descriptor A.
+    /// As [`inject`](Self::inject), for a process that is thought to be the child of a fork. Its memory has a
+    /// descriptor already, which the fork event brought and which becomes descriptor A.
     ///
-    /// [`InjectErrorKind::AnotherProcess`] where the descriptor is for another process, and [`InjectErrorKind::Changing`] where
-    /// that is not known just now. Nothing was done by it then.
+    /// [`InjectErrorKind::AnotherProcess`] where the descriptor is for another process, and
+    /// [`InjectErrorKind::Changing`] where that is not known just now. Nothing was done by it then.
     pub fn inject_into_fork(
         pid: u32,
         staging_bytes: u64,
@@ -148,29 +148,30 @@ impl Mover {
         ([self.layout.staging_1, self.layout.staging_2], self.layout.staging_bytes)
     }
 
-    /// Returns the whole address range that the mover has in the program: it is nothing of the program's, and must
-    /// not be paged.
+    /// Returns the whole address range that the mover has in the program: it is nothing of the program's, and
+    /// must not be paged.
     pub fn range(&self) -> Range<u64> {
         self.layout.start..self.layout.start + self.layout.len
     }
 
-    /// Returns the address in the program of the scratch memory, and its length. A batch's requests lie there.
+    /// Returns the address in the program of the scratch memory, and its length. A batch's requests lie
+    /// there.
     pub fn request_address(&self) -> (u64, usize) {
         (self.layout.mailbox + SCRATCH_AT as u64, SCRATCH_BYTES)
     }
 
     /// Makes the calls in order, and fills in their answers. Costs two wake-ups.
     ///
-    /// Only `futex`, `ioctl`, `madvise`, `mprotect` and `poll` are allowed to a mover; others answer `EPERM`. A call must not wait for the
-    /// runner: there is one mover, and it waits too.
+    /// Only `futex`, `ioctl`, `madvise`, `mprotect` and `poll` are allowed to a mover; others answer `EPERM`.
+    /// A call must not wait for the runner: there is one mover, and it waits too.
     ///
     /// [`MoverError::Ended`] where the mover has ended, never a hang.
     pub fn call(&self, calls: &mut [Call]) -> Result<(), MoverError> {
         self.call_locked(&mut self.lock(), calls)
     }
 
-    /// As [`call`](Self::call), with move requests that calls name by their index. They are handed back with the
-    /// kernel's answers.
+    /// As [`call`](Self::call), with move requests that calls name by their index. They are handed back with
+    /// the kernel's answers.
     pub fn call_with_requests(
         &self,
         calls: &mut [Call],
@@ -222,8 +223,8 @@ impl Mover {
         Ok(self.protect(&[whole])? == [true])
     }
 
-    /// Changes what may be done to ranges of the program's memory, each in one mapping. That raises no event. Returns for each whether
-    /// it was done.
+    /// Changes what may be done to ranges of the program's memory, each in one mapping. That raises no event.
+    /// Returns for each whether it was done.
     pub fn protect(&self, ranges: &[(Run, ProtFlags)]) -> Result<Vec<bool>, MoverError> {
         let call = |(Run { address, len }, protection): &(Run, ProtFlags)| {
             Call::new(libc::SYS_mprotect, [*address, *len, u64::from(protection.bits())])
@@ -233,8 +234,8 @@ impl Mover {
         Ok(calls.iter().map(|call| call.result().is_ok()).collect())
     }
 
-    /// Keeps the mover, and with it the memory, for a second, also where the program ends meanwhile: it looks for that end when
-    /// nobody has asked for so long.
+    /// Keeps the mover, and with it the memory, for a second, also where the program ends meanwhile: it looks
+    /// for that end when nobody has asked for so long.
     pub fn stay(&self) -> Result<(), MoverError> {
         self.call(&mut [Call::new(libc::SYS_poll, [0, 0, 0])])
     }
@@ -244,8 +245,8 @@ impl Mover {
         has_ended(self.process.as_fd()).unwrap_or(true)
     }
 
-    /// Ends the mover at once, and reaps it where it is a child of this process. The descriptors stay usable. Pages in
-    /// staging stay until the program ends: [discard](Mover::discard) them first.
+    /// Ends the mover at once, and reaps it where it is a child of this process. The descriptors stay usable.
+    /// Pages in staging stay until the program ends: [discard](Mover::discard) them first.
     pub fn end(&self) {
         // It may have ended already.
         let _ = pidfd_send_signal(&self.process, Signal::KILL);

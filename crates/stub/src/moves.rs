@@ -1,8 +1,9 @@
 //! Pages on their way out of a program.
 //!
-//! A page leaves in two moves of one batch: by descriptor A to staging range 1, then by B to staging range 2. Descriptor A
-//! refuses moves while an event is unread, so that no page is taken that the program has just unmapped. Range 2
-//! belongs to B, which has no events: there the pages can be discarded without an event of our own.
+//! A page leaves in two moves of one batch: by descriptor A to staging range 1, then by B to staging range 2.
+//! Descriptor A refuses moves while an event is unread, so that no page is taken that the program has just
+//! unmapped. Range 2 belongs to B, which has no events: there the pages can be discarded without an event of
+//! our own.
 //!
 //! An answer other than full success does not mean that nothing moved. Whoever gets one looks at
 //! [`Mover::staging_pages`] before staging is used again.
@@ -66,14 +67,15 @@ pub enum Staging {
 }
 
 impl Mover {
-    /// Takes runs of pages out of the program, in one batch. They land in staging range 2 one behind the other, from
-    /// its start on; `process_vm_readv` gets them from there.
+    /// Takes runs of pages out of the program, in one batch. They land in staging range 2 one behind the
+    /// other, from its start on; `process_vm_readv` gets them from there.
     ///
-    /// A page that is missing is a hole in staging, which reads as zeros. Each page was registered with descriptor A before it leaves. A page that was never registered would read as
-    /// zeros afterwards. The runner reads no event of descriptor A while this runs.
+    /// A page that is missing is a hole in staging, which reads as zeros. Each page was registered with
+    /// descriptor A before it leaves. A page that was never registered would read as zeros afterwards. The
+    /// runner reads no event of descriptor A while this runs.
     ///
-    /// [`MoverError::TooLarge`] above 125 runs or above the staging size, [`MoverError::Ended`] where the mover has ended:
-    /// pages may then be in either staging range. Runs without a byte are as good as none.
+    /// [`MoverError::TooLarge`] above 125 runs or above the staging size, [`MoverError::Ended`] where the
+    /// mover has ended: pages may then be in either staging range. Runs without a byte are as good as none.
     pub fn move_out(&self, runs: &[Run], staging: Staging) -> Result<Moved, MoverError> {
         let ([first, second], room) = self.staging();
         let mut requests = Vec::with_capacity(runs.len() + 1);
@@ -121,11 +123,12 @@ impl Mover {
         Ok(Progress::of_answers(calls[0].result().err(), requests[0].moved))
     }
 
-    /// Has the kernel make pages the program's own that a fork has shared, as a store to each would. Returns how many bytes are, from the
-    /// start: up to a page that is missing, protected or read-only.
+    /// Has the kernel make pages the program's own that a fork has shared, as a store to each would. Returns
+    /// how many bytes are, from the start: up to a page that is missing, protected or read-only.
     ///
-    /// Each page gets a zero bit by a futex operation: the one access for which the kernel does not wait for a fault's answer. The mover
-    /// would wait for the thread that waits for the mover. Costs 0.2 µs a page, 2.5 µs where it is copied, and two wake-ups for 127 pages.
+    /// Each page gets a zero bit by a futex operation: the one access for which the kernel does not wait for
+    /// a fault's answer. The mover would wait for the thread that waits for the mover. Costs 0.2 µs a page,
+    /// 2.5 µs where it is copied, and two wake-ups for 127 pages.
     pub fn unshare(&self, run: Run) -> Result<u64, MoverError> {
         let mut done = 0;
         while done < run.len {
@@ -141,8 +144,8 @@ impl Mover {
         Ok(done.min(run.len))
     }
 
-    /// The call that adds no bit to the word at `address`, and wakes nobody: none waits in the scratch memory, and none at the word unless
-    /// that has the lowest value which a call can name.
+    /// The call that adds no bit to the word at `address`, and wakes nobody: none waits in the scratch
+    /// memory, and none at the word unless that has the lowest value which a call can name.
     fn unshare_call(&self, address: u64) -> Call {
         let (scratch, _) = self.request_address();
         let how = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as u64;

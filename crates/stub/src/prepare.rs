@@ -1,7 +1,9 @@
-//! What happens in the new process before it serves: its address range, its loop, its descriptors, its limits.
+//! What happens in the new process before it serves: its address range, its loop, its descriptors, its
+//! limits.
 //!
-//! The first steps are made by ptrace. As soon as the loop is there, the loop makes the rest, which is quicker. The process
-//! stays traced meanwhile, so that a filter of the program's may be suspended, and so that it ends if the runner does.
+//! The first steps are made by ptrace. As soon as the loop is there, the loop makes the rest, which is
+//! quicker. The process stays traced meanwhile, so that a filter of the program's may be suspended, and so
+//! that it ends if the runner does.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -25,8 +27,9 @@ use crate::reasons;
 use crate::rights::no_userfaultfd;
 use crate::tracee::{ALL_SIGNALS, Tracee};
 
-/// How often the kernel is asked whose memory a descriptor is for, and how long it is left alone in between. It does not say while
-/// an event of the descriptor is unread. Whoever reads the events may be busy for long, so these are few.
+/// How often the kernel is asked whose memory a descriptor is for, and how long it is left alone in between.
+/// It does not say while an event of the descriptor is unread. Whoever reads the events may be busy for long,
+/// so these are few.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 /// The lowest address that a program may use. Nothing is mapped there, as a rule.
@@ -37,8 +40,8 @@ const NOWHERE: u64 = 1 << 16;
 pub struct Inherited {
     /// The descriptor.
     pub faults: Userfaultfd,
-    /// Addresses of pages that it watches, in mappings that can be read and written. Linux 6.8 needs one that is still so, and that is
-    /// not locked.
+    /// Addresses of pages that it watches, in mappings that can be read and written. Linux 6.8 needs one that
+    /// is still so, and that is not locked.
     pub watched: Vec<u64>,
 }
 
@@ -178,7 +181,8 @@ impl Setup<'_> {
         registers.rbx = layout.mailbox;
         registers.r12 = 0;
         registers.orig_rax = u64::MAX;
-        // The loop leaves the flag of string instructions alone, and everything else of the program's as well.
+        // The loop leaves the flag of string instructions alone, and everything else of the program's as
+        // well.
         self.child.set_registers(&registers)?;
         self.child.set_signal_mask(ALL_SIGNALS)?;
         self.child.resume(libc::PTRACE_CONT, 0)
@@ -231,7 +235,8 @@ impl Serving<'_> {
             advise(start, len, libc::MADV_DONTDUMP),
         ];
         self.calls("settling the mover", &mut calls)?;
-        // These may fail. The first keeps the program's directory in use, the others want a kernel with huge pages.
+        // These may fail. The first keeps the program's directory in use, the others want a kernel with huge
+        // pages.
         let mut calls = [
             Call::new(libc::SYS_chdir, [root]),
             advise(staging_1, staging_bytes, libc::MADV_NOHUGEPAGE),
@@ -320,12 +325,14 @@ impl Serving<'_> {
         Ok([first as u32, (first >> 32) as u32, rest as u32])
     }
 
-    /// Checks that an inherited descriptor, the first one, is for the memory that the mover is in, before anything is done by it. The
-    /// kernel moves pages within the memory of the caller only, and says so before it looks at them (`EINVAL`).
+    /// Checks that an inherited descriptor, the first one, is for the memory that the mover is in, before
+    /// anything is done by it. The kernel moves pages within the memory of the caller only, and says so
+    /// before it looks at them (`EINVAL`).
     ///
-    /// A page that is missing in staging is asked to move, so nothing moves. To where nothing is mapped it could not (`ENOENT`). The
-    /// mover's other descriptor shows whether the kernel says that; Linux 6.8 does not. There the page is asked to move to where the
-    /// inherited descriptor watches. The kernel has other reasons for `EINVAL` there, such as locked memory.
+    /// A page that is missing in staging is asked to move, so nothing moves. To where nothing is mapped it
+    /// could not (`ENOENT`). The mover's other descriptor shows whether the kernel says that; Linux 6.8 does
+    /// not. There the page is asked to move to where the inherited descriptor watches. The kernel has other
+    /// reasons for `EINVAL` there, such as locked memory.
     fn check_identity(&mut self, [number, other]: [u64; 2], watched: &[u64]) -> Result<(), InjectError> {
         const REQUEST_WORDS: usize = wire::MOVE_REQUEST_BYTES / 8;
         let watched = &watched[..watched.len().min(CALLS - 2)];
@@ -376,8 +383,8 @@ impl Serving<'_> {
         for (descriptor, staging) in [(faults, self.layout.staging_1), (quiet, self.layout.staging_2)] {
             // A page that is missing in staging reads as zeros, and keeps nobody waiting.
             let mode = Mode { missing: false, write_protect: true };
-            // SAFETY: the range is memory of another process: it does not share ours, which was asked before, and a descriptor that
-            // comes from a fork is for that process.
+            // SAFETY: the range is memory of another process: it does not share ours, which was asked before,
+            // and a descriptor that comes from a fork is for that process.
             unsafe { descriptor.register(staging, self.layout.staging_bytes, mode) }
                 .map_err(|error| InjectError::system("registering the staging range", error))?;
         }

@@ -2,12 +2,13 @@
 //!
 //! The stop itself leaves traces, which this module takes away:
 //!
-//! - **A system call that waited** was broken off. Most answer one of the kernel's restart codes, and the kernel
-//!   makes the call again when the thread goes on. Some answer `EINTR` for any stop (`epoll_wait`, `semop`,
-//!   `sigtimedwait`, sockets with a timeout). These get the code for "again, unless a handler runs" here. A call with
-//!   a timeout then waits for its whole timeout once more.
-//! - **A restartable sequence** of the program must not go on, since the thread left the CPU inside. The kernel forgets the
-//!   sequence when the thread runs elsewhere meanwhile. So the thread goes on at the sequence's abort address.
+//! - **A system call that waited** was broken off. Most answer one of the kernel's restart codes, and the
+//!   kernel makes the call again when the thread goes on. Some answer `EINTR` for any stop (`epoll_wait`,
+//!   `semop`, `sigtimedwait`, sockets with a timeout). These get the code for "again, unless a handler runs"
+//!   here. A call with a timeout then waits for its whole timeout once more.
+//! - **A restartable sequence** of the program must not go on, since the thread left the CPU inside. The
+//!   kernel forgets the sequence when the thread runs elsewhere meanwhile. So the thread goes on at the
+//!   sequence's abort address.
 
 use libc::user_regs_struct as Registers;
 
@@ -64,8 +65,8 @@ impl Sequence {
     }
 }
 
-/// Returns whether a system call answers `EINTR` after a stop. A thread that waits in one is stopped only where
-/// no other can be.
+/// Returns whether a system call answers `EINTR` after a stop. A thread that waits in one is stopped only
+/// where no other can be.
 pub fn is_never_restarted(call: libc::c_long) -> bool {
     NEVER_RESTARTED.contains(&call)
 }

@@ -10,9 +10,9 @@ use crate::error::{InjectError, InjectErrorKind};
 use crate::prepare::{events, moves};
 use crate::reasons;
 
-/// Looks whether this process may manage the programs that it starts: it needs a userfaultfd with all features,
-/// and has to trace them. Programs have the same rights. That takes some system calls, and whether a program can
-/// be managed shows when it is.
+/// Looks whether this process may manage the programs that it starts: it needs a userfaultfd with all
+/// features, and has to trace them. Programs have the same rights. That takes some system calls, and whether
+/// a program can be managed shows when it is.
 ///
 /// # Errors
 /// The first thing that is missing.

@@ -1,12 +1,15 @@
 //! A process that stands still for a moment: all of its threads, by ptrace.
 //!
-//! Meanwhile nobody stores to its memory, changes its mappings or runs into a protection. Its parent hears nothing of it, as it would of a
-//! stop by a signal. A call that waits is made again, as after an injection. A program that already stood still goes on standing still.
+//! Meanwhile nobody stores to its memory, changes its mappings or runs into a protection. Its parent hears
+//! nothing of it, as it would of a stop by a signal. A call that waits is made again, as after an injection.
+//! A program that already stood still goes on standing still.
 //!
-//! A process cannot be held while one of its threads is in a wait that only its cause ends (a disk, the child of a `vfork`, an event of a
-//! userfaultfd that nobody has read), is traced by another, or has a child that shares its memory.
+//! A process cannot be held while one of its threads is in a wait that only its cause ends (a disk, the child
+//! of a `vfork`, an event of a userfaultfd that nobody has read), is traced by another, or has a child that
+//! shares its memory.
 //!
-//! Tracing belongs to a thread. So each hold has a thread of its own: when that ends, and so where the runner does, all go on.
+//! Tracing belongs to a thread. So each hold has a thread of its own: when that ends, and so where the runner
+//! does, all go on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,7 +41,8 @@ pub struct Still {
 }
 
 impl Still {
-    /// Stops all threads of a process that has a mover. `None`: they could not be stopped just now, and go on.
+    /// Stops all threads of a process that has a mover. `None`: they could not be stopped just now, and go
+    /// on.
     pub fn hold(pid: u32, mover: u32) -> Option<Self> {
         let ((has_stopped, stopped), (go_on, end)) = (channel(), channel());
         let thread = std::thread::Builder::new()
@@ -60,10 +64,12 @@ impl Drop for Still {
 
 /// The work of the thread that traces.
 fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<()>) {
-    // A driver beside a thread gives way to all others on one CPU, and so would this thread: with half of the program stopped.
+    // A driver beside a thread gives way to all others on one CPU, and so would this thread: with half of the
+    // program stopped.
     let _ = set_idle(0, false);
     let _ = sched_getaffinity(Some(getpid())).and_then(|cpus| sched_setaffinity(None, &cpus));
-    // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time only.
+    // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time
+    // only.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let mut threads = BTreeMap::new();
     let is_still = stop_all(pid, &mut threads) && !shares_memory(pid, mover, threads.keys());
@@ -79,7 +85,8 @@ fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<(
 fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     let (start, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
-        // Who stands still before the look starts no other thread behind it. Who is asked later may have done so in between.
+        // Who stands still before the look starts no other thread behind it. Who is asked later may have done
+        // so in between.
         let stood: BTreeSet<_> =
             threads.iter().filter(|(_, thread)| thread.is_stopped()).map(|(tid, _)| *tid).collect();
         let found: BTreeSet<_> = target::threads(pid).into_iter().collect();

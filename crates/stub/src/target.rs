@@ -54,8 +54,8 @@ fn has_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Returns the live threads of a process, those first that a stop disturbs the least: threads that run or wait
-/// in a call that the kernel restarts, the process's first thread before others.
+/// Returns the live threads of a process, those first that a stop disturbs the least: threads that run or
+/// wait in a call that the kernel restarts, the process's first thread before others.
 pub fn threads(pid: u32) -> Vec<u32> {
     let Ok(folder) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut found: Vec<(bool, bool, u32)> = folder

@@ -1,7 +1,7 @@
 //! One traced thread, and the ptrace calls on it.
 //!
-//! Tracing belongs to the *thread* that seized. When that thread ends, the kernel lets all its tracees go. So an
-//! injection runs on a thread of its own: whatever goes wrong, no thread of the program stays traced.
+//! Tracing belongs to the *thread* that seized. When that thread ends, the kernel lets all its tracees go. So
+//! an injection runs on a thread of its own: whatever goes wrong, no thread of the program stays traced.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -45,12 +45,14 @@ pub struct Tracee {
 }
 
 impl Tracee {
-    /// Returns whether the tracee stands still. It waits for nothing, and does so too where another thread has taken note of the stop.
+    /// Returns whether the tracee stands still. It waits for nothing, and does so too where another thread
+    /// has taken note of the stop.
     pub fn is_stopped(&self) -> bool {
         self.held_signal().is_ok()
     }
 
-    /// Lets a tracee that stands still go for good, with the signal that it was about to get. A call that waited is made again.
+    /// Lets a tracee that stands still go for good, with the signal that it was about to get. A call that
+    /// waited is made again.
     pub fn let_go(&self) {
         if let Ok(signal) = self.held_signal() {
             if signal == 0
@@ -109,8 +111,8 @@ impl Tracee {
         self.request(how, 0, signal as usize)
     }
 
-    /// Waits until the tracee stops, which has been told to or does so by itself. It must not be in a wait that nothing
-    /// ends: the wait here has no end either, but for the tracee's own.
+    /// Waits until the tracee stops, which has been told to or does so by itself. It must not be in a wait
+    /// that nothing ends: the wait here has no end either, but for the tracee's own.
     pub fn wait(&self) -> Result<Stop, NoStop> {
         loop {
             if let Some(stop) = self.look(0)? {
@@ -151,8 +153,8 @@ impl Tracee {
         }
     }
 
-    /// Waits for a stop that is no signal, as long as it takes or as said. Signals on the way go to the tracee as they
-    /// would have without this.
+    /// Waits for a stop that is no signal, as long as it takes or as said. Signals on the way go to the
+    /// tracee as they would have without this.
     pub fn wait_for_trap(&self, at_most: Option<Duration>) -> Result<(), NoStop> {
         loop {
             let stop = at_most.map_or_else(|| self.wait(), |patience| self.wait_at_most(patience))?;
@@ -203,7 +205,8 @@ impl Tracee {
         Ok(message)
     }
 
-    /// Returns the address of the thread's area for restartable sequences, and its signature. `None` where it has none.
+    /// Returns the address of the thread's area for restartable sequences, and its signature. `None` where it
+    /// has none.
     pub fn sequence_area(&self) -> Option<(u64, u32)> {
         #[repr(C)]
         #[derive(Default)]
@@ -220,8 +223,8 @@ impl Tracee {
         (found.address != 0).then_some((found.address, found.signature))
     }
 
-    /// Returns how the kernel dispatches the thread's system calls to the program itself (syscall user dispatch), where
-    /// that is on.
+    /// Returns how the kernel dispatches the thread's system calls to the program itself (syscall user
+    /// dispatch), where that is on.
     pub fn dispatch(&self) -> Option<Dispatch> {
         let mut found = Dispatch::default();
         let bytes = size_of::<Dispatch>();
@@ -255,8 +258,8 @@ impl Tracee {
     }
 
     fn request(&self, request: libc::c_uint, address: usize, data: usize) -> Result<(), Errno> {
-        // SAFETY: each caller passes as `data` a number, or the address of a live value of the type and size that
-        // the request reads or writes.
+        // SAFETY: each caller passes as `data` a number, or the address of a live value of the type and size
+        // that the request reads or writes.
         if unsafe { libc::ptrace(request, self.tid, address, data) } >= 0 {
             Ok(())
         } else {
@@ -265,7 +268,8 @@ impl Tracee {
     }
 }
 
-/// How long the first pause between two looks is, and the longest. The kernel needs some microseconds for a stop.
+/// How long the first pause between two looks is, and the longest. The kernel needs some microseconds for a
+/// stop.
 const FIRST_PAUSE: Duration = Duration::from_micros(2);
 const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 

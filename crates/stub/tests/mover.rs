@@ -264,8 +264,8 @@ fn a_forked_child_does_not_have_the_range() {
         let mut program = Program::start("fork");
         let mover = inject(&program);
         program.say(&format!("{:x}\n", address(&mover)));
-        // Descriptor A has fork events. Nothing of the program is registered, so that none comes; a fork would
-        // wait for whoever reads one.
+        // Descriptor A has fork events. Nothing of the program is registered, so that none comes; a fork
+        // would wait for whoever reads one.
         let mut events = Vec::new();
         thread::scope(|scope| {
             let line = scope.spawn(|| program.line());
@@ -373,7 +373,8 @@ fn a_program_in_the_container_of_the_runner_is_served_under_its_filter() {
     assert_eq!(code.unwrap(), 0);
 }
 
-/// Has a program fork whose memory is watched: it waits until somebody reads of that. Returns it, its mover, and where the memory begins.
+/// Has a program fork whose memory is watched: it waits until somebody reads of that. Returns it, its mover,
+/// and where the memory begins.
 fn forking() -> (Program, Mover, u64) {
     let mut program = Program::start("fork-pages");
     let mover = inject(&program);
@@ -422,7 +423,8 @@ fn a_forks_descriptor_is_refused_for_every_process_but_the_child_and_nothing_is_
     movers.iter().for_each(|mover| mover.discard().unwrap());
 }
 
-/// Returns whether the kernel says of a descriptor whose memory it is for though it watches nothing there: since Linux 6.9.
+/// Returns whether the kernel says of a descriptor whose memory it is for though it watches nothing there:
+/// since Linux 6.9.
 fn tells_without_watched_memory() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());

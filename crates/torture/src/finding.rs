@@ -1,7 +1,8 @@
 //! The end of the program at the first thing that is wrong: one sentence on standard error, exit status 1.
 //!
-//! A finding may come from a forked child or from a signal handler. So it is written by one system call from the stack, and the
-//! process leaves by `_exit`, without destructors. Nothing that the program makes outlives it.
+//! A finding may come from a forked child or from a signal handler. So it is written by one system call from
+//! the stack, and the process leaves by `_exit`, without destructors. Nothing that the program makes outlives
+//! it.
 
 use std::fmt::{self, Write};
 

@@ -1,12 +1,12 @@
 //! `octavo-torture` checks every word that it reads, while an outside pager takes its memory away.
 //!
 //! Each page that it owns is zero, or holds words that follow from its address and from when it was written
-//! ([`patterned`]). The kinds of torture ([`kinds`]) do everything with such memory that programs do: they write, map, protect,
-//! fork, transfer and start threads. So the program knows what every read must give. What is checked follows from the seed, and
-//! the timing does not.
+//! ([`patterned`]). The kinds of torture ([`kinds`]) do everything with such memory that programs do: they
+//! write, map, protect, fork, transfer and start threads. So the program knows what every read must give.
+//! What is checked follows from the seed, and the timing does not.
 //!
-//! The program says nothing of how well a pager works, and depends on nothing of Octavo. It must pass without a pager and under
-//! the kernel's swap, or it would be no judge.
+//! The program says nothing of how well a pager works, and depends on nothing of Octavo. It must pass without
+//! a pager and under the kernel's swap, or it would be no judge.
 
 mod finding;
 mod kinds;

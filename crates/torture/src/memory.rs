@@ -1,8 +1,9 @@
 //! Mappings of the program's own, reached by relaxed atomics only.
 //!
-//! A [`Mapping`] owns a range of addresses and gives no reference to bytes: it lends words as atomics. So another thread, a
-//! system call or a pager may write the memory at any time, and the program sees old words or new ones. A page without
-//! permission faults, and the handler of [`crate::signals`] ends the program with a sentence.
+//! A [`Mapping`] owns a range of addresses and gives no reference to bytes: it lends words as atomics. So
+//! another thread, a system call or a pager may write the memory at any time, and the program sees old words
+//! or new ones. A page without permission faults, and the handler of [`crate::signals`] ends the program with
+//! a sentence.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -23,8 +24,8 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the memory is reached by atomics, by system calls or by assembly only, and calls that move or unmap it take the
-// value exclusively.
+// SAFETY: the memory is reached by atomics, by system calls or by assembly only, and calls that move or unmap
+// it take the value exclusively.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -93,8 +94,8 @@ impl Mapping {
     pub fn words(&self, offset: usize, bytes: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && bytes.is_multiple_of(8));
         let first = self.pointer(offset, bytes).cast::<AtomicU64>();
-        // SAFETY: the range is inside, aligned, and stays mapped as long as `self` is borrowed. Any bits are a word. The
-        // memory is reached by atomics, and by parties outside the language.
+        // SAFETY: the range is inside, aligned, and stays mapped as long as `self` is borrowed. Any bits are
+        // a word. The memory is reached by atomics, and by parties outside the language.
         unsafe { std::slice::from_raw_parts(first, bytes / 8) }
     }
 
@@ -153,8 +154,8 @@ impl Mapping {
         );
     }
 
-    /// Moves or resizes by `mremap`, and answers the error's number where that was refused. With [`Remap::DontUnmap`] it
-    /// also returns the old range.
+    /// Moves or resizes by `mremap`, and answers the error's number where that was refused. With
+    /// [`Remap::DontUnmap`] it also returns the old range.
     pub fn remap(&mut self, pages: usize, how: Remap) -> Result<Option<Mapping>, i32> {
         let bytes = pages * PAGE;
         let (flags, target) = match how {
@@ -167,8 +168,8 @@ impl Mapping {
             }
             Remap::DontUnmap => (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, ptr::null_mut()),
         };
-        // SAFETY: the old range is ours and borrowed exclusively, so nobody holds a word of it. A fixed target is a
-        // reservation that nobody else knows.
+        // SAFETY: the old range is ours and borrowed exclusively, so nobody holds a word of it. A fixed
+        // target is a reservation that nobody else knows.
         let got = CALLS.of(|| unsafe {
             libc::mremap(self.base.cast(), self.bytes, bytes, flags, target.cast::<libc::c_void>())
         });

@@ -1,7 +1,8 @@
 //! Memory whose every word is known: a mapping, and what each of its pages holds.
 //!
-//! A page is zero, or it holds words that are a function of its address when it was written, and of the generation of that
-//! writing. No two writings share words, so a page that comes back stale, torn, zero or from elsewhere is found.
+//! A page is zero, or it holds words that are a function of its address when it was written, and of the
+//! generation of that writing. No two writings share words, so a page that comes back stale, torn, zero or
+//! from elsewhere is found.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

@@ -38,7 +38,8 @@ impl Child {
     }
 }
 
-/// Forks. The child runs the closure on a copy of everything, and leaves without destructors. It ends with its parent.
+/// Forks. The child runs the closure on a copy of everything, and leaves without destructors. It ends with
+/// its parent.
 pub fn fork(child: impl FnOnce()) -> Child {
     fork_and(|| {
         end_with_parent();
@@ -51,7 +52,8 @@ pub fn fork(child: impl FnOnce()) -> Child {
 #[must_use = "nobody else hears of its end"]
 pub struct Orphan(PipeReader);
 
-/// Forks a child that forks, and ends at once, as programs do that go on in the background. The child's child runs the closure.
+/// Forks a child that forks, and ends at once, as programs do that go on in the background. The child's child
+/// runs the closure.
 pub fn fork_orphan(orphan: impl FnOnce()) -> Orphan {
     let Ok((reader, mut writer)) = std::io::pipe() else {
         crate::finding::report(format_args!("pipe failed: {}", last_error()))
@@ -75,8 +77,8 @@ impl Orphan {
 }
 
 fn fork_and(child: impl FnOnce()) -> Child {
-    // SAFETY: the child runs on this thread alone. It uses memory, system calls and libc's allocator, which libc makes usable
-    // in a child. It takes no lock of this program, and leaves by `_exit`.
+    // SAFETY: the child runs on this thread alone. It uses memory, system calls and libc's allocator, which
+    // libc makes usable in a child. It takes no lock of this program, and leaves by `_exit`.
     match unsafe { libc::fork() } {
         -1 => crate::finding::report(format_args!("fork failed: {}", last_error())),
         0 => {
@@ -117,8 +119,8 @@ fn fresh_arguments() -> [*mut libc::c_char; 3] {
     [c"octavo-torture".as_ptr().cast_mut(), FRESH.as_ptr().cast_mut(), ptr::null_mut()]
 }
 
-/// Starts this program anew as `vfork` and `exec` do: the child shares the memory, and this thread sleeps until it has gone.
-/// The child's stack is the given memory.
+/// Starts this program anew as `vfork` and `exec` do: the child shares the memory, and this thread sleeps
+/// until it has gone. The child's stack is the given memory.
 pub fn vfork_and_exec(stack: &Mapping) -> Child {
     extern "C" fn exec(arguments: *mut c_void) -> c_int {
         let environment: [*const libc::c_char; 1] = [ptr::null()];
@@ -131,7 +133,8 @@ pub fn vfork_and_exec(stack: &Mapping) -> Child {
     let mut arguments = fresh_arguments();
     let top = stack.pointer(stack.bytes(), 0);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the child runs `exec` on a stack of its own, which no reference borrows, while this thread sleeps.
+    // SAFETY: the child runs `exec` on a stack of its own, which no reference borrows, while this thread
+    // sleeps.
     let pid = unsafe { libc::clone(exec, top.cast(), flags, arguments.as_mut_ptr().cast()) };
     insist!(pid > 0, "clone with CLONE_VFORK failed: {}", last_error());
     Child(pid)

@@ -1,7 +1,7 @@
 //! A ring of io_uring with one registered buffer and one entry at a time.
 //!
-//! The kernel holds the buffer's pages from registration on. It reads and writes these pages, wherever the program's addresses
-//! lead meanwhile.
+//! The kernel holds the buffer's pages from registration on. It reads and writes these pages, wherever the
+//! program's addresses lead meanwhile.
 
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -129,7 +129,8 @@ impl Ring {
         let mask = self.submissions.short_word(of.mask as usize).load(Relaxed);
         let at = tail.load(Relaxed);
         let place = (at & mask) as usize;
-        // opcode and descriptor, file offset, address, length, user data, buffer index: the words of an `io_uring_sqe`.
+        // opcode and descriptor, file offset, address, length, user data, buffer index: the words of an
+        // `io_uring_sqe`.
         let words = [
             operation | (file.descriptor() as u64) << 32,
             0,
@@ -169,8 +170,8 @@ impl Ring {
 
     fn enter(&self, submitted: u32) -> i64 {
         let (raw, none) = (self.descriptor.as_raw_fd(), std::ptr::null::<libc::sigset_t>());
-        // SAFETY: the entry names a registered buffer, whose words are reached by atomics only, and the caller borrows it
-        // until the completion has come.
+        // SAFETY: the entry names a registered buffer, whose words are reached by atomics only, and the
+        // caller borrows it until the completion has come.
         unsafe {
             libc::syscall(
                 libc::SYS_io_uring_enter,

@@ -32,8 +32,8 @@ impl<'a> RobustMutex<'a> {
     pub fn new(mapping: &'a Mapping, offset: usize) -> Self {
         let mutex = Self { mapping, offset };
         let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
-        // SAFETY: the attributes are initialised by the first call. The mutex lies inside the mapping, aligned, and its
-        // bytes are reached through these calls only.
+        // SAFETY: the attributes are initialised by the first call. The mutex lies inside the mapping,
+        // aligned, and its bytes are reached through these calls only.
         let made = unsafe {
             libc::pthread_mutexattr_init(attributes.as_mut_ptr())
                 | pthread_mutexattr_setrobust(attributes.as_mut_ptr(), ROBUST)

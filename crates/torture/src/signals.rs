@@ -1,8 +1,8 @@
 //! Handlers of SIGSEGV and SIGBUS, and probes: single loads and stores that may fault.
 //!
-//! A probe tells the handler everything in registers: a mark, the address it touches, and where to go on. The handler takes the
-//! fault for the probe's only if all of that fits. Any other fault ends the program with a sentence. The handler needs no
-//! thread-local memory and no lock.
+//! A probe tells the handler everything in registers: a mark, the address it touches, and where to go on. The
+//! handler takes the fault for the probe's only if all of that fits. Any other fault ends the program with a
+//! sentence. The handler needs no thread-local memory and no lock.
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
@@ -49,8 +49,8 @@ impl AlternateStack {
     pub fn new(mapping: &Mapping, offset: usize, bytes: usize) -> Self {
         let stack =
             libc::stack_t { ss_sp: mapping.pointer(offset, bytes).cast(), ss_flags: 0, ss_size: bytes };
-        // SAFETY: zeros are a valid `stack_t`. The new stack lies in a mapping that no reference borrows; the old one is
-        // put back before this thread ends.
+        // SAFETY: zeros are a valid `stack_t`. The new stack lies in a mapping that no reference borrows; the
+        // old one is put back before this thread ends.
         unsafe {
             let mut before: libc::stack_t = zeroed();
             let result = libc::sigaltstack(&stack, &mut before);
@@ -62,7 +62,8 @@ impl AlternateStack {
 
 impl Drop for AlternateStack {
     fn drop(&mut self) {
-        // SAFETY: this is the stack that the thread had before, which the standard library keeps until the thread's end.
+        // SAFETY: this is the stack that the thread had before, which the standard library keeps until the
+        // thread's end.
         let result = unsafe { libc::sigaltstack(&self.before, ptr::null_mut()) };
         insist!(result == 0, "sigaltstack was refused at the end: {}", last_error());
     }
@@ -88,8 +89,8 @@ pub enum Probed {
 pub fn try_store(mapping: &Mapping, offset: usize, word: u64) -> Probed {
     let at = mapping.pointer(offset, 8);
     let faulted: u64;
-    // SAFETY: the word is inside a mapping that is reached by atomics only. Where the store faults, the handler goes on
-    // behind it; it changes only the registers named here.
+    // SAFETY: the word is inside a mapping that is reached by atomics only. Where the store faults, the
+    // handler goes on behind it; it changes only the registers named here.
     unsafe {
         std::arch::asm!(
             "lea rax, [rip + 3f]",

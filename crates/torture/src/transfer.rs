@@ -125,9 +125,11 @@ impl Debugged {
         }))
     }
 
-    /// Copies a range. Returns false where a page is missing: the kernel waits for nobody then, and asks nobody for the page.
+    /// Copies a range. Returns false where a page is missing: the kernel waits for nobody then, and asks
+    /// nobody for the page.
     pub fn read(&self, from: Slice<'_>, to: Slice<'_>) -> bool {
-        // SAFETY: the target is mapped while it is borrowed, and no reference borrows its bytes. The source is an offset in a file.
+        // SAFETY: the target is mapped while it is borrowed, and no reference borrows its bytes. The source
+        // is an offset in a file.
         let read =
             unsafe { libc::pread(self.0.as_raw_fd(), to.at.cast(), to.bytes, from.address().cast_signed()) };
         insist!(read >= 0 || last_errno() == libc::EIO, "a read of /proc/self/mem failed: {}", last_error());

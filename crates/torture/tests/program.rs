@@ -60,8 +60,8 @@ fn every_kind_does_all_that_it_lists() {
     }
 }
 
-/// A check that cannot fail is none. Each kind finds a byte that changed and a page that was lost; counters find a lost
-/// increment, and probes a store that no permission stopped.
+/// A check that cannot fail is none. Each kind finds a byte that changed and a page that was lost; counters
+/// find a lost increment, and probes a store that no permission stopped.
 #[test]
 fn every_kind_finds_what_is_spoilt() {
     let both = KINDS.into_iter().flat_map(|kind| [(kind, "flip"), (kind, "zero")]);

@@ -14,17 +14,18 @@
 //!           +-------------+---------+--------+-------+
 //! ```
 //!
-//! Fixed numbers are little endian. The numbers of a record are LEB128: seven bits a byte, the lowest first, and the high bit set
-//! where more follow. A record stands for one access, or for several to the same page:
+//! Fixed numbers are little endian. The numbers of a record are LEB128: seven bits a byte, the lowest first,
+//! and the high bit set where more follow. A record stands for one access, or for several to the same page:
 //!
 //! - `write`: the accesses write. Otherwise they read.
 //! - `task`: the task is another than in the record before (0 before the first), and its number follows.
-//! - `further`: the number of further accesses of the same kind to the same page follows. Otherwise there is one access.
-//! - `page, delta`: the distance to the page that the same task accessed last (0 before its first), zigzag coded: 0, -1, 1, -2, 2
-//!   are 0, 1, 2, 3, 4.
+//! - `further`: the number of further accesses of the same kind to the same page follows. Otherwise there is
+//!   one access.
+//! - `page, delta`: the distance to the page that the same task accessed last (0 before its first), zigzag
+//!   coded: 0, -1, 1, -2, 2 are 0, 1, 2, 3, 4.
 //!
-//! So a page after its neighbour takes one byte. A head of 0 ends the trace, with the number of all accesses. A file without that
-//! end is incomplete.
+//! So a page after its neighbour takes one byte. A head of 0 ends the trace, with the number of all accesses.
+//! A file without that end is incomplete.
 
 use std::io::{self, Write};
 

@@ -1,8 +1,9 @@
-//! Belady's optimum: the page whose next use is the farthest goes. No policy that brings in each page that is missing has fewer
-//! misses on as many frames (L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", 1966).
+//! Belady's optimum: the page whose next use is the farthest goes. No policy that brings in each page that is
+//! missing has fewer misses on as many frames (L. A. Belady, "A study of replacement algorithms for a
+//! virtual-storage computer", 1966).
 //!
-//! Of pages that are never used again, clean ones go first. That saves writes, and costs no miss. The optimum is one of misses: a
-//! policy may still write less.
+//! Of pages that are never used again, clean ones go first. That saves writes, and costs no miss. The optimum
+//! is one of misses: a policy may still write less.
 //!
 //! Cost: O(n log n) time and O(n) memory, for n steps of the trace.
 

@@ -1,5 +1,5 @@
-//! Policies as published, which see each hit at once, as the engine does not. Each counts its misses on pages that are accessed
-//! in order, over so many frames.
+//! Policies as published, which see each hit at once, as the engine does not. Each counts its misses on pages
+//! that are accessed in order, over so many frames.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

@@ -6,7 +6,8 @@ use std::io::{self, BufRead};
 use crate::format::{DELTA_SHIFT, END, FURTHER, MAGIC, MOST_NUMBER_BYTES, TASK, VERSION, WRITE, page_at};
 use crate::{Accesses, TraceError};
 
-/// A trace that is being read: an iterator over its records. It ends with an error where the file is not complete.
+/// A trace that is being read: an iterator over its records. It ends with an error where the file is not
+/// complete.
 #[derive(Debug)]
 pub struct TraceReader<R> {
     from: R,

@@ -1,4 +1,5 @@
-//! A whole trace in memory. Its pages are numbered in the order of their first uses, whatever they are in the file.
+//! A whole trace in memory. Its pages are numbered in the order of their first uses, whatever they are in the
+//! file.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -6,7 +7,8 @@ use std::hash::Hash;
 
 use crate::TraceError;
 
-/// The most accesses: more than anybody records, and few enough that a damaged file takes no memory by what it says.
+/// The most accesses: more than anybody records, and few enough that a damaged file takes no memory by what
+/// it says.
 const MOST_ACCESSES: u64 = 1 << 40;
 
 /// The pages that a step has room for.
@@ -57,7 +59,8 @@ impl Trace {
         Ok(numbering.finish())
     }
 
-    /// The steps, in order. The number of a page that comes for the first time is the number of pages that came before.
+    /// The steps, in order. The number of a page that comes for the first time is the number of pages that
+    /// came before.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }

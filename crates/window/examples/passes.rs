@@ -1,4 +1,5 @@
-//! Writes an array in a window that is twice its budget, reads it twice, and reads words at random. Prints the speeds.
+//! Writes an array in a window that is twice its budget, reads it twice, and reads words at random. Prints
+//! the speeds.
 
 use std::time::Instant;
 

@@ -2,25 +2,27 @@
 //! memory in order.
 //!
 //! A run that a fault continues is twice as long as the last one, up to [`LONGEST`]. Any other fault brings
-//! its own page. Many runs are followed at once, as threads and arrays take turns. Each fault that waits behind
-//! another halves what that one brings along, down to [`LEAST_OF_MANY`] pages. While another thread often wants
-//! single pages, a run brings [`LONGEST_BESIDE_OTHERS`] at most: that thread waits for a quarter of a millisecond
-//! and not for two, and the run pushes fewer of its pages out. Nor does the run take the last of the room
-//! ([`Advice::has_others`]).
+//! its own page. Many runs are followed at once, as threads and arrays take turns. Each fault that waits
+//! behind another halves what that one brings along, down to [`LEAST_OF_MANY`] pages. While another thread
+//! often wants single pages, a run brings [`LONGEST_BESIDE_OTHERS`] at most: that thread waits for a quarter
+//! of a millisecond and not for two, and the run pushes fewer of its pages out. Nor does the run take the
+//! last of the room ([`Advice::has_others`]).
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
 
-/// Runs followed at once: those of a few threads, each of which fills a region of memory for each size of its objects. To look at all of
-/// them takes a hundredth of what a fault takes.
+/// Runs followed at once: those of a few threads, each of which fills a region of memory for each size of its
+/// objects. To look at all of them takes a hundredth of what a fault takes.
 const RUNS: usize = 64;
 /// The most pages that a fault brings along.
 const LONGEST: u64 = 256;
-/// A run goes on with so many pages however many faults wait behind it: they cost less than the thread's next fault.
+/// A run goes on with so many pages however many faults wait behind it: they cost less than the thread's next
+/// fault.
 const LEAST_OF_MANY: u64 = 16;
 
 const LONGEST_BESIDE_OTHERS: u64 = 32;
-/// Single pages are wanted often where that is one fault in so many of late. The latest fault counts for one in `SINGLE_MEMORY`.
+/// Single pages are wanted often where that is one fault in so many of late. The latest fault counts for one
+/// in `SINGLE_MEMORY`.
 const OFTEN: u32 = 32;
 const SINGLE_MEMORY: u32 = 16;
 const SINGLE_SCALE: u32 = 1024;
@@ -107,7 +109,8 @@ pub(crate) struct Advice {
 }
 
 impl Advice {
-    /// The same for a fault at `page` that leaves room to others: so many pages are to `spare`. Its own page comes in any case.
+    /// The same for a fault at `page` that leaves room to others: so many pages are to `spare`. Its own page
+    /// comes in any case.
     pub(crate) fn within(self, page: u64, spare: impl Fn() -> u64) -> Self {
         if !self.has_others || self.pages == 1 {
             return self;
@@ -119,8 +122,8 @@ impl Advice {
 }
 
 impl Ahead {
-    /// Advises on a fault of a thread at `page`, which is missing or, if `protected`, is there for reading. So many faults wait `behind`
-    /// it.
+    /// Advises on a fault of a thread at `page`, which is missing or, if `protected`, is there for reading.
+    /// So many faults wait `behind` it.
     pub(crate) fn advise(
         &mut self,
         page: u64,
@@ -177,7 +180,8 @@ impl Ahead {
         }
     }
 
-    /// Takes note of the pages that came for a fault, its own included, and whether they may be stored to unnoticed.
+    /// Takes note of the pages that came for a fault, its own included, and whether they may be stored to
+    /// unnoticed.
     pub(crate) fn came(&mut self, advice: Advice, first: u64, pages: u64, open: bool) {
         let run = &mut self.runs[advice.run];
         (run.start, run.end) = (first, first + pages);

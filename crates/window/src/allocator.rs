@@ -15,8 +15,9 @@
 //! # }
 //! ```
 //!
-//! An object of at least [`LEAST_BYTES`] has a window of its own. Smaller ones come from the global allocator: a window costs some
-//! system calls and whole pages. Zeroed memory costs nothing more, since fresh windows are zero.
+//! An object of at least [`LEAST_BYTES`] has a window of its own. Smaller ones come from the global
+//! allocator: a window costs some system calls and whole pages. Zeroed memory costs nothing more, since fresh
+//! windows are zero.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -34,9 +35,9 @@ pub(crate) fn is_large(layout: Layout) -> bool {
     layout.size() >= LEAST_BYTES && layout.align() <= ALIGN
 }
 
-// SAFETY: a block is a window that nobody else has, or the global allocator's. It stays where it is until it is deallocated or
-// the last clone of the windows is dropped. All clones share their blocks. Which of the two allocators a block is from follows
-// from its layout alone.
+// SAFETY: a block is a window that nobody else has, or the global allocator's. It stays where it is until it
+// is deallocated or the last clone of the windows is dropped. All clones share their blocks. Which of the two
+// allocators a block is from follows from its layout alone.
 unsafe impl Allocator for Windows {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if is_large(layout) {
@@ -54,7 +55,8 @@ unsafe impl Allocator for Windows {
         if is_large(layout) {
             self.take_back(block);
         } else {
-            // SAFETY: the caller vouches that the block was allocated here with this layout, and so by the global allocator.
+            // SAFETY: the caller vouches that the block was allocated here with this layout, and so by the
+            // global allocator.
             unsafe { Global.deallocate(block, layout) }
         }
     }

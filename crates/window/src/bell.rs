@@ -8,10 +8,11 @@
 //!
 //! A driver that takes a nap sleeps though it was rung, for a moment that is bounded.
 //!
-//! Whoever has work says so, and rings then. The driver says that it looks, and looks then. Both exchange the same word. So the later
-//! of the two sees the earlier: the driver finds the work, or that it was rung.
+//! Whoever has work says so, and rings then. The driver says that it looks, and looks then. Both exchange the
+//! same word. So the later of the two sees the earlier: the driver finds the work, or that it was rung.
 //!
-//! Costs: an exchange for a ring, and one for a turn of the driver. A system call only where the driver sleeps.
+//! Costs: an exchange for a ring, and one for a turn of the driver. A system call only where the driver
+//! sleeps.
 
 use std::sync::Arc;
 use std::task::Wake;
@@ -102,7 +103,8 @@ impl Bell {
         self.ring();
     }
 
-    /// Returns whether the driver that this bell is for has something to do, which it has not seen: an event, or a ring.
+    /// Returns whether the driver that this bell is for has something to do, which it has not seen: an event,
+    /// or a ring.
     pub fn is_awaited(&self, events: BorrowedFd<'_>) -> bool {
         self.is_rung()
             || self.poll(events, &NO_TIME).is_ok_and(|(has_events, was_rung)| has_events || was_rung)
@@ -126,13 +128,14 @@ impl Bell {
         self.ends.load(Ordering::Acquire)
     }
 
-    /// The driver found nothing to do in this turn. Returns whether it may sleep: nobody has rung since the turn began.
+    /// The driver found nothing to do in this turn. Returns whether it may sleep: nobody has rung since the
+    /// turn began.
     pub(crate) fn may_sleep(&self) -> bool {
         self.attention.doze()
     }
 
-    /// Sleeps until there are events, somebody rings who saw that the driver [may sleep](Self::may_sleep), or so long. Returns whether
-    /// anything happened.
+    /// Sleeps until there are events, somebody rings who saw that the driver [may sleep](Self::may_sleep), or
+    /// so long. Returns whether anything happened.
     pub(crate) fn sleep(&self, events: BorrowedFd<'_>, longest: &Timespec) -> std::io::Result<bool> {
         match self.poll(events, longest) {
             Ok((has_events, was_rung)) => {
@@ -168,8 +171,9 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Looks at the driver that a bell is for. Returns whether it keeps its events waiting since the last look: it has begun no turn, and
-    /// is busy, or sleeps on though it `has_events`. One that was woken may have to wait for a CPU.
+    /// Looks at the driver that a bell is for. Returns whether it keeps its events waiting since the last
+    /// look: it has begun no turn, and is busy, or sleeps on though it `has_events`. One that was woken may
+    /// have to wait for a CPU.
     pub fn look(&mut self, bell: &Bell, has_events: bool) -> bool {
         let turn = (has_events || !bell.is_asleep()).then(|| bell.turns.load(Ordering::Relaxed));
         let before = std::mem::replace(&mut self.turn, turn);

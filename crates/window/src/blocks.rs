@@ -5,14 +5,17 @@
 //!             leaf           place in it   0: windows are aligned to 2 MiB
 //! ```
 //!
-//! A place holds nothing, or counts as a clone of the windows that the block lies in. So the windows live as long as their blocks.
+//! A place holds nothing, or counts as a clone of the windows that the block lies in. So the windows live as
+//! long as their blocks.
 //!
-//! Only the owner of a block changes its place. A window has its place before anybody has its address, and is out of it before its
-//! addresses go. Whoever gets the same addresses next got them from the kernel, whose lock of mappings stands between.
+//! Only the owner of a block changes its place. A window has its place before anybody has its address, and is
+//! out of it before its addresses go. Whoever gets the same addresses next got them from the kernel, whose
+//! lock of mappings stands between.
 //!
-//! A leaf is made once, and only that may block: a child that a thread forks meanwhile cannot make windows near it. A leaf takes 128
-//! KiB once, for windows in 32 GiB of addresses. It is smaller than any block in a window, so it comes from the allocator below.
-//! Leaves are never freed. To look a block up costs two loads, or none where its address is not a window's.
+//! A leaf is made once, and only that may block: a child that a thread forks meanwhile cannot make windows
+//! near it. A leaf takes 128 KiB once, for windows in 32 GiB of addresses. It is smaller than any block in a
+//! window, so it comes from the allocator below. Leaves are never freed. To look a block up costs two loads,
+//! or none where its address is not a window's.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -44,12 +47,13 @@ fn find(block: NonNull<u8>) -> Option<&'static Place> {
     BLOCKS[leaf].get().map(|places| &places[at])
 }
 
-/// Notes that a block lies in a window. Gives the windows back where an address is beyond those that programs have.
+/// Notes that a block lies in a window. Gives the windows back where an address is beyond those that programs
+/// have.
 pub(crate) fn note(block: NonNull<u8>, windows: Windows) -> Result<(), Windows> {
     let Some((leaf, at)) = place_of(block) else { return Err(windows) };
     let places = BLOCKS[leaf].get_or_init(|| (0..PLACES).map(|_| Place::default()).collect());
-    // What was there is null, or of the parent of this forked child: those windows are not this process's to end.
-    // Release: with the load of `windows_of`, by another thread that got the block.
+    // What was there is null, or of the parent of this forked child: those windows are not this process's to
+    // end. Release: with the load of `windows_of`, by another thread that got the block.
     places[at].store(windows.into_raw(), Ordering::Release);
     Ok(())
 }
@@ -61,13 +65,15 @@ pub(crate) fn note(block: NonNull<u8>, windows: Windows) -> Result<(), Windows> 
 pub(crate) unsafe fn windows_of(block: NonNull<u8>) -> Option<ManuallyDrop<Windows>> {
     // Acquire: with the store of `note`.
     let raw = find(block)?.load(Ordering::Acquire);
-    // SAFETY: `note` has put a number there. It counts until `forget`, which the block's owner calls. It is not dropped here.
+    // SAFETY: `note` has put a number there. It counts until `forget`, which the block's owner calls. It is
+    // not dropped here.
     (!raw.is_null()).then(|| ManuallyDrop::new(unsafe { Windows::from_raw(raw) }))
 }
 
 /// A block is about to be freed. Returns the windows that it lies in, if it does.
 pub(crate) fn forget(block: NonNull<u8>) -> Option<Windows> {
-    // AcqRel: acquires what `note` stored. Releases to a `note` of the same addresses, which the kernel has in between.
+    // AcqRel: acquires what `note` stored. Releases to a `note` of the same addresses, which the kernel has
+    // in between.
     let raw = find(block)?.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: `note` has put a number there, and the exchange gives it to one caller.
     (!raw.is_null()).then(|| unsafe { Windows::from_raw(raw) })

@@ -5,17 +5,19 @@
 //!         └───► otherwise it waits, and so does all that follows it
 //! ```
 //!
-//! The kernel tells of a change after it has made it. So a later change at the same addresses may be told of first: a
-//! range that moves to where something is mapped still has come before the event that unmaps that. It waits for that
-//! event. Changes that concern the ranges of a change which waits come after it in time, so they wait behind it. Otherwise
-//! an unmapping of where the range came from would drop its pages before they have moved.
+//! The kernel tells of a change after it has made it. So a later change at the same addresses may be told of
+//! first: a range that moves to where something is mapped still has come before the event that unmaps that.
+//! It waits for that event. Changes that concern the ranges of a change which waits come after it in time, so
+//! they wait behind it. Otherwise an unmapping of where the range came from would drop its pages before they
+//! have moved.
 //!
-//! Only the event that is waited for goes ahead: what is still mapped where a range is to arrive is unmapped, or moves
-//! away. (The same thread may have moved the range on before that event came. Nothing tells the two apart, and this takes
-//! two moves where the other takes one.)
+//! Only the event that is waited for goes ahead: what is still mapped where a range is to arrive is unmapped,
+//! or moves away. (The same thread may have moved the range on before that event came. Nothing tells the two
+//! apart, and this takes two moves where the other takes one.)
 //!
-//! The kernel tells of a move by two events: the move, and then the unmapping of where the range came from. It made both
-//! changes at once, so another range may arrive there between the two events. The unmapping is not for that range.
+//! The kernel tells of a move by two events: the move, and then the unmapping of where the range came from.
+//! It made both changes at once, so another range may arrive there between the two events. The unmapping is
+//! not for that range.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -34,7 +36,8 @@ pub(crate) struct Changes {
     left: Vec<Left>,
 }
 
-/// A range that has moved away, until its unmapping is told of. (It may never be: `MREMAP_DONTUNMAP` leaves the range.)
+/// A range that has moved away, until its unmapping is told of. (It may never be: `MREMAP_DONTUNMAP` leaves
+/// the range.)
 #[derive(Debug)]
 struct Left {
     range: Range<u64>,
@@ -44,8 +47,8 @@ struct Left {
 }
 
 impl Changes {
-    /// Takes a change that was told of. Returns it if it is to be taken in at once. `is_mapped` says whether a part of a range
-    /// is mapped as far as changes have been taken in.
+    /// Takes a change that was told of. Returns it if it is to be taken in at once. `is_mapped` says whether
+    /// a part of a range is mapped as far as changes have been taken in.
     pub(crate) fn told(&mut self, change: Event, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
         match change {
             Event::Remap { from, to, len } => self.leaves(from..from + len, to..to + len),
@@ -71,8 +74,9 @@ impl Changes {
         Some(self.waiting.remove(index).1)
     }
 
-    /// Ends the waiting where the target has ended: what it waits for never comes. Returns what is left, in the order in which it was
-    /// told of, if a fork is among it: the child goes on, and wants what its parent had.
+    /// Ends the waiting where the target has ended: what it waits for never comes. Returns what is left, in
+    /// the order in which it was told of, if a fork is among it: the child goes on, and wants what its parent
+    /// had.
     pub(crate) fn rest(&mut self) -> Vec<Event> {
         let has_fork = self.waiting.iter().any(|(_, change)| matches!(change, Event::Fork(_)));
         let rest = self.waiting.drain(..).map(|(_, change)| change);
@@ -106,8 +110,8 @@ impl Changes {
             self.left.swap_remove(index);
             return true;
         }
-        // It belongs to the move, or it unmaps all that the move has left there. Where something else had come, it unmaps that,
-        // and the unmapping of the move is still to come.
+        // It belongs to the move, or it unmaps all that the move has left there. Where something else had
+        // come, it unmaps that, and the unmapping of the move is still to come.
         self.left.retain_mut(|left| {
             let is_whole = unmapped.start <= left.range.start && left.range.end <= unmapped.end;
             let is_kept = !is_whole || left.is_refilled;
@@ -117,8 +121,8 @@ impl Changes {
         false
     }
 
-    /// Returns whether a change unmaps, or moves away, what keeps another from being taken in. What a change that waits in front
-    /// of the other frees is not it: another thread cannot have freed it, too.
+    /// Returns whether a change unmaps, or moves away, what keeps another from being taken in. What a change
+    /// that waits in front of the other frees is not it: another thread cannot have freed it, too.
     fn awaits(&self, change: &Event, is_mapped: &impl Fn(&Range<u64>) -> bool) -> bool {
         let Some(freed) = freed(change) else { return false };
         self.waiting.iter().enumerate().any(|(index, (_, blocked))| {
@@ -242,7 +246,8 @@ mod tests {
 
     #[test]
     fn a_range_that_moves_on_is_not_what_its_place_waits_for_if_that_is_to_leave_by_an_earlier_change() {
-        // A thread has moved 10 to 30, and is slow to tell of it. Another moves 50 there, then 0 to 50, and on to 70.
+        // A thread has moved 10 to 30, and is slow to tell of it. Another moves 50 there, then 0 to 50, and
+        // on to 70.
         let on = || vec![remap(50, 10), unmap(50, 60), remap(0, 50), unmap(0, 10), remap(50, 70)];
         let told = on().into_iter().chain([remap(10, 30)]).collect();
         let taken: Vec<_> = [remap(10, 30)].into_iter().chain(on()).collect();
@@ -251,7 +256,8 @@ mod tests {
 
     #[test]
     fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_since() {
-        // A thread has moved 10 to 30, and is slow to tell of the unmapping. Another has moved 20 to 10 meanwhile.
+        // A thread has moved 10 to 30, and is slow to tell of the unmapping. Another has moved 20 to 10
+        // meanwhile.
         let told = vec![remap(10, 30), remap(20, 10), unmap(10, 20), unmap(20, 30)];
         let taken = [remap(10, 30), remap(20, 10), unmap(20, 30)];
         assert_eq!(order(&[(10, 20), (20, 30)], told), said(&taken));
@@ -262,8 +268,8 @@ mod tests {
 
     #[test]
     fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_at_last() {
-        // A thread has moved 10 to 30, and is slow to tell of the unmapping. A longer range arrives there, is unmapped, and a
-        // third arrives.
+        // A thread has moved 10 to 30, and is slow to tell of the unmapping. A longer range arrives there, is
+        // unmapped, and a third arrives.
         let arrives = |from| Event::Remap { from, to: 10, len: 20 };
         let told =
             || vec![remap(10, 30), arrives(50), unmap(50, 70), unmap(10, 30), arrives(80), unmap(80, 100)];
@@ -273,7 +279,8 @@ mod tests {
 
     #[test]
     fn a_range_that_is_replaced_as_a_whole_is_unmapped_like_any_other() {
-        // 10 to 20 stays watched where it moved from (`MREMAP_DONTUNMAP`). A longer range takes its place and that of its neighbour.
+        // 10 to 20 stays watched where it moved from (`MREMAP_DONTUNMAP`). A longer range takes its place and
+        // that of its neighbour.
         let arrives = || Event::Remap { from: 50, to: 10, len: 20 };
         let told = || vec![remap(10, 30), unmap(10, 30), arrives(), unmap(50, 70), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30), (50, 70)], told()), said(&told()));
@@ -294,7 +301,8 @@ mod tests {
     fn what_is_unmapped_after_it_has_arrived_goes() {
         let told = || vec![remap(10, 30), unmap(10, 20), remap(20, 10), unmap(20, 30), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30)], told()), said(&told()));
-        // A range that stays watched where it came from (`MREMAP_DONTUNMAP`) is unmapped before another arrives there.
+        // A range that stays watched where it came from (`MREMAP_DONTUNMAP`) is unmapped before another
+        // arrives there.
         let told = || vec![remap(10, 30), unmap(10, 20), remap(20, 10), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30)], told()), said(&told()));
     }

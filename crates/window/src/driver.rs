@@ -6,22 +6,26 @@
 //!     └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! One thread drives many faults. A fault whose page is at hand is served on the spot, together with the pages
-//! that a program in order wants next. Any other fault is a future that waits for a device or for room.
+//! One thread drives many faults. A fault whose page is at hand is served on the spot, together with the
+//! pages that a program in order wants next. Any other fault is a future that waits for a device or for room.
 //!
 //! A fault on the spot costs two system calls: the read of its event, and the copy, which also wakes the
 //! faulting thread. It allocates nothing. A fault that waits allocates its future.
 //!
-//! **Whoever reads events never waits for room.** As long as an event is unread, the kernel lets no page of the target go: a driver that
-//! waited for room would wait for itself. So making room is a future like a fault, and gives way after each batch of pages.
-//! Memory is adopted as far as there is room for it. What may take longer (a fork that copies pages, a batch of another process)
-//! keeps the driver from reading, and then [others read](Window::read_for_driver): threads that are refused a move, and a thread
-//! that looks after drivers which have not come by. The driver takes what was read in its turn, and all changes in their order.
+//! **Whoever reads events never waits for room.** As long as an event is unread, the kernel lets no page of
+//! the target go: a driver that waited for room would wait for itself. So making room is a future like a
+//! fault, and gives way after each batch of pages. Memory is adopted as far as there is room for it. What may
+//! take longer (a fork that copies pages, a batch of another process) keeps the driver from reading, and then
+//! [others read](Window::read_for_driver): threads that are refused a move, and a thread that looks after
+//! drivers which have not come by. The driver takes what was read in its turn, and all changes in their
+//! order.
 //!
-//! **Devices are kept busy.** The read of a fault begins before those are looked after whose reads have ended, a few at a time. While
-//! reads are under way, the driver looks for their ends as long as that pays: to sleep and to be woken takes longer than many reads.
+//! **Devices are kept busy.** The read of a fault begins before those are looked after whose reads have
+//! ended, a few at a time. While reads are under way, the driver looks for their ends as long as that pays:
+//! to sleep and to be woken takes longer than many reads.
 
-use std::ops::Range;
+mod intake;
+
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -50,8 +54,6 @@ const LEAST_BEFOREHAND: u64 = 32;
 const RECENT: usize = 64;
 /// Between two looks for a page that arrives with a change which waits.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
-/// How long a change waits for room, or for a pin to go.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// The most threads that wait for each other's pages, and that new faults wait for.
 const MOST_USABLE: usize = 8;
 /// How long the driver looks for the next fault before it sleeps.
@@ -166,8 +168,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Has the driver run beside the thread that faults, where that is better. The calling thread is the one that runs it, and
-    /// somebody calls [`Watch::look`] every few milliseconds.
+    /// Has the driver run beside the thread that faults, where that is better. The calling thread is the one
+    /// that runs it, and somebody calls [`Watch::look`] every few milliseconds.
     #[must_use]
     pub fn watched_by(mut self, watch: Arc<Watch>) -> Self {
         self.placement = Placement::new(watch);
@@ -245,8 +247,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
             for fault in again.drain(..) {
                 let mut future = Box::pin(wait(self.space, fault));
-                // Its read begins before those that have waited are looked after, so that the device always has something to do. The
-                // next turn asks again.
+                // Its read begins before those that have waited are looked after, so that the device always
+                // has something to do. The next turn asks again.
                 match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                     Poll::Pending => waiting.push(future),
                     Poll::Ready((fault, result)) => {
@@ -295,7 +297,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(())
     }
 
-    /// Goes on with the listener's work, or with making room for it. Returns whether there is more to do at once.
+    /// Goes on with the listener's work, or with making room for it. Returns whether there is more to do at
+    /// once.
     fn work(
         &mut self,
         making_room: &mut Option<BoxFuture<'a, octavo::Result<()>>>,
@@ -335,7 +338,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(matches!(found, Found::Events | Found::Ring))
     }
 
-    /// Looks for the ends of reads. A CPU that sleeps meanwhile has to be woken by the device, and many devices read faster than that.
+    /// Looks for the ends of reads. A CPU that sleeps meanwhile has to be woken by the device, and many
+    /// devices read faster than that.
     fn attend(&mut self) -> std::io::Result<bool> {
         let began = Instant::now();
         if !self.is_beside() {
@@ -363,8 +367,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(found != Found::Nothing)
     }
 
-    /// Looks for so long whether there are events, or the bell rings, and acts between the looks. To sleep and to be woken takes
-    /// longer than to serve a fault.
+    /// Looks for so long whether there are events, or the bell rings, and acts between the looks. To sleep
+    /// and to be woken takes longer than to serve a fault.
     fn look_for(&self, longest: Duration, act: impl Fn()) -> std::io::Result<Found> {
         let began = Instant::now();
         loop {
@@ -387,7 +391,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Serves a fault, or takes a change in, while so many events wait `behind` it. Returns a fault that has to wait.
+    /// Serves a fault, or takes a change in, while so many events wait `behind` it. Returns a fault that has
+    /// to wait.
     fn take(&mut self, event: Event, behind: usize) -> Option<Fault> {
         if let Event::Fault { address, write, protected, thread } = event {
             if let (Some(placement), Some(thread)) = (&mut self.placement, thread) {
@@ -403,82 +408,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         None
     }
 
-    /// Takes a change in that was told of, and those that have waited for it. Or it waits itself.
-    fn take_change(&mut self, change: Event) {
-        let began = Instant::now();
-        self.served.changes += 1;
-        self.beforehand = None;
-        let is_mapped = |range: &Range<u64>| self.listener.is_mapped(range.start, range.end);
-        if let Some(change) = self.changes.told(change, is_mapped) {
-            self.take_in(change);
-            self.take_waiting();
-        }
-        self.served.changing += began.elapsed();
-    }
-
-    /// Takes a change in.
-    fn take_in(&mut self, change: Event) {
-        let result = match change {
-            Event::Fork(child) => {
-                self.listener.forked(child);
-                // That may have taken long, and no fault was served meanwhile.
-                self.served_at = Instant::now();
-                Ok(())
-            }
-            Event::Remove { start, end } => {
-                self.listener.changed(start, end);
-                self.insist(|space| space.forget(start, end - start))
-            }
-            Event::Unmap { start, end } => {
-                self.listener.changed(start, end);
-                let forgotten = self.insist(|space| space.forget_mapping(start, end - start));
-                self.listener.unmapped(start, end);
-                forgotten
-            }
-            Event::Remap { from, to, len } => {
-                self.window.move_dropped(from..from + len, to);
-                self.listener.moved(from, len, to);
-                self.space.relocate(from, len, to)
-            }
-            Event::Fault { .. } => unreachable!("it was served"),
-        };
-        if let Err(error) = result {
-            self.listener.lost(error);
-        }
-    }
-
-    /// Takes in the changes that have waited for others.
-    fn take_waiting(&mut self) {
-        while let Some(change) = self.changes.next(|range| self.listener.is_mapped(range.start, range.end)) {
-            self.take_in(change);
-        }
-    }
-
-    /// After all that was read: settles, unless changes wait. Until then, whatever they concern stays unsettled.
-    fn settle(&mut self) {
-        self.take_waiting();
-        if self.changes.are_settled() && !self.window.gate().is_settled() {
-            self.window.gate().settle();
-        }
-    }
-
-    /// Changes the space. Where there is no room, or a block is pinned for a moment, this tries again for a while.
-    fn insist(&self, change: impl Fn(&TranslatedSpace) -> octavo::Result<()>) -> octavo::Result<()> {
-        let began = Instant::now();
-        loop {
-            match change(self.space) {
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory)
-                        && began.elapsed() < PATIENCE =>
-                {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                done => return done,
-            }
-        }
-    }
-
-    /// Serves a fault, behind which so many others wait and which a thread has met. Returns it where it has to wait.
+    /// Serves a fault, behind which so many others wait and which a thread has met. Returns it where it has
+    /// to wait.
     fn serve(
         &mut self,
         page: u64,
@@ -499,7 +430,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Some(fault)
     }
 
-    /// Begins a fault that no thread has met, for a page that has to be open to stores. Returns one that has to wait.
+    /// Begins a fault that no thread has met, for a page that has to be open to stores. Returns one that has
+    /// to wait.
     fn bring(&mut self, page: u64) -> Option<Fault> {
         let fault = Fault { page, access: Access::Write, is_protected: true, is_met: false };
         if !self.listener.is_mapped(page, page + PAGE) || self.waiting.contains(&fault) {
@@ -509,8 +441,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Some(fault)
     }
 
-    /// Serves a fault by one read, for which the thread blocks: nobody else wants anything just now. Returns false where it takes
-    /// more.
+    /// Serves a fault by one read, for which the thread blocks: nobody else wants anything just now. Returns
+    /// false where it takes more.
     fn serve_now(&mut self, fault: Fault) -> bool {
         if fault.is_protected {
             return false;
@@ -565,18 +497,19 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.wake_later(start, len);
     }
 
-    /// Ends the protection of a fault's page against stores. A page that a fork has left to its child may be protected, though
-    /// it may be stored to unnoticed. Whoever has protected it since counts it as written.
+    /// Ends the protection of a fault's page against stores. A page that a fork has left to its child may be
+    /// protected, though it may be stored to unnoticed. Whoever has protected it since counts it as written.
     fn open(&self, fault: Fault) {
         let opened = self.window.reach().protect(fault.page, PAGE, false);
-        // Where a thread waits, a refusal is met by its next fault. A page that is no longer there is not protected.
+        // Where a thread waits, a refusal is met by its next fault. A page that is no longer there is not
+        // protected.
         if !fault.is_met && opened.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
             self.window.reach().still_wanted(fault.page);
         }
     }
 
-    /// Has the threads that wait for pages woken after the others of the same turn. To wake a CPU costs several microseconds, and
-    /// a thread that is woken alone soon sleeps again, and its CPU too.
+    /// Has the threads that wait for pages woken after the others of the same turn. To wake a CPU costs
+    /// several microseconds, and a thread that is woken alone soon sleeps again, and its CPU too.
     fn wake_later(&mut self, start: u64, len: u64) {
         self.usable.push((start, len));
     }
@@ -587,7 +520,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Shows pages that a program in order wants soon, while it uses those that it has just got. Whoever waits for a page comes first.
+    /// Shows pages that a program in order wants soon, while it uses those that it has just got. Whoever
+    /// waits for a page comes first.
     fn show_beforehand(&mut self) {
         let Some((advice, start, access)) = self.beforehand.take() else { return };
         let pages = advice.within(start / PAGE, || self.space.spare_pages()).pages;
@@ -619,7 +553,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.served_at = Instant::now();
     }
 
-    /// Wakes the threads that wait for a fault's page, or says why they cannot go on. Returns whether it is to be tried again.
+    /// Wakes the threads that wait for a fault's page, or says why they cannot go on. Returns whether it is
+    /// to be tried again.
     fn answer(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
         if let Err(error) = &result
             && let ErrorKind::SwapRead | ErrorKind::Corrupt = error.kind()
@@ -641,7 +576,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             // Nobody waits there.
             _ if !fault.is_met => self.answer_unmet(fault, error.kind()),
             ErrorKind::NotMapped if self.listener.unknown(fault.page) => {}
-            // The program changes its mappings, or holds the page. The thread tries again, and meets what is there now.
+            // The program changes its mappings, or holds the page. The thread tries again, and meets what is
+            // there now.
             ErrorKind::NotMapped | ErrorKind::Protected | ErrorKind::Unsupported | ErrorKind::Busy => {
                 let (page, times) = &mut self.failing;
                 *times = if *page == fault.page { *times + 1 } else { 0 };
@@ -675,7 +611,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// The read of a page has failed. Returns whether it is to be tried once more: an error of a device may pass.
+    /// The read of a page has failed. Returns whether it is to be tried once more: an error of a device may
+    /// pass.
     fn read_again(&mut self, page: u64) -> bool {
         let at = self.unread.iter().position(|(failed, _)| *failed == page).unwrap_or_else(|| {
             self.unread.push((page, 0));

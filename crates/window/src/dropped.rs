@@ -1,7 +1,8 @@
 //! Ranges whose pages the program has dropped.
 //!
-//! The kernel tells of `MADV_DONTNEED` and of `MADV_FREE` by the same event, before the call has done anything. After the one, the
-//! pages go at some moment until the call returns. After the other they stay, and the program may store to them unnoticed.
+//! The kernel tells of `MADV_DONTNEED` and of `MADV_FREE` by the same event, before the call has done
+//! anything. After the one, the pages go at some moment until the call returns. After the other they stay,
+//! and the program may store to them unnoticed.
 //!
 //! ```text
 //!   told ─► asked about: which threads may be in such a call? ─► none is left: what is there now stays, and may be adopted
@@ -30,8 +31,8 @@ impl Dropped {
         join_nearest(&mut self.told);
     }
 
-    /// Takes note that a range has moved to the addresses from `to` on, and the pages with it that have stayed. Where it was, others may
-    /// have been dropped since.
+    /// Takes note that a range has moved to the addresses from `to` on, and the pages with it that have
+    /// stayed. Where it was, others may have been dropped since.
     pub(crate) fn relocate(&mut self, from: Range<u64>, to: u64) {
         for ranges in [&mut self.told, &mut self.asked] {
             let cut = |range: &Range<u64>| range.start.max(from.start)..range.end.min(from.end);
@@ -54,16 +55,17 @@ impl Dropped {
         !self.asked.is_empty()
     }
 
-    /// Takes the ranges that were asked about: all threads that may have been dropping their pages have done so. What was dropped once
-    /// more since is left to the next question.
+    /// Takes the ranges that were asked about: all threads that may have been dropping their pages have done
+    /// so. What was dropped once more since is left to the next question.
     pub(crate) fn take(&mut self) -> Vec<(u64, u64)> {
         let asked = std::mem::take(&mut self.asked);
         asked.iter().flat_map(|range| self.told.gaps(range)).map(|rest| (rest.start, rest.end)).collect()
     }
 }
 
-/// Where there are too many ranges, joins those that are nearest, until three quarters of the most are left. What lies between counts as
-/// dropped, which keeps pages outside for a while that are found there and should not be.
+/// Where there are too many ranges, joins those that are nearest, until three quarters of the most are left.
+/// What lies between counts as dropped, which keeps pages outside for a while that are found there and should
+/// not be.
 fn join_nearest(ranges: &mut RangeSet<u64>) {
     if ranges.len() <= MOST {
         return;

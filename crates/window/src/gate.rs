@@ -14,15 +14,15 @@
 //! While an event is unread, the kernel itself refuses copies and moves with EAGAIN. That answer goes back to
 //! the engine, which asks again later. A retry in place would come after the event was read.
 //!
-//! **Reading is not taking in.** Any thread may read, and the program's call goes on. Only the driver takes changes in, in the order in
-//! which they were read.
+//! **Reading is not taking in.** Any thread may read, and the program's call goes on. Only the driver takes
+//! changes in, in the order in which they were read.
 //!
 //! ```text
 //!   read ─► told ─► the driver takes it ─► taken ─► it has taken all of these in ─► settled
 //! ```
 //!
-//! A change concerns its range from the moment when it is read until it is settled. What settles is what the driver has taken: others may
-//! have read more meanwhile.
+//! A change concerns its range from the moment when it is read until it is settled. What settles is what the
+//! driver has taken: others may have read more meanwhile.
 //!
 //! Costs: one lock, taken shared, for a call of the kernel.
 
@@ -100,8 +100,8 @@ impl<E> Unsettled<E> {
         &mut self.told
     }
 
-    /// Returns whether others may read for the driver. Behind a fork they may not: the program would go on, and what the child has got
-    /// could no longer be told by what its parent has.
+    /// Returns whether others may read for the driver. Behind a fork they may not: the program would go on,
+    /// and what the child has got could no longer be told by what its parent has.
     pub(crate) fn takes_more(&self) -> bool {
         !self.is_closed && !self.told_of.is_all && self.told.len() < MOST_TOLD
     }
@@ -112,7 +112,8 @@ impl<E> Unsettled<E> {
         self.taken.append(&mut self.told_of);
     }
 
-    /// The driver takes what was read before it ends. Nobody reads for it any more: the program's next call waits.
+    /// The driver takes what was read before it ends. Nobody reads for it any more: the program's next call
+    /// waits.
     pub(crate) fn take_last(&mut self, events: &mut Vec<E>) {
         self.is_closed = true;
         self.take(events);
@@ -128,7 +129,8 @@ impl<E> Unsettled<E> {
         self.told_of.ranges.push((start, end));
     }
 
-    /// Notes that the pages of a range are about to go. The kernel takes them after the event was read, at any time.
+    /// Notes that the pages of a range are about to go. The kernel takes them after the event was read, at
+    /// any time.
     pub(crate) fn add_dropped(&mut self, start: u64, end: u64) {
         self.add(start, end);
         self.dropped.add(start, end);
@@ -166,7 +168,8 @@ impl<E> Gate<E> {
         self.0.read().expect("nobody panics here")
     }
 
-    /// Acts while no copy, move or change of protection is under way. Whoever reads events here notes what they change.
+    /// Acts while no copy, move or change of protection is under way. Whoever reads events here notes what
+    /// they change.
     pub(crate) fn alone<T>(&self, act: impl FnOnce(&mut Unsettled<E>) -> T) -> T {
         act(&mut self.0.write().expect("nobody panics here"))
     }

@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! It is for collections that take no allocator of their own, such as the standard library's. All objects come from the allocator
-//! below, until a thread asks for windows by [`Windows::large_objects`].
+//! It is for collections that take no allocator of their own, such as the standard library's. All objects
+//! come from the allocator below, until a thread asks for windows by [`Windows::large_objects`].
 //!
 //! **The place of an object.**
 //!
@@ -29,32 +29,38 @@
 //! | in a window, that grows or shrinks anywhere | in the same windows, and in the same one while it fits |
 //! | any other; each smaller one, and one that shrinks to less | in the allocator below |
 //!
-//! A scope is of one thread. A thread that is started inside of the scope does not belong to it, nor do the threads of a pool.
+//! A scope is of one thread. A thread that is started inside of the scope does not belong to it, nor do the
+//! threads of a pool.
 //!
 //! **Invariants.**
 //!
-//! - *The engine never waits for itself.* Its own threads are in no scope. A thread that calls the engine gets memory from below until
-//!   the call returns (`Inside`), and each call from here to the engine is such a call.
-//! - *A free finds its allocator by the address* (`blocks.rs`). So any thread may free, at any time, in a scope or not.
-//! - *A block keeps its windows alive*, with their thread and their manager. The last free ends windows that were dropped before.
+//! - *The engine never waits for itself.* Its own threads are in no scope. A thread that calls the engine
+//!   gets memory from below until the call returns (`Inside`), and each call from here to the engine is such
+//!   a call.
+//! - *A free finds its allocator by the address* (`blocks.rs`). So any thread may free, at any time, in a
+//!   scope or not.
+//! - *A block keeps its windows alive*, with their thread and their manager. The last free ends windows that
+//!   were dropped before.
 //! - *Nothing unwinds from here.* A panic of the engine ends the process.
 //!
-//! **Out of memory.** Where the kernel has no addresses, or the budget has no room for the table, the answer is null. So `try_reserve`
-//! returns an error, and other growth ends the process. To go on below would break the budget that the program has asked for.
+//! **Out of memory.** Where the kernel has no addresses, or the budget has no room for the table, the answer
+//! is null. So `try_reserve` returns an error, and other growth ends the process. To go on below would break
+//! the budget that the program has asked for.
 //!
-//! **Fork.** A forked child has no windows. It gets memory from below, even in a scope. To free a block of the parent's does nothing
-//! there. To touch one is a fault that ends the child, as with any window.
+//! **Fork.** A forked child has no windows. It gets memory from below, even in a scope. To free a block of
+//! the parent's does nothing there. To touch one is a fault that ends the child, as with any window.
 //!
-//! **Locking.** The allocator has no lock. The windows have one for their blocks, and the engine has its own. None is held while
-//! memory of a window is touched.
+//! **Locking.** The allocator has no lock. The windows have one for their blocks, and the engine has its own.
+//! None is held while memory of a window is touched.
 //!
-//! **Cost.** An object below [`LEAST_BYTES`] costs one comparison more than below. A large one that lies below costs a look at three
-//! thread-local and global words. One in a window costs some system calls, as an array in a window does, and growth beyond its last
-//! page costs a copy: its bytes come in where they are out.
+//! **Cost.** An object below [`LEAST_BYTES`] costs one comparison more than below. A large one that lies
+//! below costs a look at three thread-local and global words. One in a window costs some system calls, as an
+//! array in a window does, and growth beyond its last page costs a copy: its bytes come in where they are
+//! out.
 //!
-//! **What it does not do.** It does not tell which memory threads that serve faults will use. Keep out of the scope: a device of your
-//! own, and what a library keeps for the whole process and shares with them, such as a log. If such a thread touches a
-//! window, it waits for itself.
+//! **What it does not do.** It does not tell which memory threads that serve faults will use. Keep out of the
+//! scope: a device of your own, and what a library keeps for the whole process and shares with them, such as
+//! a log. If such a thread touches a window, it waits for itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -67,8 +73,8 @@ use crate::blocks;
 use crate::windows::{ALIGN, Windows};
 
 thread_local! {
-    /// The windows that this thread's large objects come from. It needs no memory and no destructor, so it is there as long as the
-    /// thread is.
+    /// The windows that this thread's large objects come from. It needs no memory and no destructor, so it is
+    /// there as long as the thread is.
     static LENDER: Cell<*const Windows> = const { Cell::new(ptr::null()) };
 }
 
@@ -95,11 +101,12 @@ impl<A> WindowAlloc<A> {
 }
 
 impl Windows {
-    /// Acts, and has the large objects that this thread makes meanwhile lie in these windows. For that, the program's global
-    /// allocator is a [`WindowAlloc`]. The objects may live longer, and may go to other threads.
+    /// Acts, and has the large objects that this thread makes meanwhile lie in these windows. For that, the
+    /// program's global allocator is a [`WindowAlloc`]. The objects may live longer, and may go to other
+    /// threads.
     ///
-    /// The innermost of several scopes counts. Do not make a device of your own for the engine here: its memory must not lie in a
-    /// window.
+    /// The innermost of several scopes counts. Do not make a device of your own for the engine here: its
+    /// memory must not lie in a window.
     pub fn large_objects<T>(&self, act: impl FnOnce() -> T) -> T {
         struct Before(*const Windows);
         impl Drop for Before {
@@ -118,7 +125,8 @@ fn lender() -> Option<Windows> {
     if Inside::is_here() {
         return None;
     }
-    // SAFETY: the pointer is null, or `large_objects` of this thread borrows the windows until it has put the pointer before back.
+    // SAFETY: the pointer is null, or `large_objects` of this thread borrows the windows until it has put the
+    // pointer before back.
     let windows = unsafe { LENDER.get().as_ref() }?;
     windows.are_here().then(|| windows.clone())
 }
@@ -213,9 +221,10 @@ impl<A: GlobalAlloc> WindowAlloc<A> {
     }
 }
 
-// SAFETY: a block is a window that nobody else has, or is of the allocator below. A window is as long as was asked for, aligned to
-// 2 MiB, and there until the block is freed: the block counts as a clone of its windows. Bytes stay what they are under pages that come
-// and go. A free goes to where the block came from, which the table of blocks says. No call unwinds.
+// SAFETY: a block is a window that nobody else has, or is of the allocator below. A window is as long as was
+// asked for, aligned to 2 MiB, and there until the block is freed: the block counts as a clone of its
+// windows. Bytes stay what they are under pages that come and go. A free goes to where the block came from,
+// which the table of blocks says. No call unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for WindowAlloc<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

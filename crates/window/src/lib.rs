@@ -1,8 +1,8 @@
 //! Octavo's spaces at real addresses: of another process, or of this one.
 //!
-//! A window is a space's [translation](octavo::translation::Translation) over userfaultfd. Pages come in by a copy and go
-//! out by a move, and the same engine that serves handles decides when. `docs/pager.md` has the protocol and
-//! its races.
+//! A window is a space's [translation](octavo::translation::Translation) over userfaultfd. Pages come in by a
+//! copy and go out by a move, and the same engine that serves handles decides when. `docs/pager.md` has the
+//! protocol and its races.
 //!
 //! | module | what it holds |
 //! |---|---|

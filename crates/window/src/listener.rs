@@ -1,4 +1,5 @@
-//! What the driver of a target cannot deal with by itself: forks, the layout, lost pages, and work beside faults.
+//! What the driver of a target cannot deal with by itself: forks, the layout, lost pages, and work beside
+//! faults.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use rustix::fd::OwnedFd;
 
 /// Hears of what the driver cannot deal with by itself.
 pub trait Listener {
-    /// The target has forked. The descriptor serves the child's faults. Octavo's pages are as they were at the
-    /// fork, and nothing is shown or taken until this returns.
+    /// The target has forked. The descriptor serves the child's faults. Octavo's pages are as they were at
+    /// the fork, and nothing is shown or taken until this returns.
     fn forked(&mut self, child: OwnedFd);
 
     /// A fault has come from an address that the space does not map. Returns whether it does now.
@@ -26,8 +27,8 @@ pub trait Listener {
     /// The target has moved a range.
     fn moved(&mut self, from: u64, len: u64, to: u64);
 
-    /// The page at `address` could not be had. The thread that wants it waits, and must not go on. Returns whether the fault is to
-    /// be tried again.
+    /// The page at `address` could not be had. The thread that wants it waits, and must not go on. Returns
+    /// whether the fault is to be tried again.
     fn failed(&mut self, address: u64, error: Error) -> bool;
 
     /// A fault at a page waits, and none that waited has been served for long.

@@ -1,11 +1,11 @@
 //! This process as a target: its own threads are the faulting ones, and it moves its own pages.
 //!
-//! A page is moved to a staging range, copied from there, and discarded. The ranges are reservations that only
-//! a window hands out, so nobody unmaps or drops them behind Octavo's back, and no events are needed.
+//! A page is moved to a staging range, copied from there, and discarded. The ranges are reservations that
+//! only a window hands out, so nobody unmaps or drops them behind Octavo's back, and no events are needed.
 //!
 //! **A thread that serves faults must never fault itself.** The engine keeps its structures in memory of its
-//! own, and the driver allocates from the program's allocator. That may be a `WindowAlloc`, which has memory in windows only for
-//! threads that ask for it, and only while they are outside of the engine.
+//! own, and the driver allocates from the program's allocator. That may be a `WindowAlloc`, which has memory
+//! in windows only for threads that ask for it, and only while they are outside of the engine.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,13 +44,14 @@ impl Own {
     ///
     /// # Errors
     /// The kernel's: it allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who may open
-    /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1. `Unsupported` before Linux 6.8.
+    /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1. `Unsupported` before Linux
+    /// 6.8.
     pub(crate) fn new() -> io::Result<Self> {
         let faults = Userfaultfd::of_this_process(Features::WRITE_PROTECT | Features::MOVE)?;
         let staging = Reservation::new(STAGED * PAGE_BYTES, PAGE_BYTES)?;
         staging.advise_backing(0..staging.len(), Backing::BasePages);
-        // SAFETY: the range is the reservation just made, which nobody else uses. A page that is missing there reads as zeros, as
-        // the range is watched for stores only.
+        // SAFETY: the range is the reservation just made, which nobody else uses. A page that is missing
+        // there reads as zeros, as the range is watched for stores only.
         unsafe {
             let mode = Mode { missing: false, write_protect: true };
             faults.register(staging.base().as_ptr() as u64, staging.len() as u64, mode)?;
@@ -98,8 +99,8 @@ impl Own {
         progress.done_bytes = moved;
         if !to.is_null() {
             let remote = [(staged as u64, moved)];
-            // SAFETY: the caller vouches for the destination. The kernel makes the copy, as loads of the engine may look at an old
-            // frame meanwhile. Nobody waits for a page of staging.
+            // SAFETY: the caller vouches for the destination. The kernel makes the copy, as loads of the
+            // engine may look at an old frame meanwhile. Nobody waits for a page of staging.
             let read = unsafe { read_process(std::process::id(), &remote, &[(to, moved as usize)]) };
             if !read.is_ok_and(|read| read as u64 == moved) {
                 // The process cannot go on without these pages.

@@ -5,20 +5,20 @@
 //!   beside   the thread faults ─► switch of threads ─► serves ─► switch of threads          on the thread's own CPU
 //! ```
 //!
-//! To wake a CPU takes much longer than to serve a fault. Left alone, the kernel always pays for it: it looks for an idle CPU for
-//! whoever is woken. So a driver that is *beside* a thread is bound to the CPU on which the thread ran last. It is also in the class
-//! of those that run when nobody else wants their CPU. The kernel takes that CPU for idle then, leaves the thread there when it is
-//! woken, and lets it go on at once.
+//! To wake a CPU takes much longer than to serve a fault. Left alone, the kernel always pays for it: it looks
+//! for an idle CPU for whoever is woken. So a driver that is *beside* a thread is bound to the CPU on which
+//! the thread ran last. It is also in the class of those that run when nobody else wants their CPU. The
+//! kernel takes that CPU for idle then, leaves the thread there when it is woken, and lets it go on at once.
 //!
-//! The price: such a driver gets nothing where others want the CPU, and nothing is done while the thread runs. So it is measured
-//! which place is better, in turns of [`EPOCH`] faults of one thread. What counts is the time that the thread loses for a fault:
-//! time that has passed, less what the thread has computed. Now and then the other place is tried again. Where several threads fault,
-//! the driver stays apart.
+//! The price: such a driver gets nothing where others want the CPU, and nothing is done while the thread
+//! runs. So it is measured which place is better, in turns of [`EPOCH`] faults of one thread. What counts is
+//! the time that the thread loses for a fault: time that has passed, less what the thread has computed. Now
+//! and then the other place is tried again. Where several threads fault, the driver stays apart.
 //!
 //! Whoever watches over the driver calls it back if it is awaited and gets no CPU ([`Watch::look`]).
 //!
-//! Costs: a comparison for each fault. Beside a thread, one look at where it runs for every [`LOOK_EVERY`] faults, and for every
-//! [`LOOK_AFTER_SLEEPS`] times that the driver sleeps.
+//! Costs: a comparison for each fault. Beside a thread, one look at where it runs for every [`LOOK_EVERY`]
+//! faults, and for every [`LOOK_AFTER_SLEEPS`] times that the driver sleeps.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -37,8 +37,8 @@ const LOOK_EVERY: u32 = 16;
 const LOOK_AFTER_SLEEPS: u32 = 2;
 /// Faults of other threads in an epoch that end it.
 const FEW: u32 = 4;
-/// The most faults of others after which another thread is asked about: it takes two files. Their number doubles each time that
-/// no epoch came to its end.
+/// The most faults of others after which another thread is asked about: it takes two files. Their number
+/// doubles each time that no epoch came to its end.
 const MANY: u32 = 256;
 /// Epochs until the other place is tried: at first, after it won, and at most.
 const FIRST_TRIAL: u32 = 1;
@@ -88,7 +88,8 @@ impl Choice {
             self.forbids = (self.forbids / 2).max(PAUSE);
         }
         if std::mem::take(&mut self.is_trial) && place != self.better {
-            // Beside the thread, no other CPU has to wake. So that place is left only for one that is clearly better.
+            // Beside the thread, no other CPU has to wake. So that place is left only for one that is clearly
+            // better.
             let has_won = match place {
                 Place::Beside => cost < self.usual,
                 Place::Apart => cost < self.usual / 5 * 4,
@@ -135,10 +136,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Calls the driver back from beside a thread, if it was awaited at the last look as well, and has made no turn since. To be called
-    /// every few milliseconds. `is_awaited` says whether something is there that the driver has not seen.
+    /// Calls the driver back from beside a thread, if it was awaited at the last look as well, and has made
+    /// no turn since. To be called every few milliseconds. `is_awaited` says whether something is there that
+    /// the driver has not seen.
     pub fn look(&self, is_awaited: impl FnOnce() -> bool) {
-        // Relaxed here: numbers that order nothing. A driver that is called back in vain is apart for a while.
+        // Relaxed here: numbers that order nothing. A driver that is called back in vain is apart for a
+        // while.
         let thread = self.beside.load(Ordering::Relaxed);
         if thread == 0 || !is_awaited() {
             return self.awaited_at.store(u64::MAX, Ordering::Relaxed);
@@ -233,7 +236,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Makes the placement of the thread that calls, which has not run beside another. `None`: it has to stay apart.
+    /// Makes the placement of the thread that calls, which has not run beside another. `None`: it has to stay
+    /// apart.
     pub(crate) fn new(watch: Arc<Watch>) -> Option<Self> {
         let cpus = sched_getaffinity(None).ok().filter(|_| may_leave_idle())?;
         let _ = watch.cpus.set(cpus);
@@ -265,8 +269,8 @@ impl Placement {
         }
     }
 
-    /// The driver is about to sleep, and no fault waits. Beside a thread that it has woken, it seldom gets to that: the thread takes the
-    /// CPU. So the thread may have gone to another.
+    /// The driver is about to sleep, and no fault waits. Beside a thread that it has woken, it seldom gets to
+    /// that: the thread takes the CPU. So the thread may have gone to another.
     pub(crate) fn sleeps(&mut self) {
         self.sleeps = self.sleeps.saturating_add(1);
     }
@@ -303,7 +307,8 @@ impl Placement {
         }
     }
 
-    /// Something else than a fault is to be done: it may take its time, and start threads, which would inherit the place.
+    /// Something else than a fault is to be done: it may take its time, and start threads, which would
+    /// inherit the place.
     pub(crate) fn leave(&mut self) {
         let goes_back = self.is_beside() || self.goes_back;
         self.move_to(Place::Apart);

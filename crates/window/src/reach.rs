@@ -1,8 +1,7 @@
 //! What a window needs of whoever reaches the memory of its target: the seam under every window.
 //!
-//! Two implementations use userfaultfd: [`Target`](crate::Target) with a mover inside another program, and the one
-//! of this process's own windows.
-//! Machines that do not allow userfaultfd will have another.
+//! Two implementations use userfaultfd: [`Target`](crate::Target) with a mover inside another program, and
+//! the one of this process's own windows. Machines that do not allow userfaultfd will have another.
 
 use std::io;
 
@@ -22,8 +21,8 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// Returns whether the pages may become open to stores before they leave: Octavo gets their bytes, and counts them as written
-    /// anyway.
+    /// Returns whether the pages may become open to stores before they leave: Octavo gets their bytes, and
+    /// counts them as written anyway.
     pub(crate) fn may_be_opened(&self) -> bool {
         !self.is_clean && !self.to.is_null()
     }
@@ -55,7 +54,8 @@ impl Taken {
 
 /// Reaches the memory of a process.
 pub trait Reach: Send + Sync {
-    /// Copies `len` bytes to pages that are missing. A `protected` page tells of its first store. Wakes nobody.
+    /// Copies `len` bytes to pages that are missing. A `protected` page tells of its first store. Wakes
+    /// nobody.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
@@ -67,8 +67,8 @@ pub trait Reach: Send + Sync {
     /// The kernel's.
     fn protect(&self, start: u64, len: u64, on: bool) -> io::Result<()>;
 
-    /// Takes pages out of the target's memory, each with its bytes in one step. `runs` are in order and do not overlap.
-    /// Returns an outcome for each. A page that is missing is gone already, and reads as zeros.
+    /// Takes pages out of the target's memory, each with its bytes in one step. `runs` are in order and do
+    /// not overlap. Returns an outcome for each. A page that is missing is gone already, and reads as zeros.
     ///
     /// # Safety
     /// Each `to` is null, or writable for `len` bytes.
@@ -80,15 +80,16 @@ pub trait Reach: Send + Sync {
     /// The kernel's.
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()>;
 
-    /// Calls `used` for each page of the runs that was used since it was last told, as far as that is known, and for others that were. A
-    /// page that has come since may look used. `runs` have addresses and lengths in bytes, in order. This is a hint.
+    /// Calls `used` for each page of the runs that was used since it was last told, as far as that is known,
+    /// and for others that were. A page that has come since may look used. `runs` have addresses and lengths
+    /// in bytes, in order. This is a hint.
     ///
     /// # Errors
     /// Unsupported where nobody knows; the kernel's.
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()>;
 
-    /// Adds pages that the kernel will want to write to, and that will not be waited for then. They have to come back, open to stores.
-    /// Costs a load where nothing has left since the last call.
+    /// Adds pages that the kernel will want to write to, and that will not be waited for then. They have to
+    /// come back, open to stores. Costs a load where nothing has left since the last call.
     fn add_wanted(&self, _pages: &mut Vec<u64>) {}
 
     /// A page that was [wanted](Self::add_wanted) could not be had just now.
@@ -103,8 +104,9 @@ pub trait Reach: Send + Sync {
     /// The kernel's.
     fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize>;
 
-    /// The events of so many forks were just read, and nobody reads more before this returns. Returns a question that the caller asks
-    /// as soon as others may go on: what has to be known of the memory as it is, of which such an event tells nothing.
+    /// The events of so many forks were just read, and nobody reads more before this returns. Returns a
+    /// question that the caller asks as soon as others may go on: what has to be known of the memory as it
+    /// is, of which such an event tells nothing.
     fn has_forked(&self, _forks: usize) -> impl FnOnce() {
         || {}
     }

@@ -1,29 +1,33 @@
 //! Robust mutexes that a program's threads hold. Their pages stay in memory.
 //!
-//! When a thread ends, the kernel goes through the thread's list of robust mutexes, and marks those that it holds still, so that the
-//! next owner learns of it. It does not wait for a missing page there, nor for a protected one: such a mutex stays locked for ever.
+//! When a thread ends, the kernel goes through the thread's list of robust mutexes, and marks those that it
+//! holds still, so that the next owner learns of it. It does not wait for a missing page there, nor for a
+//! protected one: such a mutex stays locked for ever.
 //!
 //! ```text
 //!   pages are to go ─► look: what do the threads hold? ─► those pages are refused, as if a device had them
 //!   a page is held that was not at the last look ─► the driver makes it usable: it may have gone in between, or be protected
 //! ```
 //!
-//! A mutex that was locked after the last look may go for a moment. So one may stay locked whose thread ends right after it has locked
-//! it: within a few milliseconds, or later on a machine that is busy.
+//! A mutex that was locked after the last look may go for a moment. So one may stay locked whose thread ends
+//! right after it has locked it: within a few milliseconds, or later on a machine that is busy.
 //!
-//! **A look may miss a mutex.** A thread that unlocks one takes the entry out of its list, and whoever goes through the list then comes to
-//! nowhere. A thread that ends while the kernel tells of the others may hide one of them. So pages stay that this look or the one before
-//! has found, and after pages have gone there are two looks at least. A look that was cut short drops none of the earlier ones, up to
-//! [`MOST_KEPT`], and there has to be another. So has a walk that does not come back to where it began: an entry that was handed over leads
-//! it into another thread's list.
+//! **A look may miss a mutex.** A thread that unlocks one takes the entry out of its list, and whoever goes
+//! through the list then comes to nowhere. A thread that ends while the kernel tells of the others may hide
+//! one of them. So pages stay that this look or the one before has found, and after pages have gone there are
+//! two looks at least. A look that was cut short drops none of the earlier ones, up to [`MOST_KEPT`], and
+//! there has to be another. So has a walk that does not come back to where it began: an entry that was handed
+//! over leads it into another thread's list.
 //!
-//! The page of a list's head stays as well. The C library keeps the head in the thread's descriptor, and there the kernel also
-//! clears the thread's number at its end, for those that wait for it.
+//! The page of a list's head stays as well. The C library keeps the head in the thread's descriptor, and
+//! there the kernel also clears the thread's number at its end, for those that wait for it.
 //!
-//! Costs of a look: about 5 µs, and 1 to 2 µs a thread. There is one in a millisecond. It takes at most a fiftieth of the thread's time, but
-//! for hundreds of threads, where it takes a tenth. A process of one thread that holds nothing is looked at after each batch as well.
+//! Costs of a look: about 5 µs, and 1 to 2 µs a thread. There is one in a millisecond. It takes at most a
+//! fiftieth of the thread's time, but for hundreds of threads, where it takes a tenth. A process of one
+//! thread that holds nothing is looked at after each batch as well.
 //!
-//! Source: `Documentation/locking/robust-futexes.rst` and `exit_robust_list` in `kernel/futex/core.c` of Linux.
+//! Source: `Documentation/locking/robust-futexes.rst` and `exit_robust_list` in `kernel/futex/core.c` of
+//! Linux.
 
 use std::fs::File;
 use std::io;
@@ -38,12 +42,13 @@ const PAGE: u64 = octavo::PAGE_BYTES as u64;
 const MOST_HELD: usize = 2048;
 /// The lowest bit of an address in a list tells mutexes that inherit priorities.
 const KIND_BIT: u64 = 1;
-/// A look may take one in so many parts of the time, but the next one is not put off for longer than this, or than this many times the
-/// look.
+/// A look may take one in so many parts of the time, but the next one is not put off for longer than this, or
+/// than this many times the look.
 const TIME_SHARE: u32 = 50;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE_LOOKS: u32 = 9;
-/// A list that was cut short for so long is taken as it is: it may lead nowhere for ever. A page on its way may take seconds.
+/// A list that was cut short for so long is taken as it is: it may lead nowhere for ever. A page on its way
+/// may take seconds.
 const LONGEST_CUT: Duration = Duration::from_secs(30);
 /// So many pages are kept for looks that were cut short, beside those that these have found.
 const MOST_KEPT: usize = 4096;
@@ -123,8 +128,8 @@ impl RobustMutexes {
         })
     }
 
-    /// Looks, unless the last look was a moment ago. Returns whether it did, and there need not be another: it and the one before saw all
-    /// that there is, and nothing is to be found again.
+    /// Looks, unless the last look was a moment ago. Returns whether it did, and there need not be another:
+    /// it and the one before saw all that there is, and nothing is to be found again.
     pub(crate) fn look(&mut self) -> bool {
         let began = Instant::now();
         if began < self.next {
@@ -195,8 +200,8 @@ impl RobustMutexes {
         self.again.push(page);
     }
 
-    /// Returns whether pages that have gone may hold mutexes: the process has threads, or held any at the last look or at one just now,
-    /// which does not wait for its time.
+    /// Returns whether pages that have gone may hold mutexes: the process has threads, or held any at the
+    /// last look or at one just now, which does not wait for its time.
     pub(crate) fn may_hold(&mut self) -> bool {
         self.whole_looks = 0;
         if !self.may_hold {
@@ -224,8 +229,9 @@ impl RobustMutexes {
     /// Adds what a thread holds whose list is at an address. Returns whether that is anything.
     fn add_held(&self, at: u64, look: &mut Look) -> bool {
         add(&mut look.pages, at);
-        // A thread notes a mutex as pending, locks it, lists it, and clears the note. So the note is read before the list. The other way
-        // round it unlists the mutex first, and so the note is read after the list as well.
+        // A thread notes a mutex as pending, locks it, lists it, and clears the note. So the note is read
+        // before the list. The other way round it unlists the mutex first, and so the note is read after the
+        // list as well.
         let (Some(before), Some(Head { first, word_offset, pending })) = (self.head(at), self.head(at))
         else {
             look.cut.push(at);
@@ -241,7 +247,8 @@ impl RobustMutexes {
                 break;
             }
             add_entry(entry);
-            // A page that is out is an error, and the thread is not waited for. The rest is found when it is back.
+            // A page that is out is an error, and the thread is not waited for. The rest is found when it is
+            // back.
             let Some(next) = self.word(entry) else { break };
             entry = next & !KIND_BIT;
         }

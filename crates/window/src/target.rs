@@ -5,24 +5,25 @@
 //!                                                                   read from here, then discarded
 //! ```
 //!
-//! The kernel refuses to move pages from another process. So a mover, which shares the program's memory, makes
-//! these calls in its place (`octavo-stub`). A page is unmapped, and refused where it is under direct I/O, in
-//! one step. The first descriptor's guard refuses moves while a mapping changes. A discard of the second
-//! staging range raises no event.
+//! The kernel refuses to move pages from another process. So a mover, which shares the program's memory,
+//! makes these calls in its place (`octavo-stub`). A page is unmapped, and refused where it is under direct
+//! I/O, in one step. The first descriptor's guard refuses moves while a mapping changes. A discard of the
+//! second staging range raises no event.
 //!
 //! A frame that was moved out is discarded and never used again: a pipe or a socket may still show it.
 //!
-//! **An answer other than success does not mean that nothing was moved.** So after one, staging is scanned, and
-//! the pages that are found there are the ones that were moved.
+//! **An answer other than success does not mean that nothing was moved.** So after one, staging is scanned,
+//! and the pages that are found there are the ones that were moved.
 //!
 //! A fork leaves pages shared, and the kernel refuses to move a page that was ever shared until it is written
-//! again. So the mover has the kernel make such a page writable, as a store would: it becomes the program's own, by a copy where it is still
-//! shared. The copy has taken memory, so it moves within the same batch.
+//! again. So the mover has the kernel make such a page writable, as a store would: it becomes the program's
+//! own, by a copy where it is still shared. The copy has taken memory, so it moves within the same batch.
 //!
 //! Memory that may not be written, and executable memory, moves in its own ways (`target/refused.rs`).
 //!
-//! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it takes one more
-//! round trip, and for each stretch of them a scan, a change of protection and a round trip for 127 pages.
+//! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it
+//! takes one more round trip, and for each stretch of them a scan, a change of protection and a round trip
+//! for 127 pages.
 
 mod refused;
 
@@ -51,8 +52,8 @@ const MOST_MOVES: usize = 100;
 const TRIES: u32 = 1000;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
-/// The ranges whose bytes a fork's child has not got (`MADV_WIPEONFORK`), as soon as the kernel has answered. An error says that nobody
-/// knows.
+/// The ranges whose bytes a fork's child has not got (`MADV_WIPEONFORK`), as soon as the kernel has answered.
+/// An error says that nobody knows.
 pub type Wiped = Arc<OnceLock<io::Result<Vec<Range<u64>>>>>;
 
 /// A process whose memory is reached by userfaultfd and a mover.
@@ -200,15 +201,16 @@ impl Target {
         unsafe { self.events.register(start, len, Mode { missing: true, write_protect: true }) }
     }
 
-    /// Returns the ranges whose bytes the child of the next fork has not got, as they were when its event was read. Forks come in the
-    /// order of their events. Whoever has read the event may still be asking.
+    /// Returns the ranges whose bytes the child of the next fork has not got, as they were when its event was
+    /// read. Forks come in the order of their events. Whoever has read the event may still be asking.
     pub fn take_wiped(&self) -> Wiped {
         let next = self.wiped.lock().expect("nobody panics here").pop_front();
         next.expect("each fork is asked about once, by whoever reads of it")
     }
 
-    /// Asks which ranges a fork's child does not get. The kernel tells of no such advice, so it is asked at each fork. The mover has the
-    /// memory that was forked also where the program has ended since, or runs another one.
+    /// Asks which ranges a fork's child does not get. The kernel tells of no such advice, so it is asked at
+    /// each fork. The mover has the memory that was forked also where the program has ended since, or runs
+    /// another one.
     fn ask_wiped(&self) -> io::Result<Vec<Range<u64>>> {
         let Some(Process { mover, .. }) = self.process.get() else { return Ok(Vec::new()) };
         // A program that ends right after its fork does not take the memory away meanwhile.
@@ -230,12 +232,14 @@ impl Target {
         }
     }
 
-    /// Returns whether the driver should look which of the pages that have left are wanted back. Costs a load.
+    /// Returns whether the driver should look which of the pages that have left are wanted back. Costs a
+    /// load.
     pub fn has_moved(&self) -> bool {
         self.has_moved.load(Ordering::Relaxed)
     }
 
-    /// Returns why the target can be served no longer though it lives. It must not go on: pages of it may be nowhere else.
+    /// Returns why the target can be served no longer though it lives. It must not go on: pages of it may be
+    /// nowhere else.
     pub fn failure(&self) -> Option<&'static str> {
         self.failure.get().copied()
     }
@@ -249,9 +253,9 @@ impl Target {
         }
     }
 
-    /// Returns how many pages the process has got up to now for which the kernel counts no fault of its own: those that came along with
-    /// another page, and copies that were made of shared pages on their way out. Some of these were no copies: nobody else had the page
-    /// any more.
+    /// Returns how many pages the process has got up to now for which the kernel counts no fault of its own:
+    /// those that came along with another page, and copies that were made of shared pages on their way out.
+    /// Some of these were no copies: nobody else had the page any more.
     pub fn unfaulted_pages(&self) -> u64 {
         // Relaxed: a figure.
         self.unfaulted_pages.load(Ordering::Relaxed)
@@ -270,7 +274,8 @@ impl Target {
         }
     }
 
-    /// Lets the target go. Its mover has its memory still: forks that were read of may have to be asked about.
+    /// Lets the target go. Its mover has its memory still: forks that were read of may have to be asked
+    /// about.
     pub fn lose(&self) {
         self.is_gone.store(true, Ordering::Release);
     }
@@ -303,7 +308,8 @@ impl Target {
         let Ok(mut staged) = equipment.mover.staging_pages(&process.pagemap) else { return false };
         let mut tries = 0;
         while !staged[0].is_empty() {
-            // The first range is never discarded, so these pages go on, as soon as whoever holds them lets go.
+            // The first range is never discarded, so these pages go on, as soon as whoever holds them lets
+            // go.
             if tries == TRIES || equipment.mover.move_on().is_err() {
                 return false;
             }
@@ -325,7 +331,8 @@ impl Target {
         true
     }
 
-    /// Takes one batch out, with pages that a fork has shared. Returns false where the program has ended, or its mover.
+    /// Takes one batch out, with pages that a fork has shared. Returns false where the program has ended, or
+    /// its mover.
     ///
     /// # Safety
     /// As [`Reach::take_out`].
@@ -366,8 +373,8 @@ impl Target {
         is_taken
     }
 
-    /// Takes out what can be moved as it is, and makes what a fork has shared movable, which it adds to `movable`. Returns false where
-    /// the program has ended, or its mover.
+    /// Takes out what can be moved as it is, and makes what a fork has shared movable, which it adds to
+    /// `movable`. Returns false where the program has ended, or its mover.
     ///
     /// # Safety
     /// As [`Reach::take_out`].
@@ -468,8 +475,8 @@ impl Target {
         }
     }
 
-    /// Makes pages that a fork has shared movable, and returns which. Octavo counts them as written, and they need no protection any
-    /// more.
+    /// Makes pages that a fork has shared movable, and returns which. Octavo counts them as written, and they
+    /// need no protection any more.
     fn unshare(&self, equipment: &Equipment<'_>, part: &Part) -> Option<Range<u64>> {
         let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
         let process = self.process.get()?;

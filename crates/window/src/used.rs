@@ -5,20 +5,23 @@
 //!   so many are asked about ──► sweep: the next blocks are looked at, what was not told is told, and all is forgotten there
 //! ```
 //!
-//! To forget that a page was used interrupts every CPU that runs the process, which in a virtual machine takes longer than to have the
-//! page brought back: 40 µs here, and 25 µs on the other CPU. It takes hardly longer for many pages that lie together. So a page is
-//! not forgotten when it is asked about. *Sweeps* go round the memory in which pages are asked about, a block of 2 MiB after another, and
-//! tell of pages that nobody has asked about as well. Between two sweeps of its block a page is told at most once. What is used within a
-//! sweep may not be told.
+//! To forget that a page was used interrupts every CPU that runs the process, which in a virtual machine
+//! takes longer than to have the page brought back: 40 µs here, and 25 µs on the other CPU. It takes hardly
+//! longer for many pages that lie together. So a page is not forgotten when it is asked about. *Sweeps* go
+//! round the memory in which pages are asked about, a block of 2 MiB after another, and tell of pages that
+//! nobody has asked about as well. Between two sweeps of its block a page is told at most once. What is used
+//! within a sweep may not be told.
 //!
-//! The kernel does not clear the bits of a page that a fork shares, nor of a locked one. Such a page would look used for ever, so it
-//! counts as unused. A page that was used again since it was forgotten is the process's alone, mostly, and counts as used.
+//! The kernel does not clear the bits of a page that a fork shares, nor of a locked one. Such a page would
+//! look used for ever, so it counts as unused. A page that was used again since it was forgotten is the
+//! process's alone, mostly, and counts as used.
 //!
 //! A page that has come since the last sweep looks used: the kernel has set its bit.
 //!
-//! Costs: up to 0.1 µs for each page that is asked about. A sweep of four blocks takes some 100 µs, and comes after 128 pages;
-//! the program loses some 80 µs, and half a microsecond at the next use of each page. Where the blocks do not lie together, or are made of
-//! several mappings, there are several interruptions. Some 200 bytes for a block.
+//! Costs: up to 0.1 µs for each page that is asked about. A sweep of four blocks takes some 100 µs, and comes
+//! after 128 pages; the program loses some 80 µs, and half a microsecond at the next use of each page. Where
+//! the blocks do not lie together, or are made of several mappings, there are several interruptions. Some 200
+//! bytes for a block.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,7 +42,8 @@ const SWEPT_TOGETHER: usize = 4;
 const LARGEST_GAP: u64 = 64 * PAGE;
 /// More blocks than these are not remembered.
 const MOST_BLOCKS: usize = 1 << 17;
-/// Calls by which pages are found that the kernel refuses. Where these are not enough, it counts as refusing the rest.
+/// Calls by which pages are found that the kernel refuses. Where these are not enough, it counts as refusing
+/// the rest.
 const MOST_CALLS: u32 = 128;
 
 /// Bits of the pages of a block.
@@ -115,8 +119,8 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Calls `used` for each page of the runs that was used since it was last told, as far as that is known, and for others that were.
-    /// `runs` have addresses and lengths in bytes, in order.
+    /// Calls `used` for each page of the runs that was used since it was last told, as far as that is known,
+    /// and for others that were. `runs` have addresses and lengths in bytes, in order.
     ///
     /// # Errors
     /// Unsupported where nobody has [prepared](AccessedBits::prepare) the bits; the kernel's.
@@ -203,8 +207,8 @@ fn block_start(page: u64) -> u64 {
     page & !(BLOCK - 1)
 }
 
-/// Forgets that pages were used, and those in between. Some of them may be `shared` by a fork: then the kernel is asked which. Returns the
-/// pages whose bits stay.
+/// Forgets that pages were used, and those in between. Some of them may be `shared` by a fork: then the
+/// kernel is asked which. Returns the pages whose bits stay.
 fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64], shared: bool) -> io::Result<Vec<u64>> {
     let ([first, ..], [.., last]) = (pages, pages) else { return Ok(Vec::new()) };
     if !shared {
@@ -376,7 +380,8 @@ mod tests {
                 (asked, told) == (vec![50], vec![7, 110]) && pages.ask(0..PAGES).is_empty()
             })
         };
-        // Somebody else on the machine may look at the same bits, and does so at some places for long. The tries are at different ones.
+        // Somebody else on the machine may look at the same bits, and does so at some places for long. The
+        // tries are at different ones.
         let mut tried = Vec::new();
         let is_told = (0..12).any(|_| {
             let Some(mut pages) = Pages::new() else { return true };

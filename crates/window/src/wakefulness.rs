@@ -1,7 +1,8 @@
 //! Whether a thread stays awake for what comes next, or sleeps.
 //!
-//! To stay awake takes CPU time, and to sleep and be woken takes longer than many a wait. So it is tried, and tried again where it was
-//! worth it of late. Where others wanted the CPU meanwhile, it is tried ever more seldom.
+//! To stay awake takes CPU time, and to sleep and be woken takes longer than many a wait. So it is tried, and
+//! tried again where it was worth it of late. Where others wanted the CPU meanwhile, it is tried ever more
+//! seldom.
 
 /// Whether it is worth it to stay awake for what comes next.
 #[derive(Clone, Copy, Debug)]

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Each call holds the gate (`gate.rs`), so that no event is read meanwhile. A page that an event concerns
-//! which Octavo has not taken in yet is refused, and so is a page for which the kernel says EAGAIN. As long as an event is unread, the
-//! kernel lets no page go. So the thread that is refused a move reads the event, and leaves it to the driver.
+//! which Octavo has not taken in yet is refused, and so is a page for which the kernel says EAGAIN. As long
+//! as an event is unread, the kernel lets no page go. So the thread that is refused a move reads the event,
+//! and leaves it to the driver.
 //!
 //! A copy wakes nobody. The driver wakes the threads that wait when all pages of a run are there. Otherwise a
 //! program that goes through its memory in order would be woken at each page, only to wait for the next.
@@ -41,7 +42,8 @@ static ZERO_BYTES: [u8; ZEROS * PAGE_BYTES] = [0; ZEROS * PAGE_BYTES];
 pub struct Window<R> {
     reach: R,
     gate: Gate<Event>,
-    /// Held before the gate by the thread that takes pages out: under the gate, nobody waits for another's batch.
+    /// Held before the gate by the thread that takes pages out: under the gate, nobody waits for another's
+    /// batch.
     taking: Mutex<()>,
     /// Of the driver, once there is one.
     bell: OnceLock<Arc<Bell>>,
@@ -58,14 +60,14 @@ impl<R: Reach> Window<R> {
         &self.reach
     }
 
-    /// Looks at the target while Octavo shows, takes out and protects nothing, and no event is read. `look` must not
-    /// call the engine, which may be waiting for a call of this window.
+    /// Looks at the target while Octavo shows, takes out and protects nothing, and no event is read. `look`
+    /// must not call the engine, which may be waiting for a call of this window.
     pub fn hold_still<T>(&self, look: impl FnOnce() -> T) -> T {
         self.gate.alone(|_| look())
     }
 
-    /// As [`Window::hold_still`], at a range. `None`: a change that was told of, and is not taken in, concerns it. What is there now may
-    /// be something else than the space has.
+    /// As [`Window::hold_still`], at a range. `None`: a change that was told of, and is not taken in,
+    /// concerns it. What is there now may be something else than the space has.
     pub fn hold_settled<T>(&self, start: u64, len: u64, look: impl FnOnce() -> T) -> Option<T> {
         self.gate.alone(|unsettled| (!unsettled.concerns(start, len)).then(look))
     }
@@ -75,24 +77,27 @@ impl<R: Reach> Window<R> {
         self.gate.hold().concerns(start, len)
     }
 
-    /// Returns whether all changes that were told of are taken in. It waits for nobody: false where that is not known just now.
+    /// Returns whether all changes that were told of are taken in. It waits for nobody: false where that is
+    /// not known just now.
     pub fn is_settled(&self) -> bool {
         self.gate.is_known_settled()
     }
 
-    /// Begins to ask which pages are still there of those that the target has dropped. Returns whether it has dropped any since they
-    /// were [taken](Self::take_dropped) last. The caller then sees that every thread has left such a call.
+    /// Begins to ask which pages are still there of those that the target has dropped. Returns whether it has
+    /// dropped any since they were [taken](Self::take_dropped) last. The caller then sees that every thread
+    /// has left such a call.
     pub fn ask_about_dropped(&self) -> bool {
         self.gate.alone(|unsettled| unsettled.dropped().ask())
     }
 
-    /// Returns the ranges that were asked about, from address to address. What is there now was not dropped by calls before that
-    /// question.
+    /// Returns the ranges that were asked about, from address to address. What is there now was not dropped
+    /// by calls before that question.
     pub fn take_dropped(&self) -> Vec<(u64, u64)> {
         self.gate.alone(|unsettled| unsettled.dropped().take())
     }
 
-    /// Takes note that a range of the target was moved, with pages that it has dropped and that are there still.
+    /// Takes note that a range of the target was moved, with pages that it has dropped and that are there
+    /// still.
     pub(crate) fn move_dropped(&self, from: Range<u64>, to: u64) {
         self.gate.alone(|unsettled| unsettled.dropped().relocate(from, to));
     }
@@ -106,8 +111,9 @@ impl<R: Reach> Window<R> {
         let _ = self.bell.set(bell);
     }
 
-    /// Reads what the program tells, in place of a driver that is busy, and leaves it to the driver. The program's calls go on. Nothing is
-    /// read while a batch of pages is on its way: a thread that is refused its pages reads by itself.
+    /// Reads what the program tells, in place of a driver that is busy, and leaves it to the driver. The
+    /// program's calls go on. Nothing is read while a batch of pages is on its way: a thread that is refused
+    /// its pages reads by itself.
     pub fn read_for_driver(&self) {
         let read = self.gate.try_alone(|unsettled| self.read_more(unsettled));
         read.into_iter().for_each(|(is_told, ask)| self.go_on(is_told, ask));
@@ -125,15 +131,16 @@ impl<R: Reach> Window<R> {
         self.bell.get().filter(|_| is_told).into_iter().for_each(|bell| bell.ring());
     }
 
-    /// Reads for the driver. An error is the driver's to meet. Returns whether there is something for it, and what is to be asked.
+    /// Reads for the driver. An error is the driver's to meet. Returns whether there is something for it, and
+    /// what is to be asked.
     fn read_more(&self, unsettled: &mut Unsettled<Event>) -> (bool, Option<impl FnOnce() + use<'_, R>>) {
         let may_read = self.bell.get().is_some() && unsettled.takes_more();
         let ask = may_read.then(|| self.read(unsettled).1).flatten();
         (!unsettled.told().is_empty(), ask)
     }
 
-    /// Reads what the program tells, and takes it together with what others have read before, also where it cannot read all. Returns
-    /// what the driver is to ask before anything else.
+    /// Reads what the program tells, and takes it together with what others have read before, also where it
+    /// cannot read all. Returns what the driver is to ask before anything else.
     pub(crate) fn take_events(
         &self,
         events: &mut Vec<Event>,
@@ -152,8 +159,8 @@ impl<R: Reach> Window<R> {
         events
     }
 
-    /// Reads events, and notes what they change. Returns what is to be asked about forks, once the gate is open: all pages are refused
-    /// then, and nobody but the driver reads more.
+    /// Reads events, and notes what they change. Returns what is to be asked about forks, once the gate is
+    /// open: all pages are refused then, and nobody but the driver reads more.
     fn read(&self, unsettled: &mut Unsettled<Event>) -> (io::Result<()>, Option<impl FnOnce() + use<'_, R>>) {
         let mut told = std::mem::take(unsettled.told());
         let (first, mut forks) = (told.len(), 0);
@@ -210,8 +217,8 @@ impl<R: Reach> Window<R> {
             done += progress.done_bytes;
             match progress.error {
                 None => {}
-                // A page is there that the program has dropped. The kernel may be about to take it, so it is none of Octavo's: its
-                // bytes must not come back. The program may use it as it is.
+                // A page is there that the program has dropped. The kernel may be about to take it, so it is
+                // none of Octavo's: its bytes must not come back. The program may use it as it is.
                 Some(Errno::EXIST) if unsettled.may_be_dropped(start + done) => {
                     // A refusal is met by the next fault.
                     let _ = self.reach.protect(start + done, PAGE, false);
@@ -220,8 +227,8 @@ impl<R: Reach> Window<R> {
                         pages => Answer::Partly(pages as u32),
                     };
                 }
-                // A page is there that Octavo did not know of: a zero page from before, or one that a fork has left to its child.
-                // It may be written from now on.
+                // A page is there that Octavo did not know of: a zero page from before, or one that a fork
+                // has left to its child. It may be written from now on.
                 Some(Errno::EXIST) if self.reach.protect(start + done, PAGE, protected).is_ok() => {
                     done += PAGE
                 }
@@ -243,21 +250,23 @@ fn answer_to(progress: Progress, len: u64) -> Answer {
         None if progress.done_bytes >= len => Answer::Done,
         // The target has ended. There is nothing to show any more.
         Some(Errno::SRCH) => Answer::Done,
-        // The mapping is gone, or something is there. The fault fails, and the program meets what is there now.
+        // The mapping is gone, or something is there. The fault fails, and the program meets what is there
+        // now.
         Some(Errno::NOENT | Errno::EXIST | Errno::INVAL) if progress.done_bytes == 0 => Answer::Unsupported,
         _ if progress.done_bytes >= PAGE => Answer::Partly((progress.done_bytes / PAGE) as u32),
         _ => Answer::Busy,
     }
 }
 
-/// Returns the answer where pages are to leave a target that has ended. There are no bytes any more, and Octavo must not take what
-/// is in its frame for them: after a fork, other targets may have the same page in the same place.
+/// Returns the answer where pages are to leave a target that has ended. There are no bytes any more, and
+/// Octavo must not take what is in its frame for them: after a fork, other targets may have the same page in
+/// the same place.
 fn answer_of_gone(ask: Remove) -> Answer {
     if ask.to.is_some() { Answer::Busy } else { Answer::Done }
 }
 
-// SAFETY: the kernel copies out of the frames that runs of `install` name, and into those that runs of `remove` name, before the calls
-// return; see their bodies.
+// SAFETY: the kernel copies out of the frames that runs of `install` name, and into those that runs of
+// `remove` name, before the calls return; see their bodies.
 unsafe impl<R: Reach> Translation for Window<R> {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         for run in runs {
@@ -288,7 +297,8 @@ unsafe impl<R: Reach> Translation for Window<R> {
             }
         }
         let mut outcomes = Vec::with_capacity(taking.len());
-        // SAFETY: the frames that want bytes are the engine's, and nobody else uses them until this has returned.
+        // SAFETY: the frames that want bytes are the engine's, and nobody else uses them until this has
+        // returned.
         unsafe { self.reach.take_out(&taking, &mut outcomes) };
         drop((unsettled, batch));
         if outcomes.contains(&Taken::Unread) {

@@ -41,8 +41,8 @@ use crate::window::Window;
 /// Windows are aligned to the pages that the kernel likes best.
 pub(crate) const ALIGN: usize = 2 << 20;
 
-/// The windows of a manager in this process. A clone refers to the same windows. They share one space, and one
-/// thread that serves their faults.
+/// The windows of a manager in this process. A clone refers to the same windows. They share one space, and
+/// one thread that serves their faults.
 #[derive(Clone)]
 pub struct Windows(Arc<Serving>);
 
@@ -66,9 +66,10 @@ impl Windows {
     /// Makes the windows of a manager, and starts the thread that serves them.
     ///
     /// # Errors
-    /// `Unsupported`: the kernel allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who may open
-    /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1; and Linux before 6.8 cannot move pages. `System` where it
-    /// has no descriptors or threads. `ForkedChild` for the manager of a parent.
+    /// `Unsupported`: the kernel allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who
+    /// may open `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1; and Linux before 6.8
+    /// cannot move pages. `System` where it has no descriptors or threads. `ForkedChild` for the manager of a
+    /// parent.
     pub fn new(manager: &Manager) -> octavo::Result<Self> {
         let _inside = Inside::enter();
         let system = |error: io::Error| refused("windows cannot be made", &error);
@@ -91,8 +92,9 @@ impl Windows {
     /// Makes an array of `len` elements, whose bytes are all zero. It takes no memory until it is touched.
     ///
     /// # Errors
-    /// `System` where the addresses cannot be had; `OutOfMemory` where the budget has no room for the table; `InvalidRange` for elements
-    /// that are aligned to more than 2 MiB, or that have 2^63 bytes or more together.
+    /// `System` where the addresses cannot be had; `OutOfMemory` where the budget has no room for the table;
+    /// `InvalidRange` for elements that are aligned to more than 2 MiB, or that have 2^63 bytes or more
+    /// together.
     pub fn vec<T: FromBytes + IntoBytes>(&self, len: usize) -> octavo::Result<WindowVec<T>> {
         let too_long =
             || Error::new(ErrorKind::InvalidRange, "an array has fewer than 2^63 bytes; make a shorter one");
@@ -136,8 +138,8 @@ impl Windows {
         Ok(block)
     }
 
-    /// Makes a window that was lent for `old_bytes` serve for `bytes`, where it is long enough. Whole pages that are wanted no
-    /// more go. The owner of the block asks.
+    /// Makes a window that was lent for `old_bytes` serve for `bytes`, where it is long enough. Whole pages
+    /// that are wanted no more go. The owner of the block asks.
     pub(crate) fn resize(&self, block: NonNull<u8>, old_bytes: usize, bytes: usize) -> bool {
         if !self.are_here() {
             return false;
@@ -167,13 +169,15 @@ impl Windows {
     /// Makes windows of their number.
     ///
     /// # Safety
-    /// The number is of [`Windows::into_raw`], and this is its one use, unless the value that this returns is never dropped.
+    /// The number is of [`Windows::into_raw`], and this is its one use, unless the value that this returns is
+    /// never dropped.
     pub(crate) unsafe fn from_raw(raw: *mut Serving) -> Self {
         // SAFETY: the caller's promise.
         Self(unsafe { Arc::from_raw(raw) })
     }
 
-    /// Ends a window that was lent. In a forked child nothing is there to end, and the parent's lock may be held for ever.
+    /// Ends a window that was lent. In a forked child nothing is there to end, and the parent's lock may be
+    /// held for ever.
     pub(crate) fn take_back(&self, block: NonNull<u8>) {
         if !self.are_here() {
             return;
@@ -185,12 +189,12 @@ impl Windows {
         }
     }
 
-    /// The space behind the windows. Its addresses are those of this process, so handles and pins reach the same
-    /// bytes.
+    /// The space behind the windows. Its addresses are those of this process, so handles and pins reach the
+    /// same bytes.
     ///
     /// # Safety
-    /// What is done by the space holds for the arrays, too. While an array is borrowed, nothing may be stored to it, and while it
-    /// lives, nothing of it may be unmapped, freed, forgotten or protected.
+    /// What is done by the space holds for the arrays, too. While an array is borrowed, nothing may be stored
+    /// to it, and while it lives, nothing of it may be unmapped, freed, forgotten or protected.
     pub unsafe fn space(&self) -> &Space {
         &self.0.space
     }
@@ -226,7 +230,8 @@ impl Drop for Serving {
     }
 }
 
-/// A page that cannot be had ends the process: the thread that wants it cannot go on, and has no error to get.
+/// A page that cannot be had ends the process: the thread that wants it cannot go on, and has no error to
+/// get.
 struct Plain;
 
 impl Listener for Plain {
@@ -312,7 +317,8 @@ impl Serving {
         memory.exclude_from_fork().map_err(system)?;
         let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
         self.space.map_at(start, len, RegionOptions::default())?;
-        // SAFETY: the range is the reservation just made. Its users wait for its pages, which the driver serves.
+        // SAFETY: the range is the reservation just made. Its users wait for its pages, which the driver
+        // serves.
         match unsafe { self.window.reach().watch(start, len) } {
             Ok(()) => Ok(memory),
             Err(error) => {
@@ -325,7 +331,8 @@ impl Serving {
     fn close(&self, memory: Reservation) {
         let _inside = Inside::enter();
         let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
-        // Nobody uses the pages any more, so they need not be asked for one by one. They go with the reservation.
+        // Nobody uses the pages any more, so they need not be asked for one by one. They go with the
+        // reservation.
         if let Err(error) = self.space.forget_mapping(start, len) {
             // Pinned pages keep the range. Its addresses must not be given to others.
             eprintln!("octavo: a window at {start:#x} stays mapped: {error}");
@@ -350,8 +357,9 @@ impl<T: FromBytes + IntoBytes> Deref for WindowVec<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the range has room for `len` elements, is aligned to 2 MiB and lives as long as `self`. Any bytes
-        // are a T. Pages go and come back with the bytes that they had, in one step each, as under kernel swap.
+        // SAFETY: the range has room for `len` elements, is aligned to 2 MiB and lives as long as `self`. Any
+        // bytes are a T. Pages go and come back with the bytes that they had, in one step each, as under
+        // kernel swap.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

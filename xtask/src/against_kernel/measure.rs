@@ -24,7 +24,8 @@ const PASSES_WHERE_IT_FITS: u64 = 60;
 /// glibc then asks for huge pages, for all memory that it gets from the kernel.
 const ASK_FOR_HUGE_PAGES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
-/// A thousand processes: 20 compilations, each of which starts a compiler and an assembler, and short programs.
+/// A thousand processes: 20 compilations, each of which starts a compiler and an assembler, and short
+/// programs.
 const TREE: &str = r#"
 i=0
 while [ $i -lt 20 ]; do
@@ -115,8 +116,8 @@ impl<'a> Bench<'a> {
         Ok(runs)
     }
 
-    /// Touches much of the machine's memory, since a virtual machine may get it from its host only then, and runs the first job
-    /// once on all of its sides.
+    /// Touches much of the machine's memory, since a virtual machine may get it from its host only then, and
+    /// runs the first job once on all of its sides.
     fn warm_up(&mut self, words: &[String], sides: &[Side], budget_bytes: u64) -> Result<(), String> {
         if std::mem::replace(&mut self.is_warm, true) {
             return Ok(());
@@ -170,7 +171,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Half of what a program needs. It runs twice, since the first run is charged for the files that it reads.
+    /// Half of what a program needs. It runs twice, since the first run is charged for the files that it
+    /// reads.
     fn half_of_peak(&self, words: &[String]) -> Result<u64, String> {
         let run = || {
             let purpose = Some(Purpose::Measure);

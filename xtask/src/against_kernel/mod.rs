@@ -1,9 +1,10 @@
 //! One table that holds `octavo run` against the kernel's swap, and against no limit at all.
 //!
-//! The sides take turns, round by round: a program without a limit, under `octavo run`, and in a memory control group of the same
-//! limit with a swap file on the disk where Octavo has its swap. The kernel's side runs with huge pages and without; the better
-//! one counts. [`jobs`] says what is measured and what is wanted, [`measure`] runs it, [`table`] prints it. The program is
-//! `outgrow` of `crates/bench`, which checks all bytes that it reads. [`crate::machine`] makes the groups and undoes everything.
+//! The sides take turns, round by round: a program without a limit, under `octavo run`, and in a memory
+//! control group of the same limit with a swap file on the disk where Octavo has its swap. The kernel's side
+//! runs with huge pages and without; the better one counts. [`jobs`] says what is measured and what is
+//! wanted, [`measure`] runs it, [`table`] prints it. The program is `outgrow` of `crates/bench`, which checks
+//! all bytes that it reads. [`crate::machine`] makes the groups and undoes everything.
 
 mod figures;
 mod jobs;

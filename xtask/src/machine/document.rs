@@ -22,7 +22,8 @@ impl Marks {
         Ok(format!("{before}{}\n{part}{}{after}", self.begin, self.end))
     }
 
-    /// Prints the part of `docs/benchmarks.md` that these marks are around, and puts it there where that is asked.
+    /// Prints the part of `docs/benchmarks.md` that these marks are around, and puts it there where that is
+    /// asked.
     pub fn show_benchmark(&self, part: &str, is_written: bool) -> Result<(), String> {
         print!("{part}");
         if !is_written {

@@ -47,7 +47,8 @@ impl Group {
         if let Purpose::Limit { bytes, may_swap } = purpose {
             let limit = if is_unified { "memory.max" } else { "memory.limit_in_bytes" };
             write(&path.join(limit), &bytes.to_string())?;
-            // Version 1 limits memory and swap together, version 2 swap alone. A kernel without either has no swap accounts.
+            // Version 1 limits memory and swap together, version 2 swap alone. A kernel without either has no
+            // swap accounts.
             let both = [("memory.memsw.limit_in_bytes", bytes), ("memory.swap.max", 0)];
             for (file, bytes) in both.iter().filter(|(file, _)| !may_swap && path.join(file).exists()) {
                 write(&path.join(file), &bytes.to_string())?;
@@ -68,7 +69,8 @@ impl Group {
         fs::read_to_string(events).is_ok_and(|events| oom_kills(&events) > 0)
     }
 
-    /// The most that the kernel has ever charged to the group, page cache and all. `None` where the kernel keeps no such account.
+    /// The most that the kernel has ever charged to the group, page cache and all. `None` where the kernel
+    /// keeps no such account.
     pub fn peak_bytes(&self) -> Option<u64> {
         let file = if self.is_unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
         fs::read_to_string(self.path.join(file)).ok()?.trim().parse().ok()
@@ -82,9 +84,10 @@ impl Group {
         lines.find(|(name, _)| *name == wanted)?.1.trim().parse().ok()
     }
 
-    /// Has the kernel sum the group's figures, which it otherwise does every other second. Reclaim goes by them: in a small group that goes through
-    /// its memory faster than that, it believes that a list is long, finds it empty, and kills a process, with swap nearly empty and every page
-    /// reclaimable. Who compares with the kernel at its best reads them all the time.
+    /// Has the kernel sum the group's figures, which it otherwise does every other second. Reclaim goes by
+    /// them: in a small group that goes through its memory faster than that, it believes that a list is long,
+    /// finds it empty, and kills a process, with swap nearly empty and every page reclaimable. Who compares
+    /// with the kernel at its best reads them all the time.
     pub fn read_figures(&self) {
         self.anonymous_bytes();
     }

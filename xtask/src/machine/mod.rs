@@ -1,4 +1,5 @@
-//! What measuring programs from outside takes: control groups, swap files, processes, and a warden that undoes all of it.
+//! What measuring programs from outside takes: control groups, swap files, processes, and a warden that
+//! undoes all of it.
 //!
 //! [`crate::programs`], [`crate::against_kernel`], [`crate::jobs`] and [`crate::latency`] stand on this.
 
@@ -53,7 +54,8 @@ pub fn build_bench(program: &str) -> Result<PathBuf, String> {
     Ok(crate::root().join(Path::new(&target)).join("release").join(program))
 }
 
-/// A command that measures: shows its usage where the options are none, and else says why it failed, if it did.
+/// A command that measures: shows its usage where the options are none, and else says why it failed, if it
+/// did.
 pub fn command<O>(
     usage: &str,
     options: Option<O>,
@@ -77,7 +79,8 @@ pub fn number(word: Option<&String>) -> Option<u64> {
     word?.parse().ok().filter(|number| (1..1 << 20).contains(number))
 }
 
-/// Has sides take turns, by their numbers, round by round. Nobody always comes first, or always after the same neighbour's traces.
+/// Has sides take turns, by their numbers, round by round. Nobody always comes first, or always after the
+/// same neighbour's traces.
 pub fn take_turns(
     rounds: usize,
     sides: usize,

@@ -1,4 +1,5 @@
-//! A program that is measured: a process group of its own, with its output in files, and no way to outlive the measurement.
+//! A program that is measured: a process group of its own, with its output in files, and no way to outlive
+//! the measurement.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 use super::warden::Warden;
 
-/// Starts a program in `folder/work`, with its output in files of `folder`. The warden ends its whole process group.
+/// Starts a program in `folder/work`, with its output in files of `folder`. The warden ends its whole process
+/// group.
 pub fn start(
     warden: &mut Warden,
     words: &[String],

@@ -1,4 +1,5 @@
-//! One run of a program of `crates/bench`: in a folder and a control group of its own, with its figures read from what it printed.
+//! One run of a program of `crates/bench`: in a folder and a control group of its own, with its figures read
+//! from what it printed.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +35,8 @@ impl Said {
     }
 }
 
-/// One run: a command line, what it finds in its environment, its group if it has one, and the time after which it is ended.
+/// One run: a command line, what it finds in its environment, its group if it has one, and the time after
+/// which it is ended.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub words: Vec<String>,

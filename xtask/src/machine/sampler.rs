@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 /// Looks at a tree of processes now and then.
 ///
-/// The kernel counts a page that several processes share by parts (`Pss_Anon`), so a tree's sum counts it once. A look takes
-/// about 14 ms a GiB. So the sampler waits nine times as long as its look took, and may miss a short peak.
+/// The kernel counts a page that several processes share by parts (`Pss_Anon`), so a tree's sum counts it
+/// once. A look takes about 14 ms a GiB. So the sampler waits nine times as long as its look took, and may
+/// miss a short peak.
 #[derive(Debug)]
 pub struct Sampler {
     root: u32,

@@ -1,8 +1,9 @@
 //! A warden: a shell that undoes what a run has done to the machine, when the run ends in whatever way.
 //!
-//! The warden reads shell commands, and runs them, the last one first, when its pipe closes. That happens when the value is
-//! dropped, and also when this process is killed. It has a process group of its own, so that the terminal's signals do not
-//! reach it. Each command is given before the step that it undoes, and does no harm if the step was never taken.
+//! The warden reads shell commands, and runs them, the last one first, when its pipe closes. That happens
+//! when the value is dropped, and also when this process is killed. It has a process group of its own, so
+//! that the terminal's signals do not reach it. Each command is given before the step that it undoes, and
+//! does no harm if the step was never taken.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;

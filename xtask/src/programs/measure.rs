@@ -75,8 +75,8 @@ impl<'a> Bench<'a> {
         Ok(Outcome { name: row.name, plain, budget_bytes, octavo, kernel_without_swap, kernel })
     }
 
-    /// Returns the plain run with the greatest peak of a few. Threads and collectors take their turns differently each time, and a budget
-    /// after a low peak would be another program's.
+    /// Returns the plain run with the greatest peak of a few. Threads and collectors take their turns
+    /// differently each time, and a budget after a low peak would be another program's.
     fn run_plainly(&self, row: &Row, place: &Place) -> Result<Run, String> {
         let mut greatest: Option<Run> = None;
         for _ in 0..PLAIN_RUNS {
@@ -172,8 +172,8 @@ impl<'a> Bench<'a> {
         words
     }
 
-    /// Waits for the program's end, and samples it meanwhile. A group ends with the first process that the kernel kills in
-    /// it, since what is left of a program may wait for that process for ever.
+    /// Waits for the program's end, and samples it meanwhile. A group ends with the first process that the
+    /// kernel kills in it, since what is left of a program may wait for that process for ever.
     fn wait(&self, child: &mut Child, group: Option<&Group>, mut look: impl FnMut()) -> End {
         let latest = Instant::now() + Duration::from_secs(self.options.limit_seconds);
         loop {
@@ -207,7 +207,8 @@ fn look(group: &Group, charged: &mut Charged) {
 /// The names of the runner, of a mover, and of the guardian.
 const OCTAVOS_OWN: [&str; 3] = ["octavo", "octavo-mover", "exe"];
 
-/// A folder that a program may make, where others may enter and whose path fits into a socket's. The warden removes it.
+/// A folder that a program may make, where others may enter and whose path fits into a socket's. The warden
+/// removes it.
 fn short_folder() -> PathBuf {
     PathBuf::from(format!("/tmp/octavo-programs-{}", std::process::id()))
 }

@@ -1,9 +1,10 @@
 //! The program table: real programs, plain, under `octavo run`, and under the kernel's swap.
 //!
-//! A row is a program with an input that a seed determines ([`rows`]). It runs plainly twice, and the greater peak of
-//! anonymous memory counts. Then it runs under `octavo run` in a share of that peak, and its output must be the same. With
-//! `--against kernel` it also runs in a memory control group of the same size: without swap, which should kill it, and with a
-//! swap file on the same disk ([`crate::machine`]). A warden undoes everything, also after a signal.
+//! A row is a program with an input that a seed determines ([`rows`]). It runs plainly twice, and the greater
+//! peak of anonymous memory counts. Then it runs under `octavo run` in a share of that peak, and its output
+//! must be the same. With `--against kernel` it also runs in a memory control group of the same size: without
+//! swap, which should kill it, and with a swap file on the same disk ([`crate::machine`]). A warden undoes
+//! everything, also after a signal.
 
 mod measure;
 mod options;

@@ -37,7 +37,8 @@ impl Place {
         made.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Runs a shell command in the folder, if `made` is not there. The command must not leave `made` behind when it fails.
+    /// Runs a shell command in the folder, if `made` is not there. The command must not leave `made` behind
+    /// when it fails.
     pub fn make(&self, made: &str, command: &str) -> Result<(), String> {
         if self.folder.join(made).exists() {
             return Ok(());

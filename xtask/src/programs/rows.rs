@@ -1,7 +1,7 @@
 //! The rows: each is data and a few functions.
 //!
-//! A row says what it needs, how its input is made, and what runs. The program prints what must be the same in every run. The
-//! sources of programs that are not at hand lie in `inputs/`.
+//! A row says what it needs, how its input is made, and what runs. The program prints what must be the same
+//! in every run. The sources of programs that are not at hand lie in `inputs/`.
 
 mod compilers;
 mod databases;

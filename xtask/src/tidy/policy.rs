@@ -172,6 +172,12 @@ pub const DOCUMENTED: &[&str] = &["crates/octavo/src/", "crates/platform/src/"];
 /// The longest a source file may be.
 pub const MAX_LINES: usize = 700;
 
+/// The widest a comment may be, as `rustfmt` has it for code.
+pub const MOST_COLUMNS: usize = 110;
+
+/// The widest that prose in markdown may be.
+pub const MOST_PROSE_COLUMNS: usize = 120;
+
 /// Macros that stand for code that was never written.
 pub const UNFINISHED_MACROS: &[&str] = &["todo", "unimplemented"];
 

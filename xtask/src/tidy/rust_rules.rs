@@ -43,7 +43,8 @@ pub fn check_unsafe(tree: &Tree, sources: &[RustFile], exceptions: &[Allowed], f
     }
 }
 
-/// Atomics, locks, threads, clocks, CPUs and random bytes come from the facade, so that each of its faces sees all of them.
+/// Atomics, locks, threads, clocks, CPUs and random bytes come from the facade, so that each of its faces
+/// sees all of them.
 pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Finding>) {
     let outside = |file: &&RustFile| file.path.starts_with(ENGINE_SOURCE) && !file.path.starts_with(FACADE);
     for file in sources.iter().filter(outside) {

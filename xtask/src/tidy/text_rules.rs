@@ -1,6 +1,8 @@
-//! Rules about files as text: `length`, `unfinished`, `links`, `private`.
+//! Rules about files as text: `length`, `columns`, `unfinished`, `links`, `private`.
 
-use super::policy::{DEBT_MARKS, MAX_LINES, PRIVATE_PLACES, PRIVATE_PLACES_ALLOWED_IN};
+use super::policy::{
+    DEBT_MARKS, MAX_LINES, MOST_COLUMNS, MOST_PROSE_COLUMNS, PRIVATE_PLACES, PRIVATE_PLACES_ALLOWED_IN,
+};
 use super::{Finding, Tree};
 
 /// A source file that nobody can take in whole should be two.
@@ -10,6 +12,33 @@ pub fn check_length(tree: &Tree, findings: &mut Vec<Finding>) {
         if lines > MAX_LINES {
             let what = format!("{lines} lines, and {MAX_LINES} are the most: find the seam");
             findings.push(Finding { path: path.into(), line: lines, rule: "length", what });
+        }
+    }
+}
+
+/// Comments and prose fit on a screen. Tables, drawings, code and lines of one word are as wide as they are.
+pub fn check_columns(tree: &Tree, findings: &mut Vec<Finding>) {
+    for (path, text) in tree.iter() {
+        let is_rust = path.ends_with(".rs");
+        if !is_rust && !path.ends_with(".md") {
+            continue;
+        }
+        let most = if is_rust { MOST_COLUMNS } else { MOST_PROSE_COLUMNS };
+        let mut is_code = false;
+        for (index, line) in text.lines().enumerate() {
+            let comment = ["///", "//!", "//"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
+            let Some(prose) = (if is_rust { comment } else { Some(line) }) else {
+                is_code = false;
+                continue;
+            };
+            let words = prose.strip_prefix(' ').filter(|_| is_rust).unwrap_or(prose);
+            is_code ^= words.trim_start().starts_with("```");
+            let is_drawn = words.trim_start().starts_with('|') || words.starts_with("    ");
+            let columns = line.chars().count();
+            if columns > most && !is_code && !is_drawn && words.trim().contains(' ') {
+                let what = format!("{columns} columns, and {most} are the most");
+                findings.push(Finding { path: path.into(), line: index + 1, rule: "columns", what });
+            }
         }
     }
 }
@@ -133,6 +162,18 @@ mod tests {
         let longer = "\n".repeat(MAX_LINES + 1);
         assert_eq!(lines([("a.rs", longer.as_str())], check_length), [MAX_LINES + 1]);
         assert!(lines([("Cargo.lock", longer.as_str())], check_length).is_empty());
+    }
+
+    #[test]
+    fn comments_and_prose_have_a_width() {
+        let wide = "word ".repeat(30);
+        let comments = format!(
+            "/// {wide}\n/// | {wide}\n/// ```\n/// {wide}\n/// ```\n/// {wide}\nlet s = \"{wide}\";"
+        );
+        assert_eq!(lines([("a.rs", comments.as_str())], check_columns), [1, 6]);
+        let prose = format!("{wide}\n| {wide}\n    {wide}\n{}\n```\n{wide}\n```\n{wide}", "x".repeat(150));
+        assert_eq!(lines([("a.md", prose.as_str())], check_columns), [1, 8]);
+        assert!(lines([("a.toml", wide.as_str())], check_columns).is_empty());
     }
 
     #[test]

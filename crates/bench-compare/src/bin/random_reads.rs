@@ -10,7 +10,8 @@ use octavo_bench_compare::stats::Summary;
 use octavo_bench_compare::worker::Plan;
 use serde_json::{Map, Value, json};
 
-/// Thousands of random loads a second, of data that does not fit in memory: Octavo, vmcache's scheme, the device
+/// Thousands of random loads a second, of data that does not fit in memory: Octavo, vmcache's scheme, the
+/// device
 #[derive(Parser, Debug)]
 struct Arguments {
     /// Data, in MiB

@@ -1,4 +1,5 @@
-//! jemalloc by its Rust crate, with the crate's defaults: arenas, per-thread caches of small sizes only, timed decay.
+//! jemalloc by its Rust crate, with the crate's defaults: arenas, per-thread caches of small sizes only,
+//! timed decay.
 
 use super::Bench;
 use super::global_alloc::Global;

@@ -1,4 +1,5 @@
-//! mimalloc (its third major version) by its Rust crate: per-thread pages of small sizes, larger ones from arenas.
+//! mimalloc (its third major version) by its Rust crate: per-thread pages of small sizes, larger ones from
+//! arenas.
 
 use super::Bench;
 use super::global_alloc::without_assertions;

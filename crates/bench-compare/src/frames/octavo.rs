@@ -1,4 +1,5 @@
-//! Octavo's frame allocator, on its own: one zone, per-CPU lists of every order, the form of sections probed at start.
+//! Octavo's frame allocator, on its own: one zone, per-CPU lists of every order, the form of sections probed
+//! at start.
 //!
 //! The bench measures it with everything on: the budget, the state word that catches a double free, and the
 //! watermarks. Chunks are not populated when they come online, because no peer populates its memory. Once

@@ -1,4 +1,5 @@
-//! snmalloc by its Rust crate, with the crate's default features: thread-local slabs, remote frees by message.
+//! snmalloc by its Rust crate, with the crate's default features: thread-local slabs, remote frees by
+//! message.
 
 use super::Bench;
 use super::global_alloc::without_assertions;

@@ -1,4 +1,5 @@
-//! quick_cache: CLOCK-Pro, sharded. Each hit takes a shard's lock shared, notes the use, and clones the `Arc`.
+//! quick_cache: CLOCK-Pro, sharded. Each hit takes a shard's lock shared, notes the use, and clones the
+//! `Arc`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The cost of a hit: load, store, pin and drop, guards and drop, beside the least that a machine needs for the like.
+//! The cost of a hit: load, store, pin and drop, guards and drop, beside the least that a machine needs for
+//! the like.
 //!
 //! `cargo run --release -p octavo-bench --bin access [-- ROUNDS]`
 //!

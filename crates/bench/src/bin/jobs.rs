@@ -1,4 +1,5 @@
-//! One run of a program of an adopter on one side, for `cargo xtask jobs`, which limits its memory and prints the table.
+//! One run of a program of an adopter on one side, for `cargo xtask jobs`, which limits its memory and prints
+//! the table.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

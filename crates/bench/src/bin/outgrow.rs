@@ -1,8 +1,8 @@
 //! A program that outgrows its memory, for measuring whoever pages it: `octavo run`, or the kernel's swap.
 //!
-//! It knows nothing of either. It fills memory with pages whose bytes follow from their numbers, reads them in order or at
-//! random, checks every byte that it reads, and prints its times, one name and number to a line. `cargo xtask
-//! against-kernel` runs it on all sides.
+//! It knows nothing of either. It fills memory with pages whose bytes follow from their numbers, reads them
+//! in order or at random, checks every byte that it reads, and prints its times, one name and number to a
+//! line. `cargo xtask against-kernel` runs it on all sides.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

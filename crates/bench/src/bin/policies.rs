@@ -1,7 +1,8 @@
 //! Hit ratios of the reclaim policies on recorded traces, and the misses of the default over those of the
 //! best of the others.
 //!
-//! `policies [SEED [ACCESSES [PAGES [FRAMES]]]]`: by default a million accesses to 65536 pages over 16384 frames.
+//! `policies [SEED [ACCESSES [PAGES [FRAMES]]]]`: by default a million accesses to 65536 pages over 16384
+//! frames.
 
 use octavo_bench::policies::{
     Contender, DEFAULT, Knows, OPTIMUM, OTHERS, OTHERS_UNSEEN, Row, Size, UNSEEN, traces,

@@ -1,5 +1,6 @@
-//! A hash aggregation: rows of a key and a value, summed by key in a table with open addressing. Seven eighths of the data are rows, which are
-//! read in order, and an eighth is the table, which is read and written at random.
+//! A hash aggregation: rows of a key and a value, summed by key in a table with open addressing. Seven
+//! eighths of the data are rows, which are read in order, and an eighth is the table, which is read and
+//! written at random.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -14,7 +14,8 @@ use super::Pattern;
 pub enum Tuning {
     /// Nothing.
     Nothing,
-    /// In which order it is accessed, and to keep what is accessed at random: the program that holds guards holds the same arrays.
+    /// In which order it is accessed, and to keep what is accessed at random: the program that holds guards
+    /// holds the same arrays.
     Told,
 }
 

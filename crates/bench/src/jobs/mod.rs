@@ -1,5 +1,5 @@
-//! Three programs of an adopter, each written twice: over slices, which lie in plain memory or in a mapped file, and over guards
-//! of a space. Both forms do the same to the same data, and return the same answer.
+//! Three programs of an adopter, each written twice: over slices, which lie in plain memory or in a mapped
+//! file, and over guards of a space. Both forms do the same to the same data, and return the same answer.
 
 pub mod aggregation;
 pub mod file_array;

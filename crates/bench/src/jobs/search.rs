@@ -1,5 +1,6 @@
-//! A breadth-first search of a graph in rows: for each vertex where its edges begin, and all edges, one after the other. Level by level, the vertices are gone
-//! through in order, and the edges of those that were reached last are followed. Most edges lead to near vertices, and one of eight anywhere.
+//! A breadth-first search of a graph in rows: for each vertex where its edges begin, and all edges, one after
+//! the other. Level by level, the vertices are gone through in order, and the edges of those that were
+//! reached last are followed. Most edges lead to near vertices, and one of eight anywhere.
 
 use std::error::Error;
 use std::sync::Arc;

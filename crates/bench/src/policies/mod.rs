@@ -5,7 +5,8 @@
 //! | `traces` | the traces, all made from one seed |
 //! | `replay` | the engine's own policies, which learn what they learn in the engine: marks, faults and shadows |
 //!
-//! `octavo-trace` has LRU, SIEVE and S3-FIFO as published, which see each hit, and Belady's optimum, which sees the future.
+//! `octavo-trace` has LRU, SIEVE and S3-FIFO as published, which see each hit, and Belady's optimum, which
+//! sees the future.
 
 pub mod replay;
 pub mod traces;
@@ -24,8 +25,8 @@ pub enum Knows {
     Hits,
     /// Whether a page was used since its last look. The engine can know no more.
     Marks,
-    /// Faults alone: pages are in use where nobody sees it, as a program's are under `octavo run` without accessed
-    /// bits.
+    /// Faults alone: pages are in use where nobody sees it, as a program's are under `octavo run` without
+    /// accessed bits.
     Faults,
 }
 

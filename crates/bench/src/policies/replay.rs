@@ -56,8 +56,8 @@ impl Links for Frames {
     }
 }
 
-/// Returns the misses of a policy on a trace over so many frames. Unless `hits_mark`, only faults leave marks: pages are in use
-/// where nobody sees it.
+/// Returns the misses of a policy on a trace over so many frames. Unless `hits_mark`, only faults leave
+/// marks: pages are in use where nobody sees it.
 pub fn misses(policy: &mut dyn Policy, trace: &Trace, frames: u32, hits_mark: bool) -> u64 {
     let pages = trace.pages.iter().max().map_or(0, |page| *page as usize + 1);
     let mut frame_of = vec![NIL; pages];

@@ -1,4 +1,5 @@
-//! A device in memory whose time is virtual. It is late, overtakes itself, fails, gives back wrong bytes, and falls silent, as a seed says.
+//! A device in memory whose time is virtual. It is late, overtakes itself, fails, gives back wrong bytes, and
+//! falls silent, as a seed says.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +24,8 @@ pub(crate) struct Manners {
     pub latency: Duration,
     /// What a page takes on the way: the bandwidth.
     pub page: Duration,
-    /// Of a thousand transfers: those that end within the call that brings them, that fail, and that are kept for `silence`.
+    /// Of a thousand transfers: those that end within the call that brings them, that fail, and that are kept
+    /// for `silence`.
     pub inline: u64,
     pub failed: u64,
     pub silent: u64,

@@ -1,8 +1,9 @@
-//! A program at the other side of a translation, which forks: every process has two threads that store to pages of their own and load
-//! from all, and knows every word. So two threads may want one page at a time, each for another access.
+//! A program at the other side of a translation, which forks: every process has two threads that store to
+//! pages of their own and load from all, and knows every word. So two threads may want one page at a time,
+//! each for another access.
 //!
-//! Parents and children go on side by side, and write what they had in common. Beside them, pages go out all the time. A thread
-//! drops pages now and then, which Octavo is told of afterwards.
+//! Parents and children go on side by side, and write what they had in common. Beside them, pages go out all
+//! the time. A thread drops pages now and then, which Octavo is told of afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;

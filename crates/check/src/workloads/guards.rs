@@ -1,4 +1,5 @@
-//! Pages of a guarded region: writers add to both ends of pages through exclusive guards, while pages go out, are brought together, and are read.
+//! Pages of a guarded region: writers add to both ends of pages through exclusive guards, while pages go out,
+//! are brought together, and are read.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! A whole manager under several threads. Each worker owns a lane of each shared page and knows every byte of it, so neighbouring
-//! bytes belong to different threads. Beside the workers one thread reclaims all the time. By seed, others run too:
+//! A whole manager under several threads. Each worker owns a lane of each shared page and knows every byte of
+//! it, so neighbouring bytes belong to different threads. Beside the workers one thread reclaims all the
+//! time. By seed, others run too:
 //!
 //! | thread | what |
 //! |---|---|
@@ -146,7 +147,8 @@ impl Common {
         self.workers_left.load(Ordering::Acquire) == 0
     }
 
-    /// The rounds of a thread that disturbs: not without end, since a schedule need not be fair, and none when the workers are done.
+    /// The rounds of a thread that disturbs: not without end, since a schedule need not be fair, and none
+    /// when the workers are done.
     fn rounds(&self, times: u64) -> impl Iterator<Item = u64> {
         (0..times * self.load.rounds).take_while(|_| !self.is_over())
     }

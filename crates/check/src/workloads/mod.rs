@@ -59,7 +59,8 @@ fn is_passing(error: &Error, device_fails: bool) -> bool {
     }
 }
 
-/// Tries again where there was no room or no answer, or the device failed: such an error says that nothing was lost.
+/// Tries again where there was no room or no answer, or the device failed: such an error says that nothing
+/// was lost.
 fn insist<T>(device_fails: bool, mut operation: impl FnMut() -> Result<T>) -> T {
     let mut last = None;
     for attempt in 0..2000 {
@@ -80,10 +81,11 @@ fn assert_nothing_is_left(manager: &Manager) {
     assert_only_zero_pages_are_left(manager, false);
 }
 
-/// What must hold of a manager whose spaces are gone. The small zero page stays, and so does the huge one where it is there for good.
-/// What is given back late comes back by itself.
+/// What must hold of a manager whose spaces are gone. The small zero page stays, and so does the huge one
+/// where it is there for good. What is given back late comes back by itself.
 fn assert_only_zero_pages_are_left(manager: &Manager, keeps_huge_zero: bool) {
-    // Nobody asks for anything yet: a slot that no page has is free when its write ends, and not when reclaim comes by.
+    // Nobody asks for anything yet: a slot that no page has is free when its write ends, and not when reclaim
+    // comes by.
     let has_slots = || manager.stats().expect("not a forked child").swap_slots > 0;
     let looks = (0..200).take_while(|_| has_slots()).map(|_| thread::sleep(Duration::from_millis(1))).count();
     assert!(looks < 200, "slots are in use by themselves: {:?}", manager.stats());

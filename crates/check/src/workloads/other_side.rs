@@ -1,7 +1,8 @@
-//! The other side of a space's translation: pages that a program reaches by its own addresses, with memory of their own.
+//! The other side of a space's translation: pages that a program reaches by its own addresses, with memory of
+//! their own.
 //!
-//! A program loads and stores there. What it may not do is a fault. It knows each word that it must find, under the same lock as the
-//! bytes, so that a fork's copy of both is of one moment.
+//! A program loads and stores there. What it may not do is a fault. It knows each word that it must find,
+//! under the same lock as the bytes, so that a fork's copy of both is of one moment.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -58,7 +59,8 @@ impl OtherSide {
         self.0.lock()
     }
 
-    /// The program forks: the child has what is there. Until [`OtherSide::has_forked`], nothing is shown or taken.
+    /// The program forks: the child has what is there. Until [`OtherSide::has_forked`], nothing is shown or
+    /// taken.
     pub(crate) fn fork(&self, seed: u64) -> Arc<Self> {
         let mut state = self.state();
         state.is_changing = true;
@@ -93,8 +95,9 @@ impl OtherSide {
         self.state().pages.keys().map(|page| page * PAGE).collect()
     }
 
-    /// The program drops a page's bytes, and Octavo has to be told. Until [`OtherSide::has_dropped`], nothing is shown or taken:
-    /// for the fault of another thread, Octavo would bring back what it still has of the page.
+    /// The program drops a page's bytes, and Octavo has to be told. Until [`OtherSide::has_dropped`], nothing
+    /// is shown or taken: for the fault of another thread, Octavo would bring back what it still has of the
+    /// page.
     pub(crate) fn drop_page(&self, at: u64) {
         let mut state = self.state();
         state.is_changing = true;
@@ -151,7 +154,8 @@ impl OtherSide {
         wait_for(space.fault_missing(at, access))
     }
 
-    /// Answers each run, and does to each page that is done what `each` says, up to one where that says that it cannot be done.
+    /// Answers each run, and does to each page that is done what `each` says, up to one where that says that
+    /// it cannot be done.
     fn answer<A: Copy>(&self, runs: &mut [Run<A>], mut each: impl FnMut(&mut State, u64, u32, A) -> bool) {
         let mut state = self.state();
         for run in runs {
@@ -182,7 +186,8 @@ impl State {
     }
 }
 
-// SAFETY: it copies out of the frames that runs of `install` name, and into those that runs of `remove` name, and keeps no `Home`.
+// SAFETY: it copies out of the frames that runs of `install` name, and into those that runs of `remove` name,
+// and keeps no `Home`.
 unsafe impl Translation for OtherSide {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         self.answer(runs, |state, page, index, Install { bytes, protection }| {

@@ -1,8 +1,8 @@
-//! Two or three threads that meet once, on a manager that is made for it: short enough to go through all schedules with few
-//! preemptions.
+//! Two or three threads that meet once, on a manager that is made for it: short enough to go through all
+//! schedules with few preemptions.
 //!
-//! The first thread prepares what they meet about, waits for them, and looks at what is left. The device is memory, so nothing but
-//! these threads has a choice.
+//! The first thread prepares what they meet about, waits for them, and looks at what is left. The device is
+//! memory, so nothing but these threads has a choice.
 
 use std::sync::Arc;
 
@@ -132,7 +132,8 @@ fn protect_and_return() {
     assert_nothing_is_left(&manager);
 }
 
-/// A page is pinned while it is asked to go out. After that it is written whole, and the pin shows what was written.
+/// A page is pinned while it is asked to go out. After that it is written whole, and the pin shows what was
+/// written.
 fn overwrite_under_pin() {
     let (manager, space) = space_at(AT, PAGE);
     store_one(&space);
@@ -264,7 +265,8 @@ fn family() -> Family {
     Family { manager, parent, there }
 }
 
-/// The parent's other thread stores to its page while the process forks. The child has the page as it was when it forked.
+/// The parent's other thread stores to its page while the process forks. The child has the page as it was
+/// when it forked.
 fn fork_and_fault() {
     let Family { manager, parent, there } = family();
     let (forking, storing) = (parent.clone(), parent.clone());
@@ -289,7 +291,8 @@ fn fork_and_fault() {
     assert_nothing_is_left(&manager);
 }
 
-/// Parent and child share a page that is out. The one brings it back and unmaps it, the other wants it, and it goes out again.
+/// Parent and child share a page that is out. The one brings it back and unmaps it, the other wants it, and
+/// it goes out again.
 fn shared_page_and_unmap() {
     let Family { manager, parent, there } = family();
     let manager = Arc::new(manager);

@@ -1,8 +1,9 @@
-//! Pages that are written in every way while they are pinned, and asked to go out. Each thread has pages of its own, in a small region and
-//! in a huge one, and knows what they hold. A pin for writing always shows what its page holds, whichever way that came there.
+//! Pages that are written in every way while they are pinned, and asked to go out. Each thread has pages of
+//! its own, in a small region and in a huge one, and knows what they hold. A pin for writing always shows
+//! what its page holds, whichever way that came there.
 //!
-//! The seed chooses the manager's switches. The device may fail, or give back other bytes than it took. A page that is lost so is
-//! written whole, which needs nothing of what it was.
+//! The seed chooses the manager's switches. The device may fail, or give back other bytes than it took. A
+//! page that is lost so is written whole, which needs nothing of what it was.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -30,7 +30,8 @@ fn builder(random: &mut Random) -> ManagerBuilder {
         .background(false)
 }
 
-/// One page, which goes out and comes back all the time: threads write words of their own into it now and then, and one only looks at it.
+/// One page, which goes out and comes back all the time: threads write words of their own into it now and
+/// then, and one only looks at it.
 pub(crate) fn one_page(seed: u64) {
     let mut random = Random::new(seed);
     let (device, serving) = SlowDevice::new(Manners::for_few_pages(&mut random), seed);
@@ -152,8 +153,8 @@ const USED: u64 = 3;
 /// Where the thread that comes late writes in a page.
 const LATE: u64 = 16;
 
-/// Two ranges of one table node each. Both are mapped most of the time, and only one has a node, which goes to the other when it is
-/// unmapped. Others store to both, and look for what belongs to the other range.
+/// Two ranges of one table node each. Both are mapped most of the time, and only one has a node, which goes
+/// to the other when it is unmapped. Others store to both, and look for what belongs to the other range.
 pub(crate) fn nodes(seed: u64) {
     let mut random = Random::new(seed);
     let builder = builder(&mut random).huge(HugePolicy::Never).swap_area(SwapArea::ram(1 << 20));

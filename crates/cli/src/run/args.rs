@@ -27,8 +27,8 @@ pub struct RunArgs {
     /// limit of the container or machine less a margin
     #[arg(long, env = "OCTAVO_MEMORY", default_value = "auto", value_name = "SIZE|auto")]
     pub memory: Memory,
-    /// A swap file or block device, and how much of it may be used. May be given several times. Without it, an
-    /// unnamed file in $TMPDIR or /var/tmp. A file or device that holds something else is refused
+    /// A swap file or block device, and how much of it may be used. May be given several times. Without it,
+    /// an unnamed file in $TMPDIR or /var/tmp. A file or device that holds something else is refused
     #[arg(long, env = "OCTAVO_SWAP", value_name = "PATH[:SIZE]", value_delimiter = ',')]
     pub swap: Vec<SwapPlace>,
     /// Overwrite what the files and block devices of --swap hold
@@ -43,22 +43,24 @@ pub struct RunArgs {
     /// Whether to ask which pages a program uses
     #[arg(long, env = "OCTAVO_ACCESSED_BITS", value_enum, default_value_t)]
     pub accessed_bits: AccessedBitsChoice,
-    /// End the run where a process that outgrows the limit cannot be taken over, or where memory that cannot be paged outgrows the limit.
-    /// Without it, the program goes on above its limit, and standard error says so
+    /// End the run where a process that outgrows the limit cannot be taken over, or where memory that cannot
+    /// be paged outgrows the limit. Without it, the program goes on above its limit, and standard error says
+    /// so
     #[arg(long, env = "OCTAVO_STRICT")]
     pub strict: bool,
-    /// Run nothing: look at all that a run with these options needs, say what is there and what is missing, and end with exit code 0
-    /// or 1
+    /// Run nothing: look at all that a run with these options needs, say what is there and what is missing,
+    /// and end with exit code 0 or 1
     #[arg(long, env = "OCTAVO_CHECK")]
     pub check: bool,
     /// Print a short summary to standard error at the end
     #[arg(long, env = "OCTAVO_STATS")]
     pub stats: bool,
-    /// Say at the end what the time went on, what could not be managed and why, and what would help most. A run that mostly
-    /// waited does so by itself, and one that was stopped tells what its time went on
+    /// Say at the end what the time went on, what could not be managed and why, and what would help most. A
+    /// run that mostly waited does so by itself, and one that was stopped tells what its time went on
     #[arg(long, env = "OCTAVO_EXPLAIN")]
     pub explain: bool,
-    /// Say nothing by itself while the program waits, and explain nothing at the end unless --explain is given
+    /// Say nothing by itself while the program waits, and explain nothing at the end unless --explain is
+    /// given
     #[arg(long, env = "OCTAVO_QUIET")]
     pub quiet: bool,
     /// Write the summary as JSON to a file at the end

@@ -30,7 +30,8 @@ use octavo_command::output::Text;
 const LEAST_DESCRIPTORS: u64 = 64;
 /// A place for swap that holds less, and was not limited to that, is full at once.
 const LEAST_ROOM: u64 = 16 << 20;
-/// Addresses that the runner takes besides those of the manager: stacks and heaps of threads, and its program.
+/// Addresses that the runner takes besides those of the manager: stacks and heaps of threads, and its
+/// program.
 const REST_BYTES: usize = 128 << 20;
 /// What `auto` leaves of a limit to the kernel: page tables, sockets, and what comes before it is noticed.
 const MARGIN_BYTES: u64 = 32 << 20;
@@ -104,8 +105,8 @@ pub fn look(args: &RunArgs) -> Found {
     Found { checks: checks.into_iter().flatten().collect(), limit_bytes, outer }
 }
 
-/// Looks at all of it, at the program and its socket, and takes a process over. Says what it found on standard
-/// output. Returns the exit code.
+/// Looks at all of it, at the program and its socket, and takes a process over. Says what it found on
+/// standard output. Returns the exit code.
 pub fn check(args: &RunArgs) -> Result<u8, Failure> {
     let Found { mut checks, .. } = look(args);
     checks.extend(args.program.first().map(|program| Check::new("program", find(program))));
@@ -197,8 +198,8 @@ fn swap_at(place: &SwapPlace, area: &SwapArea) -> Result<String, String> {
     Ok(format!("{what}{}{most}", path.display()))
 }
 
-/// Returns how much a file in this folder may hold: what the file system has, with `kept_bytes` that the file has
-/// already, and what a file may have here. File systems that do not count have as much as anybody wants.
+/// Returns how much a file in this folder may hold: what the file system has, with `kept_bytes` that the file
+/// has already, and what a file may have here. File systems that do not count have as much as anybody wants.
 fn room_at(folder: &Path, kept_bytes: u64) -> Option<u64> {
     let system = rustix::fs::statvfs(folder).ok().filter(|system| system.f_blocks > 0);
     let free = system.map(|system| {

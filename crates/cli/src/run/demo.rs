@@ -1,5 +1,5 @@
-//! The program that `octavo run` runs where none is given: it needs three times the memory that it gets, and knows nothing of
-//! Octavo.
+//! The program that `octavo run` runs where none is given: it needs three times the memory that it gets, and
+//! knows nothing of Octavo.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! What `octavo run` says before the program starts. `docs/messages.md` lists it with what the pager says later.
+//! What `octavo run` says before the program starts. `docs/messages.md` lists it with what the pager says
+//! later.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -150,10 +151,12 @@ mod tests {
     const HEAD: &str = "\
 # What `octavo run` says
 
-This page is for people who run programs. It lists every sentence in which `octavo run` says that something is wrong, what brings that about,
-and what to do. They are written to standard error, behind `octavo: `. A word in *italics* stands for what is known only then.
-Mistakes in the options themselves are told by `--help`'s own parser, with exit code 2. `octavo run --check` with the same options looks for what can be
-known beforehand, runs nothing, and says what it found on standard output.
+*For people who run programs.*
+
+This page lists every sentence in which `octavo run` says that something is wrong, what brings it about, and what to do.
+They go to standard error, after `octavo: `. A word in *italics* stands for what is known only then. Mistakes in the
+options themselves end with exit code 2. `octavo run --check` with the same options looks for what can be known
+beforehand, runs nothing, and says what it found on standard output.
 
 The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo test -p octavo-cli messages`.
 ";
@@ -170,15 +173,15 @@ The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo te
     #[test]
     fn the_guide_lists_every_message() {
         let mut page = HEAD.to_string();
-        let start = "The exit code is 1, or a shell's where the program could not be run. What --check finds goes on from \"not started: \" in a \
-                     run. Only without rights, and inside of another run, the program starts all the same, but where --strict is given";
+        let start = "The program does not start. The exit code is 1, or a shell's where the program cannot be run. There\n\
+                     are two exceptions: without rights, and inside another run, the program starts unless --strict is given.";
         table(&mut page, "Before the program starts", start, &AT_START);
         let notices = "The program goes on, and its exit code is the run's.";
         table(&mut page, "While the program runs", notices, &NOTICES);
         let reasons = "Each goes on from *program* (*pid*) is not managed.";
         table(&mut page, "Why a process is not managed", reasons, &REASONS);
-        let ends = "Each goes on from \"the program was stopped: \". All of its processes have been killed, since they could not have gone on \
-                    with the right bytes. Exit code 1.";
+        let ends = "Each goes on from \"the program was stopped: \". All of its processes have been killed, since they could not\n\
+                    have gone on with the right bytes. Exit code 1.";
         table(&mut page, "Why a run is ended", ends, &ENDS);
         let lacks = "Each goes on from a sentence of the last table. What could not be paged stands behind it, where that is much.";
         table(&mut page, "Why memory could not be had", lacks, &LACKS);

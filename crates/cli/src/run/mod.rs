@@ -60,7 +60,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
     let limit_bytes = found.limit_bytes.expect("a run with a limit that cannot be has ended");
     outer::announce(&mut command, limit_bytes);
-    // The manager is made when the program nears its limit, which may be hours later. It looks at the machine then.
+    // The manager is made when the program nears its limit, which may be hours later. It looks at the machine
+    // then.
     let settings = args.clone();
     let make_manager = move |budget_bytes| {
         let reclaim_policy = reclaim_policy(settings.accessed_bits);

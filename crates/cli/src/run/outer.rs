@@ -1,7 +1,8 @@
 //! A run around this one: a script under `octavo run` that calls `octavo run`.
 //!
-//! Two runs cannot manage one process, since the kernel lets nobody watch memory twice. A run tells its program
-//! about itself in the environment, and a run that finds itself inside leaves the program to the outer one.
+//! Two runs cannot manage one process, since the kernel lets nobody watch memory twice. A run tells its
+//! program about itself in the environment, and a run that finds itself inside leaves the program to the
+//! outer one.
 
 use std::env;
 use std::process::Command;

@@ -31,7 +31,8 @@ pub fn places(args: &RunArgs) -> Vec<(SwapPlace, SwapArea)> {
     args.swap.iter().map(|place| (place.clone(), area(place, args.force))).collect()
 }
 
-/// Returns the policy for what can be known of the use of a program's pages. Where accessed bits cannot be read, it shows in faults only.
+/// Returns the policy for what can be known of the use of a program's pages. Where accessed bits cannot be
+/// read, it shows in faults only.
 pub fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
     let is_known = accessed_bits == AccessedBitsChoice::Auto && AccessedBits::prepare().is_ok();
     if is_known { ReclaimPolicy::Reuse } else { ReclaimPolicy::Returns }

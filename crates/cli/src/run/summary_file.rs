@@ -23,7 +23,8 @@ pub fn write(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file aside, and puts it in place when it is whole. What is no plain file, such as a pipe, is written as it is.
+/// Writes a file aside, and puts it in place when it is whole. What is no plain file, such as a pipe, is
+/// written as it is.
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     let write = || -> io::Result<()> {
         let Some(mut aside) = aside(path)? else { return fs::write(path, format!("{text}\n")) };
@@ -33,7 +34,8 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     write().map_err(|error| cannot_write(path, error))
 }
 
-/// Makes a file without a name of its own beside the one that it is to take the place of. `None` where that one is no plain file.
+/// Makes a file without a name of its own beside the one that it is to take the place of. `None` where that
+/// one is no plain file.
 pub fn aside(path: &Path) -> io::Result<Option<NamedTempFile>> {
     if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Ok(None);

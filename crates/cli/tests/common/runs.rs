@@ -141,8 +141,8 @@ impl Mark {
         (Self { value, group: child.id() }, child)
     }
 
-    /// All that are there: the runner, its helpers, the programs. Programs that were started without an environment are told by
-    /// their group. The guardian and the movers have left the group.
+    /// All that are there: the runner, its helpers, the programs. Programs that were started without an
+    /// environment are told by their group. The guardian and the movers have left the group.
     pub fn processes(&self) -> Vec<u32> {
         let line = format!("{MARK}={}", self.value);
         let all = fs::read_dir("/proc").unwrap().flatten();

@@ -13,13 +13,14 @@ pub(crate) struct Outcome<T> {
     pub tasks: Vec<T>,
     /// From the opening of the gate to the end of the last task, its clearing up included.
     pub elapsed: Duration,
-    /// Where the time went from the opening of the gate until each task had done its work, before clearing up.
+    /// Where the time went from the opening of the gate until each task had done its work, before clearing
+    /// up.
     #[allow(dead_code, reason = "only simulated runs have one")]
     pub profile: Profile,
 }
 
-/// Runs `work` once for each of `things`, each on a CPU of its own, all from the same moment. What `work` returns beside its result is
-/// dropped by its task when all have done their work: that is the clearing up.
+/// Runs `work` once for each of `things`, each on a CPU of its own, all from the same moment. What `work`
+/// returns beside its result is dropped by its task when all have done their work: that is the clearing up.
 pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
     things: Vec<S>,
     work: impl Fn(usize, S) -> (T, L) + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! A stream of messages over loopback, as far as the page allocator is concerned: the sender allocates what each message lies in,
-//! and the receiver, on another CPU, frees it.
+//! A stream of messages over loopback, as far as the page allocator is concerned: the sender allocates what
+//! each message lies in, and the receiver, on another CPU, frees it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +43,8 @@ pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
                     rest();
                 }
                 let block = socket.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                // A receiver is faster than a sender over loopback, where the sender's side does the delivery.
+                // A receiver is faster than a sender over loopback, where the sender's side does the
+                // delivery.
                 work(load.beside / 2);
                 if let Some(block) = block.flatten() {
                     frames.give_back(block);

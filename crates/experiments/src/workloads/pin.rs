@@ -1,4 +1,5 @@
-//! Direct reads into a buffer that all threads of a process share: each pins pages of it, thinks, and lets go.
+//! Direct reads into a buffer that all threads of a process share: each pins pages of it, thinks, and lets
+//! go.
 
 use std::sync::Arc;
 use std::time::Duration;

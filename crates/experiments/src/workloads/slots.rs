@@ -1,4 +1,5 @@
-//! Threads that send pages out and bring them back through one swap cache, whose device takes no time. Each is on a CPU of its own.
+//! Threads that send pages out and bring them back through one swap cache, whose device takes no time. Each
+//! is on a CPU of its own.
 
 use std::sync::Arc;
 use std::time::Duration;

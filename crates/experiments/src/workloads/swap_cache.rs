@@ -1,4 +1,5 @@
-//! `case-swap-w-seq`: tasks that write more memory than there is, in order; what does not fit goes to a device of memory.
+//! `case-swap-w-seq`: tasks that write more memory than there is, in order; what does not fit goes to a
+//! device of memory.
 
 use std::sync::Arc;
 use std::time::Duration;

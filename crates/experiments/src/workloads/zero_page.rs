@@ -1,5 +1,5 @@
-//! `usemem -n TASKS --readonly -j 0x200000 SIZE`: tasks that read memory which nobody ever wrote, in steps of 2 MiB. Each access is
-//! a fault that shows the huge zero page.
+//! `usemem -n TASKS --readonly -j 0x200000 SIZE`: tasks that read memory which nobody ever wrote, in steps of
+//! 2 MiB. Each access is a fault that shows the huge zero page.
 
 use std::time::Duration;
 

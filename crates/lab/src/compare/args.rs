@@ -4,9 +4,9 @@ use clap::ValueEnum;
 
 /// Compare results of workloads.
 ///
-/// FILE is what a workload has written with --json. Of a file with several modes, FILE#MODE takes one; a file alone compares
-/// its modes with each other. The first side is the one that the others are compared to. Several runs of a side (--rounds)
-/// show how much its figures differ by themselves.
+/// FILE is what a workload has written with --json. Of a file with several modes, FILE#MODE takes one; a file
+/// alone compares its modes with each other. The first side is the one that the others are compared to.
+/// Several runs of a side (--rounds) show how much its figures differ by themselves.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
                         octavo-lab usemem -n 4 512M --mode all --json modes.json && octavo-lab compare modes.json\n  \
@@ -19,7 +19,8 @@ pub struct CompareArgs {
     /// How the table looks
     #[arg(long, value_enum, default_value_t = Layout::Plain)]
     pub layout: Layout,
-    /// List every metric; without it, lkp lists what has changed, and the others leave out counters and shares of time
+    /// List every metric; without it, lkp lists what has changed, and the others leave out counters and
+    /// shares of time
     #[arg(long)]
     pub all: bool,
     /// Only metrics whose name has this in it

@@ -1,15 +1,18 @@
-//! The layout of lkp-tests' `compare`: <https://github.com/intel/lkp-tests>, `lib/compare.rb` and `lib/stats.rb`.
+//! The layout of lkp-tests' `compare`: <https://github.com/intel/lkp-tests>, `lib/compare.rb` and
+//! `lib/stats.rb`.
 //!
-//! A column has a mean of width 10, and the relative standard deviation of the population where it is above 2 %. Means of less than 1000
-//! have two decimals, and those above 10^8 four digits. A metric is listed where
+//! A column has a mean of width 10, and the relative standard deviation of the population where it is above 2
+//! %. Means of less than 1000 have two decimals, and those above 10^8 four digits. A metric is listed where
 //!
 //! - a side has three runs at least, and
-//! - the least of one side is above the median of the other, whose greatest is below the median of the one, and
+//! - the least of one side is above the median of the other, whose greatest is below the median of the one,
+//!   and
 //! - the medians differ by more than 1 %; those of counters by more than 5 %, with one above 1000.
 //!
 //! Shares of time are listed where one is above 5 %. What fails has a table of its own, of failures and runs.
 //!
-//! In 2016 changes of shares were given in percent of themselves. Since then, a change of a share is a difference.
+//! In 2016 changes of shares were given in percent of themselves. Since then, a change of a share is a
+//! difference.
 
 use super::results::{Comparison, Kind, Metric, Side};
 use crate::statistics::{mean, population_deviation};
@@ -246,8 +249,9 @@ mod tests {
         }
     }
 
-    /// The figures of Linux commit 371a096edf43, *mm: don't use radix tree writeback tags for pages in swap cache*. Its two means of
-    /// the first lock differ by 23.5 % as printed and by 23.4 % as the message says, so there were more digits.
+    /// The figures of Linux commit 371a096edf43, *mm: don't use radix tree writeback tags for pages in swap
+    /// cache*. Its two means of the first lock differ by 23.5 % as printed and by 23.4 % as the message says,
+    /// so there were more digits.
     fn seed() -> Comparison {
         const ADD: &str = "perf-profile.cycles-pp._raw_spin_lock_irq.__add_to_swap_cache.add_to_swap_cache.add_to_swap.shrink_page_list";
         const REMOVE: &str = "perf-profile.cycles-pp._raw_spin_lock_irqsave.__remove_mapping.shrink_page_list.shrink_inactive_list.shrink_zone_memcg";

@@ -1,8 +1,10 @@
-//! The layout of mmtests' comparison: <https://github.com/gormanm/mmtests>, `bin/lib/MMTests/Compare.pm` and `Stat.pm`.
+//! The layout of mmtests' comparison: <https://github.com/gormanm/mmtests>, `bin/lib/MMTests/Compare.pm` and
+//! `Stat.pm`.
 //!
-//! A rate has its harmonic mean, a time its arithmetic one. Behind it stands in parentheses by how much it is better, as a part of the
-//! first side. Asterisks take the place of the parentheses where the two means are further from each other than the sum of what each may
-//! be off: 1.96 standard deviations, whatever the number of runs.
+//! A rate has its harmonic mean, a time its arithmetic one. Behind it stands in parentheses by how much it is
+//! better, as a part of the first side. Asterisks take the place of the parentheses where the two means are
+//! further from each other than the sum of what each may be off: 1.96 standard deviations, whatever the
+//! number of runs.
 
 use super::results::{Comparison, Kind, Metric};
 use crate::statistics::{harmonic_deviation, harmonic_mean, mean, sample_deviation};
@@ -39,7 +41,8 @@ pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
-/// The two rows of a side's name. They are parted at the first hyphen, or at the second one where that comes before an `rc` and a digit.
+/// The two rows of a side's name. They are parted at the first hyphen, or at the second one where that comes
+/// before an `rc` and a digit.
 fn rows_of_name(name: &str) -> (String, String) {
     let Some(first) = name.find('-') else { return (name.into(), String::new()) };
     let rest = &name.as_bytes()[first..];
@@ -132,7 +135,8 @@ fn better_by(new: f64, base: f64, less_is_better: bool) -> f64 {
     }
 }
 
-/// Whether two means are further from each other than both may be off. Unknown, and so not, where a side has one run.
+/// Whether two means are further from each other than both may be off. Unknown, and so not, where a side has
+/// one run.
 fn are_apart(metric: &Metric, base: f64, new: f64, side: usize) -> bool {
     let half = |side: usize| HALF_WIDTH * deviation(&metric.samples[side], metric.is_less_better());
     (new - base).abs() > half(0) + half(side)
@@ -159,7 +163,8 @@ mod tests {
 
     #[test]
     fn the_table_of_the_seed_comes_out() {
-        // The figures of Linux commit 44042b449872, *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists*.
+        // The figures of Linux commit 44042b449872, *mm/page_alloc: allow high-order pages to be stored on
+        // the per-cpu lists*.
         let figures = [
             ("send-64", 261.46, 266.30),
             ("send-128", 516.35, 536.78),

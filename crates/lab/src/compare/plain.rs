@@ -47,7 +47,8 @@ fn shown(Spread { median, min, max }: Spread) -> String {
     if min == max { rate(median) } else { format!("{} ({}-{})", rate(median), rate(min), rate(max)) }
 }
 
-/// By which a side is better than the first, whichever way the metric points; of counters and shares, by which there is more.
+/// By which a side is better than the first, whichever way the metric points; of counters and shares, by
+/// which there is more.
 fn times(metric: &Metric, side: usize) -> String {
     let (base, new) = (median(&metric.samples[0]), median(&metric.samples[side]));
     let times =

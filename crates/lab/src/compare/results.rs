@@ -1,7 +1,7 @@
 //! The files that `--json` writes, as metrics by side.
 //!
-//! Every number of a run is a sample, but for those that say how it was run. A metric has the name that it has in the file;
-//! counters have `counters.` before it, and shares of time, in percent, `perf-profile.`.
+//! Every number of a run is a sample, but for those that say how it was run. A metric has the name that it
+//! has in the file; counters have `counters.` before it, and shares of time, in percent, `perf-profile.`.
 
 use std::fs;
 use std::path::Path;

@@ -10,7 +10,8 @@ use octavo_sim::{MOST_CPUS, Machine};
 use crate::choices::{JsonTarget, ModeChoice, Size};
 use octavo_command::failure::Failure;
 
-/// The experiments. Simulated figures are functions of the machine, the seed and the options, and the same on every computer.
+/// The experiments. Simulated figures are functions of the machine, the seed and the options, and the same on
+/// every computer.
 #[derive(Debug, Subcommand)]
 pub enum Experiment {
     /// The count of the huge zero page: 72 tasks that read memory which nobody wrote
@@ -107,7 +108,8 @@ fn mechanism() -> impl TypedValueParser<Value = Mechanism> {
 /// What all experiments take.
 #[derive(Debug, clap::Args)]
 pub struct Common {
-    /// The simulated machine: one of those that `octavo-lab machines` lists, or a file [default: the seed's, or its nearest relative]
+    /// The simulated machine: one of those that `octavo-lab machines` lists, or a file [default: the seed's,
+    /// or its nearest relative]
     #[arg(long, value_name = "NAME|FILE")]
     machine: Option<String>,
     /// Simulations of another seed

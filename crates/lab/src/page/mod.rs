@@ -6,8 +6,8 @@
 //! | `sections` | each kind of results, as a part of the page |
 //! | `style.css` | how it looks |
 //!
-//! The page holds everything that it shows, and no script. Results stand in the order of their files' names, so the same results
-//! make the same bytes.
+//! The page holds everything that it shows, and no script. Results stand in the order of their files' names,
+//! so the same results make the same bytes.
 
 pub mod args;
 mod sections;

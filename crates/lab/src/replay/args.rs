@@ -11,11 +11,12 @@ use super::job::{Contender, Costs, Job};
 use crate::choices::{JsonTarget, PolicyChoice, Size, name_of};
 use crate::table;
 
-/// Replay a trace under the engine's policies and Belady's optimum: hit ratios, misses, write-backs and costs.
+/// Replay a trace under the engine's policies and Belady's optimum: hit ratios, misses, write-backs and
+/// costs.
 ///
-/// Each policy runs in the engine itself, under a manager of that memory: without readahead, compression and background work. The
-/// optimum knows the future, and has the most frames that a policy had for pages. Costs are the figures of --hit-ns, --miss-ns
-/// and --write-back-ns, times what was counted.
+/// Each policy runs in the engine itself, under a manager of that memory: without readahead, compression and
+/// background work. The optimum knows the future, and has the most frames that a policy had for pages. Costs
+/// are the figures of --hit-ns, --miss-ns and --write-back-ns, times what was counted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Sizes are bytes, decimal or 0x hexadecimal, with a suffix k, m, g or t (powers of \
                         1024).\n\nExamples:\n  \
@@ -45,7 +46,8 @@ pub struct ReplayArgs {
     /// The cost of a page that is written back, in nanoseconds
     #[arg(long, value_name = "NS", default_value_t = 10_000)]
     write_back_ns: u64,
-    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard error
+    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard
+    /// error
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<JsonTarget>,
 }

@@ -1,4 +1,5 @@
-//! A trace replayed in the engine: one thread accesses the pages of one space, and the manager has the policy and the budget.
+//! A trace replayed in the engine: one thread accesses the pages of one space, and the manager has the policy
+//! and the budget.
 //!
 //! | of the trace | in the engine |
 //! |---|---|
@@ -6,9 +7,9 @@
 //! | a later read | a load |
 //! | a write | a store of a word that is not zero |
 //!
-//! A page that was only read holds zeros, and so goes out and comes back without a device, as a clean page of a file would
-//! go without a write. The swap area is memory that completes at once, and only the thread itself reclaims. So a replay does not
-//! depend on time.
+//! A page that was only read holds zeros, and so goes out and comes back without a device, as a clean page of
+//! a file would go without a write. The swap area is memory that completes at once, and only the thread
+//! itself reclaims. So a replay does not depend on time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

@@ -5,8 +5,8 @@
 //! | `args`, `job` | the options, and the job that they ask for |
 //! | `engine_side` | a trace replayed in the engine |
 //!
-//! For each size of memory all policies run first. The optimum then has as many frames as the policy that had most, so that it
-//! never loses. Without a policy, the default one runs to find this number.
+//! For each size of memory all policies run first. The optimum then has as many frames as the policy that had
+//! most, so that it never loses. Without a policy, the default one runs to find this number.
 
 pub mod args;
 mod engine_side;

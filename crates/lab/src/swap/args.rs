@@ -28,8 +28,8 @@ pub struct SwapArgs {
     /// Data of all tasks together [default: three times the memory]
     #[arg(long, value_name = "SIZE")]
     total: Option<Size>,
-    /// Where pages go: ram (memory that completes at once), a file to be made, a directory for a temporary one, or
-    /// a block device, which is refused if it holds something [default: $TMPDIR or /var/tmp]
+    /// Where pages go: ram (memory that completes at once), a file to be made, a directory for a temporary
+    /// one, or a block device, which is refused if it holds something [default: $TMPDIR or /var/tmp]
     #[arg(long, value_name = "ram|FILE|BLOCKDEV")]
     device: Option<String>,
     /// Overwrite what the block device of --device holds
@@ -41,8 +41,8 @@ pub struct SwapArgs {
     /// How Octavo reads and writes a file or block device
     #[arg(long, value_enum, default_value_t)]
     engine: EngineChoice,
-    /// Whether, and how, Octavo packs pages in memory before they go out; zram (--against zram, and the kernel's side
-    /// of --device ram) packs by LZ4, or as is said here
+    /// Whether, and how, Octavo packs pages in memory before they go out; zram (--against zram, and the
+    /// kernel's side of --device ram) packs by LZ4, or as is said here
     #[arg(long, value_enum, default_value_t)]
     compression: CompressionChoice,
     /// Encrypt what Octavo writes, by a key that only its process has
@@ -54,22 +54,25 @@ pub struct SwapArgs {
     /// The most that Octavo reads ahead of a fault [default: what is best for the device]
     #[arg(long, value_name = "SIZE")]
     readahead: Option<Size>,
-    /// Use 2 MiB blocks where they can be had, on Octavo's side. The kernel's runs with huge pages and without in any case
+    /// Use 2 MiB blocks where they can be had, on Octavo's side. The kernel's runs with huge pages and
+    /// without in any case
     #[arg(long)]
     huge: bool,
     /// Store and load Octavo's memory word by word, instead of a page at a time
     #[arg(long)]
     words: bool,
-    /// Check every word that is read (after writing, in a pass that is not timed); wrong data ends in exit code 1
+    /// Check every word that is read (after writing, in a pass that is not timed); wrong data ends in exit
+    /// code 1
     #[arg(long)]
     verify: bool,
     /// The form of each mechanism: before its patch, after it, or the best known; all compares the three, in
     /// a table as that of Linux commit 371a096edf43
     #[arg(long, value_enum, default_value_t = ModeChoice::Best)]
     mode: ModeChoice,
-    /// Compare with the kernel's swap under a control group of the same limit (needs root, and puts the machine back
-    /// as it was), with the same to zram whatever the device, or with the bare device. May be given several times. The
-    /// kernel runs with 4 KiB pages and with transparent huge ones, and the better of the two is the one to beat
+    /// Compare with the kernel's swap under a control group of the same limit (needs root, and puts the
+    /// machine back as it was), with the same to zram whatever the device, or with the bare device. May be
+    /// given several times. The kernel runs with 4 KiB pages and with transparent huge ones, and the better
+    /// of the two is the one to beat
     #[arg(long, value_enum)]
     against: Vec<Rival>,
     /// Runs of each side, by turns
@@ -78,10 +81,12 @@ pub struct SwapArgs {
     /// Sample the time each function takes, in further runs that are not timed (--mode all does so anyway)
     #[arg(long)]
     profile: bool,
-    /// Record each access of Octavo's side in FILE, in one further run that is not timed; `octavo-lab replay` reads it
+    /// Record each access of Octavo's side in FILE, in one further run that is not timed; `octavo-lab replay`
+    /// reads it
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard error
+    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard
+    /// error
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<JsonTarget>,
 }
@@ -177,8 +182,8 @@ impl SwapArgs {
                 .collect(),
             choices: Choices {
                 device,
-                // Where data comes back, swap has more than twice its size. From half full on, the kernel gives up the slots of
-                // pages that came in, and would write those pages again.
+                // Where data comes back, swap has more than twice its size. From half full on, the kernel
+                // gives up the slots of pages that came in, and would write those pages again.
                 swap_bytes: total
                     .saturating_mul(if matches!(pattern, Pattern::ReadSequential | Pattern::ReadRandom) {
                         2

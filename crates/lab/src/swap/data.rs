@@ -1,4 +1,5 @@
-//! The words of pages. Each word follows from the seed, the page and its place, so a check needs no second copy.
+//! The words of pages. Each word follows from the seed, the page and its place, so a check needs no second
+//! copy.
 //!
 //! | kind | a page | compresses |
 //! |---|---|---|

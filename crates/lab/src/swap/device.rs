@@ -33,7 +33,8 @@ impl Device {
     /// The device that `--device` means; without it, a temporary file in $TMPDIR or /var/tmp.
     ///
     /// # Errors
-    /// A sentence, where it is missing, is memory in disguise, in use, or holds something. With `force`, a block device may hold something.
+    /// A sentence, where it is missing, is memory in disguise, in use, or holds something. With `force`, a
+    /// block device may hold something.
     pub fn of(argument: Option<&str>, force: bool) -> Result<Self, Failure> {
         let path = match argument {
             None => env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from),
@@ -81,7 +82,8 @@ impl Device {
         refuse("this file exists, and would be overwritten; name one to be made, or a directory")
     }
 
-    /// The folder for the files of the kernel's side and of the bare disk, on the same file system. `None` where there is none.
+    /// The folder for the files of the kernel's side and of the bare disk, on the same file system. `None`
+    /// where there is none.
     pub fn folder(&self) -> Option<&Path> {
         match self {
             Self::TemporaryIn(folder) | Self::Written { folder, .. } => Some(folder),

@@ -1,7 +1,8 @@
 //! The bare device, past the page cache, with the same block sizes and numbers of requests.
 //!
-//! In order, this side moves blocks of 1 MiB, several at a time. At random, as many threads as load read 4 KiB each, and each
-//! waits for its own read. Where the loads ask for pages ahead, there are as many threads more.
+//! In order, this side moves blocks of 1 MiB, several at a time. At random, as many threads as load read 4
+//! KiB each, and each waits for its own read. Where the loads ask for pages ahead, there are as many threads
+//! more.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -25,8 +26,8 @@ const DEPTH: u32 = 8;
 /// The most threads that wait.
 const MOST_THREADS: u32 = 512;
 
-/// A file without a name whose blocks have all been allocated. A file system writes to those faster than to new ones, and the
-/// kernel swaps to no others.
+/// A file without a name whose blocks have all been allocated. A file system writes to those faster than to
+/// new ones, and the kernel swaps to no others.
 pub(super) fn written_file(folder: &Path, bytes: u64) -> io::Result<File> {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The figures of a side, from its outcome. Seconds of the job and MB/s come first. The bytes that each phase moved to the
-//! device and from it stand apart.
+//! The figures of a side, from its outcome. Seconds of the job and MB/s come first. The bytes that each phase
+//! moved to the device and from it stand apart.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -124,7 +124,8 @@ pub fn of_disk(job: &Job, moved: Moved) -> Run {
     }
 }
 
-/// Bytes of memory that the job went through; of random loads, the bytes of the pages that came back for them.
+/// Bytes of memory that the job went through; of random loads, the bytes of the pages that came back for
+/// them.
 fn job_bytes(timed: &PhaseDone) -> u64 {
     let pages = match timed.phase {
         Phase::Loads => pages_back(timed),
@@ -165,7 +166,8 @@ fn of_loads(timed: &PhaseDone) -> BTreeMap<&'static str, f64> {
     ])
 }
 
-/// usemem's KB/s, added up over all tasks. Each task counts by its own time, so a task that ends early counts for more.
+/// usemem's KB/s, added up over all tasks. Each task counts by its own time, so a task that ends early counts
+/// for more.
 fn as_usemem_counts(plan: &Plan, phase: &PhaseDone) -> u64 {
     let start_ns = phase.start_ns();
     let of_task = |outcome: &Outcome| {

@@ -14,7 +14,8 @@ use crate::table::{self, counted};
 /// A rival of Octavo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rival {
-    /// Plain processes in a memory control group, with kernel swap on the same file system; with and without huge pages
+    /// Plain processes in a memory control group, with kernel swap on the same file system; with and without
+    /// huge pages
     Kernel,
     /// The same, with kernel swap in compressed memory (zram), whatever Octavo's device
     Zram,
@@ -111,7 +112,8 @@ impl Job {
         rivals.chain(self.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
     }
 
-    /// The metric that is compared first: seconds of the whole job or, where all sides load for the same time, loads a second.
+    /// The metric that is compared first: seconds of the whole job or, where all sides load for the same
+    /// time, loads a second.
     pub fn first_metric(&self) -> Metric {
         match (self.plan.pattern, self.plan.length) {
             (Pattern::ReadRandom, Length::Nanoseconds(_)) => Metric::LoadsPerS,

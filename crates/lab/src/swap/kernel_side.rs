@@ -1,5 +1,5 @@
-//! The kernel's side: the same accesses of plain anonymous memory, by processes of their own in a memory control
-//! group of the same limit, with kernel swap on the same file system.
+//! The kernel's side: the same accesses of plain anonymous memory, by processes of their own in a memory
+//! control group of the same limit, with kernel swap on the same file system.
 //!
 //! The keeper sets the machine up once ([`Keeper`]). Swap is on only during a run of this side.
 
@@ -157,9 +157,10 @@ impl KernelSide {
         })
     }
 
-    /// The pages moved so far. At each reading the kernel sums the group's figures; otherwise it does so every other second.
-    /// Reclaim goes by those figures. Accesses may turn the inactive list over sooner. Reclaim then believes that the list is
-    /// long, finds it empty, and kills the process, with swap nearly empty and every page reclaimable.
+    /// The pages moved so far. At each reading the kernel sums the group's figures; otherwise it does so
+    /// every other second. Reclaim goes by those figures. Accesses may turn the inactive list over sooner.
+    /// Reclaim then believes that the list is long, finds it empty, and kills the process, with swap nearly
+    /// empty and every page reclaimable.
     fn traffic(&self) -> Traffic {
         let figures = fs::read_to_string(&self.ready.figures).unwrap_or_default();
         // The name of version 1, or of version 2. Relaxed: the figure is read after its writer has ended.
@@ -168,8 +169,9 @@ impl KernelSide {
         machine_traffic()
     }
 
-    /// What zram takes is charged to no group. So the limit is lowered by it, for both sides to have the same memory altogether. The
-    /// tasks stand still meanwhile. With a lower limit more pages go to zram, which takes more, until it is enough.
+    /// What zram takes is charged to no group. So the limit is lowered by it, for both sides to have the same
+    /// memory altogether. The tasks stand still meanwhile. With a lower limit more pages go to zram, which
+    /// takes more, until it is enough.
     fn count_zram_under_the_limit(&self) {
         let Some(zram) = &self.ready.zram else { return };
         let mut counted_bytes = 0;

@@ -1,7 +1,7 @@
 //! The swap cache's lock at its four call sites, form by form, with the change from the base form.
 //!
-//! The table is that of the patch *mm: don't use radix tree writeback tags for pages in swap cache* (Linux 4.9, commit
-//! 371a096edf43).
+//! The table is that of the patch *mm: don't use radix tree writeback tags for pages in swap cache* (Linux
+//! 4.9, commit 371a096edf43).
 
 use super::job::Job;
 use crate::profile::Site;

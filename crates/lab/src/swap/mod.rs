@@ -1,4 +1,5 @@
-//! `octavo-lab swap-w-seq` and its kin: more data than memory, on Octavo, on the kernel's swap, and the bare device.
+//! `octavo-lab swap-w-seq` and its kin: more data than memory, on Octavo, on the kernel's swap, and the bare
+//! device.
 //!
 //! | file | what |
 //! |---|---|
@@ -11,8 +12,8 @@
 //! | `tables`, `lock_table` | the printed text |
 //! | `direct` | I/O past the page cache |
 //!
-//! Sides run by turns. Each round starts with the next side, so a slow phase of the machine hits all of them alike. Time is
-//! from the first task's start to the last task's end in the timed phase.
+//! Sides run by turns. Each round starts with the next side, so a slow phase of the machine hits all of them
+//! alike. Time is from the first task's start to the last task's end in the timed phase.
 
 pub mod args;
 mod data;

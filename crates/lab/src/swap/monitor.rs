@@ -1,5 +1,5 @@
-//! Looks at counters (pages out, pages in) while work goes on. A device moves nothing at first, while there still is memory. So
-//! its rate is taken from the first page that it moves.
+//! Looks at counters (pages out, pages in) while work goes on. A device moves nothing at first, while there
+//! still is memory. So its rate is taken from the first page that it moves.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -70,7 +70,8 @@ impl Seen {
     pub fn steady_bytes_per_s(&self, pages: fn(&Traffic) -> u64) -> Option<f64> {
         let first = self.looks.windows(2).position(|pair| pages(&pair[0].1) != pages(&pair[1].1))?;
         let last = self.looks.windows(2).rposition(|pair| pages(&pair[0].1) != pages(&pair[1].1))? + 1;
-        // The first step with movement is left out where there are others, since the device moved pages in a part of it only.
+        // The first step with movement is left out where there are others, since the device moved pages in a
+        // part of it only.
         let first = if last > first + 3 { first + 1 } else { first };
         let ((from_ns, from), (to_ns, to)) = (&self.looks[first], &self.looks[last]);
         let moved = pages(to).wrapping_sub(pages(from)) * PAGE_BYTES as u64;

@@ -1,7 +1,8 @@
-//! Octavo's side: a task is a thread with a space of its own; a task that loads at random, `--threads` of them.
+//! Octavo's side: a task is a thread with a space of its own; a task that loads at random, `--threads` of
+//! them.
 //!
-//! A thread makes a page in a buffer and stores it by one [`Space::write`], the natural form for bulk data. With `--words` it
-//! stores and loads word by word instead.
+//! A thread makes a page in a buffer and stores it by one [`Space::write`], the natural form for bulk data.
+//! With `--words` it stores and loads word by word instead.
 
 use std::cell::RefCell;
 use std::fs;
@@ -27,8 +28,8 @@ use crate::record::Recorded;
 use crate::worker::{Toucher, Watch};
 use octavo_command::failure::Failure;
 
-/// Runs all tasks once under a manager of their own, and returns their outcome. The samples are of the timed phase, the records of
-/// all phases.
+/// Runs all tasks once under a manager of their own, and returns their outcome. The samples are of the timed
+/// phase, the records of all phases.
 pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Result<Side, Failure> {
     let Aside { progress, mut samples, recorder } = aside;
     usage::reset_peak_resident();

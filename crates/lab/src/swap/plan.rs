@@ -1,8 +1,8 @@
 //! The work of each task, the same on both sides: its pages, their order, and its phases.
 //!
-//! A task writes all its pages once, word by word in each. For a command about reading, it then waits for the others, and reads.
-//! Only one of the two phases is timed. With `--verify`, the written pages are checked in a phase of their own that is not timed.
-//! Pages that are read are checked as they are read.
+//! A task writes all its pages once, word by word in each. For a command about reading, it then waits for the
+//! others, and reads. Only one of the two phases is timed. With `--verify`, the written pages are checked in
+//! a phase of their own that is not timed. Pages that are read are checked as they are read.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The text that the swap commands print: a line for each run, and the seconds of the whole job with their ratios. The phases and
-//! usemem's figures have tables of their own, with titles that explain them.
+//! The text that the swap commands print: a line for each run, and the seconds of the whole job with their
+//! ratios. The phases and usemem's figures have tables of their own, with titles that explain them.
 
 use super::figures::{FILL, FILL_SECONDS, JOB, PhaseMeasures};
 use super::job::{Contender, Job, Rival};
@@ -66,7 +66,8 @@ pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) 
     Ok(())
 }
 
-/// Where the order is sequential, the bare device moves another amount than the others. It then stands among the phases.
+/// Where the order is sequential, the bare device moves another amount than the others. It then stands among
+/// the phases.
 fn does_the_job(job: &Job, contender: Contender) -> bool {
     contender != Contender::Disk || job.plan.pattern == Pattern::ReadRandom
 }
@@ -114,7 +115,8 @@ fn median(runs: &[&Run], value: impl Fn(&Run) -> f64) -> f64 {
     Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// Compares Octavo with the better side of each rival, and its modes with each other. Returns the rivals' better sides.
+/// Compares Octavo with the better side of each rival, and its modes with each other. Returns the rivals'
+/// better sides.
 fn print_ratios(
     text: &Text,
     job: &Job,

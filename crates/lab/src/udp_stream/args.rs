@@ -8,10 +8,12 @@ use super::Job;
 use crate::choices::{JsonTarget, ModeChoice};
 use crate::statistics::MOST_SAMPLES;
 
-/// Send datagrams over loopback to another process, as netperf's UDP_STREAM does, with each message in Octavo's frames.
+/// Send datagrams over loopback to another process, as netperf's UDP_STREAM does, with each message in
+/// Octavo's frames.
 ///
-/// A message lies in a block of the order that Linux would take for its size, or in a part of one. It is allocated on send, and freed by
-/// another thread. What is sent counts, in 10^6 bit/s; what was received is told beside it.
+/// A message lies in a block of the order that Linux would take for its size, or in a part of one. It is
+/// allocated on send, and freed by another thread. What is sent counts, in 10^6 bit/s; what was received is
+/// told beside it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
                         octavo-lab udp-stream --json udp.json && octavo-lab compare udp.json --layout mmtests\n  \
@@ -34,7 +36,8 @@ pub struct UdpStreamArgs {
     /// The form of the per-CPU lists: single frames only, orders up to 3, or all orders
     #[arg(long, value_enum, default_value_t = ModeChoice::All)]
     mode: ModeChoice,
-    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard error
+    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard
+    /// error
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<JsonTarget>,
 }

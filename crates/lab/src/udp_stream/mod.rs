@@ -7,14 +7,14 @@
 //! | `sender` | the thread that sends, the thread that frees |
 //! | `receiver` | the process that receives |
 //!
-//! The workload of *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists* (Linux 5.14, commit 44042b449872), as
-//! mmtests runs it: `netperf -t UDP_STREAM -i 3,3 -I 95,5` for nine sizes, five times. An iteration is the mean of three runs;
-//! netperf complains where the true mean may be more than 2.5 % off, and so does this. Forms take turns run by run, so that a slow
-//! phase of the machine hits all alike.
+//! The workload of *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists* (Linux 5.14,
+//! commit 44042b449872), as mmtests runs it: `netperf -t UDP_STREAM -i 3,3 -I 95,5` for nine sizes, five
+//! times. An iteration is the mean of three runs; netperf complains where the true mean may be more than 2.5
+//! % off, and so does this. Forms take turns run by run, so that a slow phase of the machine hits all alike.
 //!
-//! What is not as in the kernel: a message's bytes lie in Octavo's frames *and*, while it is on its way, in the kernel's own, since
-//! the socket copies them. So the kernel's allocator works for each message, too, and Octavo's is a smaller part of the whole. And
-//! what frees is a thread of the sender's.
+//! What is not as in the kernel: a message's bytes lie in Octavo's frames *and*, while it is on its way, in
+//! the kernel's own, since the socket copies them. So the kernel's allocator works for each message, too, and
+//! Octavo's is a smaller part of the whole. And what frees is a thread of the sender's.
 
 pub mod args;
 mod message;

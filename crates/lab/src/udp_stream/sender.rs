@@ -1,8 +1,9 @@
 //! The sending side: a thread that sends, and one that frees.
 //!
-//! The kernel allocates a message's memory where it is sent, and frees it where it was received, often on another CPU. Frames belong to
-//! one process, so here a second thread of the sender's stands for the receiver: blocks go to it through a queue that is as long as
-//! a socket's. It is woken once for half a queue, so that waking it costs little.
+//! The kernel allocates a message's memory where it is sent, and frees it where it was received, often on
+//! another CPU. Frames belong to one process, so here a second thread of the sender's stands for the
+//! receiver: blocks go to it through a queue that is as long as a socket's. It is woken once for half a
+//! queue, so that waking it costs little.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};

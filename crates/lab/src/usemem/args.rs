@@ -17,10 +17,10 @@ const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
 /// Touch memory as vm-scalability's usemem does: one access of 8 bytes each step, all tasks at once.
 ///
-/// A task is a thread with a space of its own. Time runs from the moment when all tasks stand ready until the last one
-/// has touched all its memory. It includes mapping, and leaves out the start and the end of tasks. Each task prints
-/// usemem's two lines. A summary follows, in seconds and in MB/s of bytes touched. Where modes are compared, the runs
-/// alternate, and a line for each run and tables are printed instead.
+/// A task is a thread with a space of its own. Time runs from the moment when all tasks stand ready until the
+/// last one has touched all its memory. It includes mapping, and leaves out the start and the end of tasks.
+/// Each task prints usemem's two lines. A summary follows, in seconds and in MB/s of bytes touched. Where
+/// modes are compared, the runs alternate, and a line for each run and tables are printed instead.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Sizes are bytes, decimal or 0x hexadecimal, with a suffix k, m, g or t \
                         (powers of 1024).\n\nExamples:\n  \
@@ -65,8 +65,9 @@ pub struct UsememArgs {
     /// The form of each mechanism: before its patch, after it, or the best known; all compares the three
     #[arg(long, value_enum, default_value_t = ModeChoice::Best)]
     mode: ModeChoice,
-    /// Compare with the same touches of plain mmap memory, by forked processes, with and without transparent huge pages;
-    /// the better of the two is the one to beat. The kernel knows no budget: --memory binds Octavo's side only
+    /// Compare with the same touches of plain mmap memory, by forked processes, with and without transparent
+    /// huge pages; the better of the two is the one to beat. The kernel knows no budget: --memory binds
+    /// Octavo's side only
     #[arg(long, value_enum)]
     against: Option<Rival>,
     /// Runs of each mode [default: 1; 5 where modes are compared]
@@ -75,10 +76,12 @@ pub struct UsememArgs {
     /// Sample the time each function takes, in further runs that are not timed (--mode all does so anyway)
     #[arg(long)]
     profile: bool,
-    /// Record each access of Octavo's side in FILE, in one further run that is not timed; `octavo-lab replay` reads it
+    /// Record each access of Octavo's side in FILE, in one further run that is not timed; `octavo-lab replay`
+    /// reads it
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard error
+    /// Write the results as one JSON object to FILE, or to standard output (-); text then goes to standard
+    /// error
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<JsonTarget>,
 }

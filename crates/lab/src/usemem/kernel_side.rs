@@ -1,12 +1,12 @@
 //! The kernel's side: the same touches of plain mmap memory, by processes of their own.
 //!
-//! The program starts itself again for each task (`octavo kernel-task`). A process says that it is ready on its
-//! standard output, waits for its byte of a pipe that all share, touches, and writes what it did as JSON.
+//! The program starts itself again for each task (`octavo kernel-task`). A process says that it is ready on
+//! its standard output, waits for its byte of a pipe that all share, touches, and writes what it did as JSON.
 //! Each process takes its own time, from the byte to the last touch. So fork, exec and exit are not timed.
 //!
-//! The memory is advised `MADV_NOHUGEPAGE` or `MADV_HUGEPAGE`, run by run. Many systems give huge pages on advice
-//! only, and the workload of *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit 6fcb52a56ff6) is about
-//! huge zero pages.
+//! The memory is advised `MADV_NOHUGEPAGE` or `MADV_HUGEPAGE`, run by run. Many systems give huge pages on
+//! advice only, and the workload of *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit
+//! 6fcb52a56ff6) is about huge zero pages.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -67,8 +67,8 @@ pub fn check_room(tasks: u32, plan: &Plan) -> Result<(), Failure> {
     )))
 }
 
-/// The most bytes that all tasks hold together: a 2 MiB page for each one that is written, and a table of 4 KiB for each
-/// huge page of either kind, set aside for splitting.
+/// The most bytes that all tasks hold together: a 2 MiB page for each one that is written, and a table of 4
+/// KiB for each huge page of either kind, set aside for splitting.
 fn needed_bytes(tasks: u32, plan: &Plan) -> u64 {
     let spread = HUGE_BYTES.max(plan.step_words.saturating_mul(8));
     let huge_pages = if plan.random {

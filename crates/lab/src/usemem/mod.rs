@@ -7,8 +7,8 @@
 //! | `octavo_side`, `kernel_side`, `side` | the sides, and the outcome of one run of one side |
 //! | `tables` | the printed text |
 //!
-//! Modes that are compared run by turns. Each round starts with the next mode, so a slow phase of the machine hits all of
-//! them alike. Time is from the first task's start to the last task's last touch.
+//! Modes that are compared run by turns. Each round starts with the next mode, so a slow phase of the machine
+//! hits all of them alike. Time is from the first task's start to the last task's last touch.
 
 pub mod args;
 mod job;

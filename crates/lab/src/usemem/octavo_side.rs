@@ -18,8 +18,8 @@ use octavo_command::failure::Failure;
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
-/// Runs all tasks once under a manager of their own, and returns their outcome. The samples are from the opening of the gate to the
-/// end of the last thread.
+/// Runs all tasks once under a manager of their own, and returns their outcome. The samples are from the
+/// opening of the gate to the end of the last thread.
 pub(super) fn run(mode: Mode, job: &Job, aside: Aside<'_>) -> Result<Side, Failure> {
     usage::reset_peak_resident();
     let manager = build(mode, job.budget.as_ref().map(|budget| budget.bytes))?;

@@ -1,5 +1,5 @@
-//! The text that `octavo-lab usemem` prints. Seconds of the whole job and bytes touched come first. The figures that usemem itself
-//! would have printed stand apart.
+//! The text that `octavo-lab usemem` prints. Seconds of the whole job and bytes touched come first. The
+//! figures that usemem itself would have printed stand apart.
 
 use super::job::{Contender, Job};
 use super::side::Side;

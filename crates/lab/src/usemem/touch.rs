@@ -1,12 +1,12 @@
 //! The touching of memory as usemem does it, the same on both sides.
 //!
-//! A thread maps its memory piece by piece (`-u`) and goes through each piece `-r` times, 8 bytes each step. A write stores the
-//! index of the word in its piece. The thread counts the bytes of every access; usemem's own count adds an eighth of each
-//! mapping. The unmapping at the end has a clock of its own.
+//! A thread maps its memory piece by piece (`-u`) and goes through each piece `-r` times, 8 bytes each step.
+//! A write stores the index of the word in its piece. The thread counts the bytes of every access; usemem's
+//! own count adds an eighth of each mapping. The unmapping at the end has a clock of its own.
 //!
-//! With `--verify`, a write stores the index mixed with a stamp of task, thread, piece and repeat. Before it stores, it checks
-//! the stamp of the last repeat. So a page of the wrong space, or an old version of the right page, is found, too. Random
-//! repeats then visit the same places again.
+//! With `--verify`, a write stores the index mixed with a stamp of task, thread, piece and repeat. Before it
+//! stores, it checks the stamp of the last repeat. So a page of the wrong space, or an old version of the
+//! right page, is found, too. Random repeats then visit the same places again.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;

@@ -1,9 +1,10 @@
 //! Bringing pages together, so that one slice can lend them.
 //!
-//! Frames that lie together are found first, while the thread holds none of the pages: held pages would be in the way of compaction. Then each page is latched
-//! alone, and moves to the next of the frames as in a migration (`reclaim/migrate.rs`). A new frame is pinned and latched before its entry is
-//! published, so no other guard comes between. Then the old frame's latch and pin go: those who waited for the latch look their page up again. So
-//! it takes no more memory than the frames, and one more.
+//! Frames that lie together are found first, while the thread holds none of the pages: held pages would be in
+//! the way of compaction. Then each page is latched alone, and moves to the next of the frames as in a
+//! migration (`reclaim/migrate.rs`). A new frame is pinned and latched before its entry is published, so no
+//! other guard comes between. Then the old frame's latch and pin go: those who waited for the latch look
+//! their page up again. So it takes no more memory than the frames, and one more.
 //!
 //! Pages that have been brought together stay so until they go out. It costs the copy of each page, once.
 
@@ -42,10 +43,11 @@ impl Drop for Together<'_> {
     }
 }
 
-/// Takes pages alone, one after the other, and moves each to the next of the frames. `None`: some page is mapped no more as it was, and
-/// all of them were let go.
+/// Takes pages alone, one after the other, and moves each to the next of the frames. `None`: some page is
+/// mapped no more as it was, and all of them were let go.
 ///
-/// For a reader (`hold`) other readers may be in the way, of its own thread too, so it does not wait for them for ever.
+/// For a reader (`hold`) other readers may be in the way, of its own thread too, so it does not wait for them
+/// for ever.
 pub(super) async fn gather<'e>(
     mut together: Together<'e>,
     space: &SpaceState,
@@ -69,8 +71,8 @@ pub(super) async fn gather<'e>(
         let mut patience = None;
         while let Err(fresh) = move_page(engine, &mut held.pages[index], together.frames.pop()) {
             together.frames.push(fresh);
-            // Another thread looks at the page for a moment. Or it has been asked to go out, and its entry has to show the frame
-            // again.
+            // Another thread looks at the page for a moment. Or it has been asked to go out, and its entry
+            // has to show the frame again.
             taker.waiter(engine).give_way().await;
             fault(engine, space, page, taker).await?;
             if patience.get_or_insert_with(|| Patience::new(engine)).is_over() {

@@ -1,7 +1,8 @@
 //! Guards: pages of a guarded region, lent as slices.
 //!
 //! A guard has its pages latched and pinned (`latched.rs`), and makes a slice of them. "Guards" in
-//! `docs/soundness.md` argues why nobody else writes these bytes meanwhile, or reads them while they are lent for writing.
+//! `docs/soundness.md` argues why nobody else writes these bytes meanwhile, or reads them while they are lent
+//! for writing.
 //!
 //! Cost: that of the pages. A slice costs nothing more: the guard keeps its start and length.
 #![expect(unsafe_code, reason = "a slice is lent of memory that the compiler knows nothing of")]
@@ -140,23 +141,29 @@ impl<H: PinHolder> Drop for Memory<H> {
     }
 }
 
-/// A `&[T]` of a guarded region that borrows its space, from [`Space::shared`](crate::Space::shared); see [`SharedGuardOf`].
+/// A `&[T]` of a guarded region that borrows its space, from [`Space::shared`](crate::Space::shared); see
+/// [`SharedGuardOf`].
 pub type SharedGuard<'s, T> = SharedGuardOf<Borrowed<'s>, T>;
-/// A `&mut [T]` of a guarded region that borrows its space, from [`Space::exclusive`](crate::Space::exclusive); see [`ExclusiveGuardOf`].
+/// A `&mut [T]` of a guarded region that borrows its space, from
+/// [`Space::exclusive`](crate::Space::exclusive); see [`ExclusiveGuardOf`].
 pub type ExclusiveGuard<'s, T> = ExclusiveGuardOf<Borrowed<'s>, T>;
 
-/// A `&[T]` of a guarded region, in place: what [`SharedGuard`] and [`OwnedSharedGuard`](crate::OwnedSharedGuard) are. Other shared guards may have the same pages; an exclusive one waits until all of
-/// them are dropped. A drop lets the pages go.
+/// A `&[T]` of a guarded region, in place: what [`SharedGuard`] and
+/// [`OwnedSharedGuard`](crate::OwnedSharedGuard) are. Other shared guards may have the same pages; an
+/// exclusive one waits until all of them are dropped. A drop lets the pages go.
 ///
-/// The pages stay in memory meanwhile, and count against the budget. To hold guards for long, or many at once, leaves less memory for
-/// everything else. A forked child has no such memory: it must not use a guard of its parent's.
+/// The pages stay in memory meanwhile, and count against the budget. To hold guards for long, or many at
+/// once, leaves less memory for everything else. A forked child has no such memory: it must not use a guard
+/// of its parent's.
 pub struct SharedGuardOf<H: PinHolder, T> {
     memory: Memory<H>,
     start: NonNull<T>,
     len: usize,
 }
 
-/// A `&mut [T]` of a guarded region, in place: what [`ExclusiveGuard`] and [`OwnedExclusiveGuard`](crate::OwnedExclusiveGuard) are. No other guard has its pages meanwhile. A drop lets them go.
+/// A `&mut [T]` of a guarded region, in place: what [`ExclusiveGuard`] and
+/// [`OwnedExclusiveGuard`](crate::OwnedExclusiveGuard) are. No other guard has its pages meanwhile. A drop
+/// lets them go.
 ///
 /// The pages stay in memory as those of a [`SharedGuardOf`] do.
 pub struct ExclusiveGuardOf<H: PinHolder, T> {
@@ -165,7 +172,8 @@ pub struct ExclusiveGuardOf<H: PinHolder, T> {
     len: usize,
 }
 
-// SAFETY: a guard is a slice that it lends, and the holder of its memory. Latches and pins belong to no thread.
+// SAFETY: a guard is a slice that it lends, and the holder of its memory. Latches and pins belong to no
+// thread.
 unsafe impl<H: PinHolder + Send, T: Sync> Send for SharedGuardOf<H, T> {}
 // SAFETY: as above; a shared reference to the guard gives out `&[T]` only.
 unsafe impl<H: PinHolder + Sync, T: Sync> Sync for SharedGuardOf<H, T> {}
@@ -204,9 +212,9 @@ impl<H: PinHolder, T: Pod> Deref for SharedGuardOf<H, T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: the pages are pinned and latched, so the memory is mapped, remains theirs, and nobody writes it while the guard lives:
-        // see "Guards" in docs/soundness.md. `start` and `len` lie inside of these pages, and are aligned (`pages_of`, `Lent::new`). Any bytes
-        // are a valid `T` (`Pod`).
+        // SAFETY: the pages are pinned and latched, so the memory is mapped, remains theirs, and nobody
+        // writes it while the guard lives: see "Guards" in docs/soundness.md. `start` and `len` lie inside of
+        // these pages, and are aligned (`pages_of`, `Lent::new`). Any bytes are a valid `T` (`Pod`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -224,7 +232,8 @@ impl<H: PinHolder, T: Pod> Deref for ExclusiveGuardOf<H, T> {
 impl<H: PinHolder, T: Pod> DerefMut for ExclusiveGuardOf<H, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for a shared guard, and no other guard has the pages. A `T` has no bytes that are not initialised (`Pod`).
+        // SAFETY: as for a shared guard, and no other guard has the pages. A `T` has no bytes that are not
+        // initialised (`Pod`).
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -1,9 +1,10 @@
 //! Taking the pages of a guard: pinned, latched, and in frames that lie together.
 //!
-//! A guard of one page is a pin on its frame and the frame's latch (`frame/latch.rs`), shared or exclusive. The entries of a guarded region
-//! fit no other access ([`Protection::GUARDED`](crate::table::Protection)), so plain hits miss at no cost, and the fault that follows is
-//! an error. While a frame is pinned it remains its page's, and nobody moves, splits or frees it. A page under writeback is
-//! pinned by that alone, and an exclusive guard waits for the end: no writeback starts while others have pins.
+//! A guard of one page is a pin on its frame and the frame's latch (`frame/latch.rs`), shared or exclusive.
+//! The entries of a guarded region fit no other access ([`Protection::GUARDED`](crate::table::Protection)),
+//! so plain hits miss at no cost, and the fault that follows is an error. While a frame is pinned it remains
+//! its page's, and nobody moves, splits or frees it. A page under writeback is pinned by that alone, and an
+//! exclusive guard waits for the end: no writeback starts while others have pins.
 //!
 //! ```text
 //!  walk ─► pin the frame ─► read the links again ─► latch ─► exclusive: under I/O? ─► lent
@@ -12,14 +13,16 @@
 //!            └────────────► fault              let the pin go, wait for the latch
 //! ```
 //!
-//! A guard of several pages takes them in the order of their addresses, and keeps those that it has while it waits for the next. So guards do
-//! not wait for each other in a circle, as long as a thread takes one at a time. The frames of the pages have to lie together. Where they
-//! do not, the thread latches all of them alone, and moves them to frames that do (`gather.rs`).
+//! A guard of several pages takes them in the order of their addresses, and keeps those that it has while it
+//! waits for the next. So guards do not wait for each other in a circle, as long as a thread takes one at a
+//! time. The frames of the pages have to lie together. Where they do not, the thread latches all of them
+//! alone, and moves them to frames that do (`gather.rs`).
 //!
 //! A guard that lends pages marks them dirty before, if it is exclusive.
 //!
-//! Cost of a page that is there: the walk twice; four read-modify-writes, on two lines (the frame's words and its latch). For each
-//! further page the same again, or two (its latch, on a line of eight) where a block shows all of them: one pin holds a block.
+//! Cost of a page that is there: the walk twice; four read-modify-writes, on two lines (the frame's words and
+//! its latch). For each further page the same again, or two (its latch, on a line of eight) where a block
+//! shows all of them: one pin holds a block.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -75,8 +78,8 @@ impl Taker {
     }
 }
 
-/// A page that is latched and pinned: its own frame, and the frame that carries the pin, which is the head of a block where a block shows
-/// the page.
+/// A page that is latched and pinned: its own frame, and the frame that carries the pin, which is the head of
+/// a block where a block shows the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeldPage {
     pub(super) frame: FrameId,
@@ -141,8 +144,8 @@ impl LeafOperation for TakePage<'_> {
             if !before.is_dirty() {
                 words.holds.mark_dirty();
             }
-            // Release: the new version of the latch, and the change that made the frame ours, come before the new bytes. So say those who
-            // read without holding anything.
+            // Release: the new version of the latch, and the change that made the frame ours, come before the
+            // new bytes. So say those who read without holding anything.
             fence(Ordering::Release);
         }
         engine.note_pinned(watched, words, before);
@@ -213,7 +216,8 @@ const NO_HEAD: u32 = u32::MAX;
 pub(super) struct Run {
     pub(super) frame: FrameId,
     pub(super) pages: u32,
-    /// Number of the frame that carries one pin for all pages, the head of the block that shows them. `NO_HEAD`: each page's frame carries its own.
+    /// Number of the frame that carries one pin for all pages, the head of the block that shows them.
+    /// `NO_HEAD`: each page's frame carries its own.
     head: u32,
     pub(super) hold: Hold,
 }
@@ -241,9 +245,11 @@ impl Run {
         }))
     }
 
-    /// Latches further pages of the block, up to so many in all. `None`: somebody else has one, and all were let go.
+    /// Latches further pages of the block, up to so many in all. `None`: somebody else has one, and all were
+    /// let go.
     ///
-    /// The pin keeps the block in one piece, and devices and packing threads away, also where its pages are unmapped meanwhile.
+    /// The pin keeps the block in one piece, and devices and packing threads away, also where its pages are
+    /// unmapped meanwhile.
     fn with_the_rest(mut self, engine: &Engine, pages: u32) -> Option<Self> {
         while self.pages < pages {
             if engine.latches[self.frame.plus(self.pages)].try_take(self.hold, false).is_err() {
@@ -372,8 +378,8 @@ pub(super) async fn wait_for_latch(
         {
             return Poll::Ready(());
         }
-        // The frame was not pinned, so it may have become another page's, whose latch tells nothing of this one. If it is the page's now, whoever
-        // has the latch has found the waker, or will.
+        // The frame was not pinned, so it may have become another page's, whose latch tells nothing of this
+        // one. If it is the page's now, whoever has the latch has found the waker, or will.
         match engine.table.at_leaf(space.id, page, Shows { page, frame }) {
             Some(()) => Poll::Pending,
             None => Poll::Ready(()),

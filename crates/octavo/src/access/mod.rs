@@ -8,16 +8,19 @@
 //! | swap, `fetch_add` and the like | as a store, and one read-modify-write for the word |
 //! | write | as a store, once a page. A page that is written whole and is not in memory is neither zeroed nor read first |
 //!
-//! A load is optimistic. It reads the entry, then the data, then the entry and every link again, and starts over where one of
-//! them has changed. A store is never optimistic, since it could not take back bytes written to a frame that has just got
-//! another owner. It takes a pin, reads again, writes, marks the frame dirty, and drops the pin.
+//! A load is optimistic. It reads the entry, then the data, then the entry and every link again, and starts
+//! over where one of them has changed. A store is never optimistic, since it could not take back bytes
+//! written to a frame that has just got another owner. It takes a pin, reads again, writes, marks the frame
+//! dirty, and drops the pin.
 //!
-//! **Orderings.** A load acquires: it reads the word, and then makes an acquire fence. A store releases: it makes a release fence,
-//! and then writes the word. So who loads what another thread has stored sees all that the thread had done before, at whatever
-//! address, also where the page has moved or was out meanwhile. Words that are changed are sequentially consistent with each other.
-//! `hits` among the models has a message that is passed through two pages, and changes of words whose pages move.
+//! **Orderings.** A load acquires: it reads the word, and then makes an acquire fence. A store releases: it
+//! makes a release fence, and then writes the word. So who loads what another thread has stored sees all that
+//! the thread had done before, at whatever address, also where the page has moved or was out meanwhile. Words
+//! that are changed are sequentially consistent with each other. `hits` among the models has a message that
+//! is passed through two pages, and changes of words whose pages move.
 //!
-//! The first access since reclaim last looked marks the entry accessed, by one compare-and-swap that may fail.
+//! The first access since reclaim last looked marks the entry accessed, by one compare-and-swap that may
+//! fail.
 
 mod gather;
 mod guard;
@@ -81,8 +84,8 @@ impl<W: Word> LeafOperation for Load<'_, W> {
 /// Ends an optimistic read. Says whether the leaf stayed the same while its bytes were read.
 #[inline(always)]
 fn still_read(leaf: &Leaf<'_>) -> bool {
-    // Acquire: the bytes were read before the words are read again. A thread that gives the frame another owner changes
-    // the entry first, and writes the new bytes after a release fence.
+    // Acquire: the bytes were read before the words are read again. A thread that gives the frame another
+    // owner changes the entry first, and writes the new bytes after a release fence.
     fence(Ordering::Acquire);
     if !leaf.still_holds() {
         return false;
@@ -104,7 +107,8 @@ pub(crate) fn load<W: Word>(engine: &Engine, space: &SpaceState, address: u64) -
     }
 }
 
-/// Something that is done to a word whose frame is held, at its leaf. `run` gets the arena, and the word's place in it.
+/// Something that is done to a word whose frame is held, at its leaf. `run` gets the arena, and the word's
+/// place in it.
 #[derive(Clone, Copy)]
 struct OnWord<'e, F> {
     engine: &'e Engine,
@@ -147,7 +151,8 @@ pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, 
     on_word::<W, _>(engine, space, address, |bytes, at| bytes.store(at, value))
 }
 
-/// Holds the frame of a writable leaf while `write` writes its bytes. `None`: not writable, or changed meanwhile.
+/// Holds the frame of a writable leaf while `write` writes its bytes. `None`: not writable, or changed
+/// meanwhile.
 #[inline(always)]
 fn write_through<R>(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId) -> R) -> Option<Result<R>> {
     let frame = leaf.entry.usable_at_home(Access::Write)?;
@@ -157,7 +162,8 @@ fn write_through<R>(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId
         engine.unpin(pin);
         return (before.pins() >= MAX_PINS).then(|| Err(too_many_pins()));
     }
-    // Release: the change that made the frame ours comes before its new bytes, for loads that still look at the old entry.
+    // Release: the change that made the frame ours comes before its new bytes, for loads that still look at
+    // the old entry.
     fence(Ordering::Release);
     let written = write(frame);
     // No thread clears the mark while the frame is held, so one look is enough.
@@ -276,8 +282,8 @@ fn unaligned<W>(engine: &Engine, address: u64) -> Error {
     Error::new(ErrorKind::InvalidRange, message)
 }
 
-/// Refuses a byte range that runs past the end of the address space. An empty range meets no fault that would ask whose process
-/// this is, so this function asks.
+/// Refuses a byte range that runs past the end of the address space. An empty range meets no fault that would
+/// ask whose process this is, so this function asks.
 fn check_range(engine: &Engine, address: u64, len: u64) -> Result<()> {
     engine.check_process()?;
     if address.checked_add(len).is_some() {

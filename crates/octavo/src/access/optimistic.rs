@@ -1,8 +1,9 @@
 //! Reading pages of a guarded region without holding them: copies that a version validates.
 //!
-//! The reader takes the entry and the version of the frame's latch, copies, and reads both again, as LeanStore and vmcache do. An equal entry says that the page
-//! had this frame all the time, and an equal version that no writer had it. A copy in between may be torn. It is a copy, so
-//! it is bytes of plain data, and the reader throws it away.
+//! The reader takes the entry and the version of the frame's latch, copies, and reads both again, as
+//! LeanStore and vmcache do. An equal entry says that the page had this frame all the time, and an equal
+//! version that no writer had it. A copy in between may be torn. It is a copy, so it is bytes of plain data,
+//! and the reader throws it away.
 //!
 //! Cost of a copy: the walk twice and two loads of the latch. No store, no lock.
 
@@ -148,11 +149,12 @@ impl LeafOperation for StillIs {
     }
 }
 
-/// For trees and tables that many threads read and few write: copies from a page of a guarded region without holding it, and tells afterwards whether the copy is good. Others may write it and move it out meanwhile.
+/// For trees and tables that many threads read and few write: copies from a page of a guarded region without
+/// holding it, and tells afterwards whether the copy is good. Others may write it and move it out meanwhile.
 ///
-/// What is copied out may be torn, and may even be of another page, until [`OptimisticGuard::is_valid`] says that nothing has happened since the
-/// guard was made. So copy, ask, and only then believe what was copied. Several pages can be read so, and asked about at the end,
-/// as trees do that are walked without locks.
+/// What is copied out may be torn, and may even be of another page, until [`OptimisticGuard::is_valid`] says
+/// that nothing has happened since the guard was made. So copy, ask, and only then believe what was copied.
+/// Several pages can be read so, and asked about at the end, as trees do that are walked without locks.
 pub struct OptimisticGuard<'s> {
     engine: &'s Engine,
     space: &'s SpaceState,
@@ -184,8 +186,8 @@ pub(crate) fn optimistic<'s>(
 }
 
 impl OptimisticGuard<'_> {
-    /// Copies bytes out, from `offset` bytes behind the address that was asked for. They are worth nothing before
-    /// [`OptimisticGuard::is_valid`] is true.
+    /// Copies bytes out, from `offset` bytes behind the address that was asked for. They are worth nothing
+    /// before [`OptimisticGuard::is_valid`] is true.
     ///
     /// # Errors
     /// `InvalidRange` where the bytes are not all inside of the page; `ForkedChild` in a forked child.
@@ -212,8 +214,9 @@ impl OptimisticGuard<'_> {
         Ok(value)
     }
 
-    /// Returns whether everything that was copied so far was there at one time: the page has had this frame, and no writer has had it, since
-    /// the guard was made. A page that went out and came back counts as changed.
+    /// Returns whether everything that was copied so far was there at one time: the page has had this frame,
+    /// and no writer has had it, since the guard was made. A page that went out and came back counts as
+    /// changed.
     #[inline]
     pub fn is_valid(&self) -> bool {
         // Acquire: the bytes were read before the words are read again.

@@ -1,22 +1,25 @@
-//! Pins: counted holds on the memory behind a range (*x86: lockless get_user_pages_fast()*, Linux 2.6.27, commit 8174c430e445).
+//! Pins: counted holds on the memory behind a range (*x86: lockless get_user_pages_fast()*, Linux 2.6.27,
+//! commit 8174c430e445).
 //!
-//! A pin keeps the frames from being evicted, moved or freed; it does not keep writers out. An unmap of a pinned range, or a drop
-//! of its space, ends the entries. The memory lives until the pin is dropped.
+//! A pin keeps the frames from being evicted, moved or freed; it does not keep writers out. An unmap of a
+//! pinned range, or a drop of its space, ends the entries. The memory lives until the pin is dropped.
 //!
-//! The lock-free path walks, reads the entry once, takes the count, and reads every link again, from the entry up to the root. On
-//! a mismatch it gives the count back. It stops at the first page that does not fit (absent, not writable, busy), and keeps the
-//! pages that it has. The slow path goes on from there: it faults the page in, and tries again. The base form does the same
-//! under the space's layout lock, held shared, as Linux did under mmap_sem.
+//! The lock-free path walks, reads the entry once, takes the count, and reads every link again, from the
+//! entry up to the root. On a mismatch it gives the count back. It stops at the first page that does not fit
+//! (absent, not writable, busy), and keeps the pages that it has. The slow path goes on from there: it faults
+//! the page in, and tries again. The base form does the same under the space's layout lock, held shared, as
+//! Linux did under mmap_sem.
 //!
-//! The prefix rule, where the caller asks for a prefix ([`Cover::Prefix`]): a range whose first page can be pinned never fails. The
-//! pin then covers the pages before the first one that cannot be pinned. Only a first page that cannot be pinned is an error, so an
-//! error never holds a pin. Otherwise all of the range is pinned, or nothing is.
+//! The prefix rule, where the caller asks for a prefix ([`Cover::Prefix`]): a range whose first page can be
+//! pinned never fails. The pin then covers the pages before the first one that cannot be pinned. Only a first
+//! page that cannot be pinned is an error, so an error never holds a pin. Otherwise all of the range is
+//! pinned, or nothing is.
 //!
-//! A pin of a space that is only borrowed keeps a reference to the engine. An owned one keeps a count of the space. The pin's type has
-//! whichever it is as its [`PinHolder`].
+//! A pin of a space that is only borrowed keeps a reference to the engine. An owned one keeps a count of the
+//! space. The pin's type has whichever it is as its [`PinHolder`].
 //!
-//! A pin on a zero page takes no count. It shows the manager's small zero page, which is never written. So a zero page is pinned
-//! for reading only, and an entry that forbids writing never yields a pin for writing.
+//! A pin on a zero page takes no count. It shows the manager's small zero page, which is never written. So a
+//! zero page is pinned for reading only, and an entry that forbids writing never yields a pin for writing.
 //!
 //! A lock-free pin and its drop cost two read-modify-writes on the frame's half line, and the walk twice.
 
@@ -37,8 +40,8 @@ use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation, PageNumberRange, SpaceId};
 use crate::units::{CHUNK_BYTES, FrameId, PAGE_BYTES, PageNumber};
 
-/// A run of pinned bytes that lie together in memory. It has two words, so a pin passes through memory at most once on its way
-/// to the caller.
+/// A run of pinned bytes that lie together in memory. It has two words, so a pin passes through memory at
+/// most once on its way to the caller.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     offset: usize,
@@ -58,8 +61,8 @@ pub(crate) enum Cover {
     All,
 }
 
-/// Marks whether a pin or guard borrows its space ([`Borrowed`]) or keeps it in an [`Arc`](std::sync::Arc). It is met in signatures only: use [`Pin`],
-/// [`OwnedPin`](crate::OwnedPin), and the guards of these kinds.
+/// Marks whether a pin or guard borrows its space ([`Borrowed`]) or keeps it in an [`Arc`](std::sync::Arc).
+/// It is met in signatures only: use [`Pin`], [`OwnedPin`](crate::OwnedPin), and the guards of these kinds.
 pub trait PinHolder {
     #[doc(hidden)]
     fn engine(&self) -> &Engine;
@@ -82,20 +85,22 @@ impl PinHolder for Borrowed<'_> {
     }
 }
 
-/// Memory that stays where it is, for a system call or a device, while its space is borrowed; from [`Space::pin_exact`](crate::Space::pin_exact). Its methods are at
-/// [`PinOf`]. (It is no relation of [`std::pin::Pin`].)
+/// Memory that stays where it is, for a system call or a device, while its space is borrowed; from
+/// [`Space::pin_exact`](crate::Space::pin_exact). Its methods are at [`PinOf`]. (It is no relation of
+/// [`std::pin::Pin`].)
 pub type Pin<'s> = PinOf<Borrowed<'s>>;
 
-/// Memory that stays in its place until this is dropped: for system calls, devices, and access without faults. From
-/// [`Space::pin_exact`](crate::Space::pin_exact).
+/// Memory that stays in its place until this is dropped: for system calls, devices, and access without
+/// faults. From [`Space::pin_exact`](crate::Space::pin_exact).
 ///
-/// There are two forms: [`Pin`] borrows its space, and [`OwnedPin`](crate::OwnedPin) keeps it in an `Arc`. Both may go to other threads.
+/// There are two forms: [`Pin`] borrows its space, and [`OwnedPin`](crate::OwnedPin) keeps it in an `Arc`.
+/// Both may go to other threads.
 ///
-/// Other threads that reach the same pages may write the bytes at any moment. So a pin does not lend them as `&[u8]`. Copy them
-/// with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
+/// Other threads that reach the same pages may write the bytes at any moment. So a pin does not lend them as
+/// `&[u8]`. Copy them with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
 ///
-/// A pin for reading on a page that nobody has written yet takes no memory: it shows zeros, and goes on to show zeros when the page is
-/// written. Who wants to see what comes there pins for writing.
+/// A pin for reading on a page that nobody has written yet takes no memory: it shows zeros, and goes on to
+/// show zeros when the page is written. Who wants to see what comes there pins for writing.
 pub struct PinOf<H: PinHolder> {
     holder: H,
     first: Piece,
@@ -139,8 +144,8 @@ impl<H: PinHolder> PinOf<H> {
         self.len += piece.len as usize;
     }
 
-    /// Bytes pinned: all that were asked for, or, of a pin by [`Space::pin_prefix`](crate::Space::pin_prefix), a prefix that ends
-    /// where a page could not be pinned.
+    /// Bytes pinned: all that were asked for, or, of a pin by
+    /// [`Space::pin_prefix`](crate::Space::pin_prefix), a prefix that ends where a page could not be pinned.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -156,12 +161,13 @@ impl<H: PinHolder> PinOf<H> {
         self.access
     }
 
-    /// Pointer and length in bytes of each contiguous part, in order. Of a pin for [`Access::Read`], never write there: it may be the zero
-    /// page that all spaces share. A part is a page or less, or several pages of one 2 MiB block. The pointers stay valid while the pin
-    /// lives. Other threads may write the bytes behind them.
+    /// Pointer and length in bytes of each contiguous part, in order. Of a pin for [`Access::Read`], never
+    /// write there: it may be the zero page that all spaces share. A part is a page or less, or several pages
+    /// of one 2 MiB block. The pointers stay valid while the pin lives. Other threads may write the bytes
+    /// behind them.
     ///
-    /// A forked child does not inherit the memory behind them. Other calls tell the child so by the error `ForkedChild`, but
-    /// a pointer cannot: SIGSEGV ends a child that dereferences one.
+    /// A forked child does not inherit the memory behind them. Other calls tell the child so by the error
+    /// `ForkedChild`, but a pointer cannot: SIGSEGV ends a child that dereferences one.
     pub fn pages(&self) -> PinnedPages<'_> {
         PinnedPages {
             engine: self.engine(),
@@ -170,12 +176,13 @@ impl<H: PinHolder> PinOf<H> {
         }
     }
 
-    /// Loads the word `offset` bytes into the pin, which must lie aligned in memory. A word is never torn. A load is cheaper than
-    /// a copy: the word stays in a register, so the drop of the pin need not wait for it. It acquires, as [`Space::load`](crate::Space::load)
-    /// does.
+    /// Loads the word `offset` bytes into the pin, which must lie aligned in memory. A word is never torn. A
+    /// load is cheaper than a copy: the word stays in a register, so the drop of the pin need not wait for
+    /// it. It acquires, as [`Space::load`](crate::Space::load) does.
     ///
     /// # Errors
-    /// `InvalidRange` when the word is not all inside the pin, or not aligned; `ForkedChild` in a forked child.
+    /// `InvalidRange` when the word is not all inside the pin, or not aligned; `ForkedChild` in a forked
+    /// child.
     #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> Result<W> {
         let at = self.word_at::<W>(offset)?;
@@ -241,8 +248,8 @@ impl<H: PinHolder> PinOf<H> {
     /// Copies bytes in, from `offset` bytes into the pin.
     ///
     /// # Errors
-    /// `Protected` when the pin is for reading; `InvalidRange` when the bytes are not all inside the pin; `ForkedChild` in a
-    /// forked child.
+    /// `Protected` when the pin is for reading; `InvalidRange` when the bytes are not all inside the pin;
+    /// `ForkedChild` in a forked child.
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<()> {
         if self.access != Access::Write {
             return Err(for_reading());
@@ -314,8 +321,8 @@ fn outside(offset: usize, len: usize, pin_len: usize) -> Error {
     Error::new(ErrorKind::InvalidRange, message)
 }
 
-/// The error for a word whose address in the pin is no multiple of its size. All parts but the first begin on pages, so `start`
-/// of the first decides.
+/// The error for a word whose address in the pin is no multiple of its size. All parts but the first begin on
+/// pages, so `start` of the first decides.
 #[cold]
 fn unaligned<W>(start: usize, offset: usize) -> Error {
     let (size, cell) = (size_of::<W>(), cell_bytes::<W>());
@@ -431,7 +438,8 @@ fn pin_rest<'s>(
 /// Bytes of a pin that are awaited at once, and whose reads overlap. After so many, others may run.
 const AWAITED_BYTES: usize = 128 * PAGE_BYTES;
 
-/// Pins all of a range, without blocking the thread that polls. Pages stay pinned from the time that they are there.
+/// Pins all of a range, without blocking the thread that polls. Pages stay pinned from the time that they are
+/// there.
 pub(crate) async fn pin_async<'s>(
     engine: &'s Engine,
     space: &SpaceState,
@@ -485,8 +493,8 @@ enum Fit {
     Refused(Error),
 }
 
-/// Pins pages from the end of `pin` on, as long as they are present and fit. Never faults. The base form takes the layout lock, and the
-/// other takes no lock.
+/// Pins pages from the end of `pin` on, as long as they are present and fit. Never faults. The base form
+/// takes the layout lock, and the other takes no lock.
 fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
     let is_locked = pin.engine().policy.pin_path == PinPath::Locked;
     let _layout = is_locked.then(|| space.regions.read_lock());

@@ -96,8 +96,8 @@ impl<A: Ask> Batch<A> {
     }
 
     /// Asks until all is done. The caller has no choice but to wait, and a holder of the memory lets go in
-    /// time. Returns for each leaf, in order, whether it is done. A part of another is unsupported; that part is as it
-    /// was.
+    /// time. Returns for each leaf, in order, whether it is done. A part of another is unsupported; that part
+    /// is as it was.
     pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> SmallVec<[bool; FEW_TRANSLATED]> {
         let mut refused = SmallVec::<[Range<PageNumber>; 2]>::new();
         loop {
@@ -153,8 +153,8 @@ pub(crate) fn ask_for<A: Ask>(
     }
 }
 
-/// Asks, if there is a question. Where the translation panics, the runs that it has not answered count as unsupported. Entries
-/// are Busy meanwhile, and nobody may be left waiting for them.
+/// Asks, if there is a question. Where the translation panics, the runs that it has not answered count as
+/// unsupported. Entries are Busy meanwhile, and nobody may be left waiting for them.
 fn ask_runs<A>(runs: &mut [Run<A>], ask: impl FnOnce(&mut [Run<A>])) {
     if !runs.is_empty() && catch_panic(|| ask(runs)).is_err() {
         let unanswered = runs.iter_mut().filter(|run| run.answer == Answer::Busy);

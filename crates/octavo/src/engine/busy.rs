@@ -34,8 +34,8 @@ impl<'e> AllBusy<'e> {
     }
 
     /// Returns whether these are all uses of the frame, and whether only the caller, who has `own` pins,
-    /// holds it. The answer stays true until the entries are published, but for a frame that is listed again just then, for which a pin comes
-    /// and goes.
+    /// holds it. The answer stays true until the entries are published, but for a frame that is listed again
+    /// just then, for which a pin comes and goes.
     pub(crate) fn have_it_alone(&self, frame: FrameId, own: u32) -> bool {
         let words = self.engine.frames.words(frame);
         !words.holds.pinned_by_others(own) && words.uses.get() == self.owners()

@@ -1,7 +1,7 @@
 //! What the engine asks of the devices of all stores at once.
 //!
-//! A question about one page goes to the page's store. A thread that waits for room, or for no page in particular, asks here:
-//! which of the stores will answer first is not known.
+//! A question about one page goes to the page's store. A thread that waits for room, or for no page in
+//! particular, asks here: which of the stores will answer first is not known.
 //!
 //! Locking: none is held when a device is called.
 

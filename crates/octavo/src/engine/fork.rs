@@ -8,8 +8,8 @@
 //!   Empty, Zero           nothing
 //! ```
 //!
-//! The parent's other side has nothing shown and nothing taken while this runs. An entry of the parent is Busy
-//! while it is looked at, so the page is in one place.
+//! The parent's other side has nothing shown and nothing taken while this runs. An entry of the parent is
+//! Busy while it is looked at, so the page is in one place.
 //!
 //! Costs: a walk and a slot's lock for each page that is out.
 
@@ -64,7 +64,8 @@ pub(crate) fn fork_range(
     Ok(())
 }
 
-/// Gives one page to the child. Returns false where the parent's entry has changed, and is to be looked at again.
+/// Gives one page to the child. Returns false where the parent's entry has changed, and is to be looked at
+/// again.
 fn fork_page(engine: &Engine, walk: &Walk<'_>, child: &SpaceState, page: PageNumber) -> Result<bool, Lack> {
     let theirs = loop {
         let theirs = engine.table.walk(child.id, page);

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! An away frame that was filled from a store keeps the page's place there until the page is written
-//! (`frame/away.rs`). A page that is clean and keeps its place goes out without coming home. If the store wants a
-//! copy, its bytes come into a frame of the store's cache, from where they are copied. A page that its
-//! other side may write unnoticed is first protected, and then harvested. So each store comes before the
+//! (`frame/away.rs`). A page that is clean and keeps its place goes out without coming home. If the store
+//! wants a copy, its bytes come into a frame of the store's cache, from where they are copied. A page that
+//! its other side may write unnoticed is first protected, and then harvested. So each store comes before the
 //! harvest, which tells of it, or becomes a fault that waits for the entry. A page of which the harvest
 //! learns nothing counts as written.
 //!
@@ -51,7 +51,8 @@ pub(crate) enum Came {
     Home(IsolatedFrame),
     /// The page's entry leads to its place in the store.
     Out,
-    /// As `Out`. The store's cache has the page in this frame, which is on no list yet, and the store wants a copy.
+    /// As `Out`. The store's cache has the page in this frame, which is on no list yet, and the store wants a
+    /// copy.
     Copy(StoredPage, IsolatedFrame),
     /// There is no frame at home.
     NoFrame,
@@ -76,8 +77,9 @@ struct Coming<'e> {
 }
 
 impl Engine {
-    /// Brings pages of one space home. `pages` are sorted, and at most [`TRANSLATED`](crate::sizes::TRANSLATED). `each` gets the
-    /// outcome for each away frame, in any order. The caller keeps the away frames from being freed.
+    /// Brings pages of one space home. `pages` are sorted, and at most
+    /// [`TRANSLATED`](crate::sizes::TRANSLATED). `each` gets the outcome for each away frame, in any order.
+    /// The caller keeps the away frames from being freed.
     pub(crate) fn bring_home(
         &self,
         space: SpaceId,
@@ -132,8 +134,9 @@ impl Engine {
             let came = match answer {
                 Answer::Done => self.arrive(Owner { space, page: page.page }, page),
                 Answer::Busy => {
-                    // Memory that a fork has shared cannot go without its bytes, and the other side may no longer watch the page.
-                    // So the page counts as written, and goes with its bytes the next time.
+                    // Memory that a fork has shared cannot go without its bytes, and the other side may no
+                    // longer watch the page. So the page counts as written, and goes with its bytes the next
+                    // time.
                     self.frames.words(away).holds.mark_dirty();
                     self.give_place_up(away);
                     self.leave_away(page, Came::Refused(Answer::Busy))
@@ -255,8 +258,8 @@ impl Engine {
         came
     }
 
-    /// Puts a page whose bytes are in a frame at home into its store's cache, clean. The reference in hand keeps the
-    /// place. `None`: after a fork, another frame has the page there already.
+    /// Puts a page whose bytes are in a frame at home into its store's cache, clean. The reference in hand
+    /// keeps the place. `None`: after a fork, another frame has the page there already.
     fn cache_copy(&self, place: StoredPage, home: Block) -> Option<IsolatedFrame> {
         let (pin, _) = self.begin_read_ahead(place, home)?;
         let words = self.frames.words(pin.frame());

@@ -1,8 +1,9 @@
 //! Pages that a translation never lets go: locked memory of a program, for instance.
 //!
-//! Reclaim parks the frame of such a page (`frame/holds.rs`), so that no scan meets it again. Nobody tells when the page can go after
-//! all. So all of these frames are listed again now and then, the seldomer the more there are, and sooner where nothing else can go.
-//! A page that is unmapped meanwhile frees its frame as any other.
+//! Reclaim parks the frame of such a page (`frame/holds.rs`), so that no scan meets it again. Nobody tells
+//! when the page can go after all. So all of these frames are listed again now and then, the seldomer the
+//! more there are, and sooner where nothing else can go. A page that is unmapped meanwhile frees its frame as
+//! any other.
 //!
 //! Cost: to list them takes a look at the word of each away frame. Where there are none, it takes a load.
 
@@ -61,7 +62,8 @@ impl Engine {
         self.immovable.frames.fetch_add(1, Ordering::Release);
     }
 
-    /// Lists the frames again whose pages could not go, where it is time to try that. Returns whether there are any.
+    /// Lists the frames again whose pages could not go, where it is time to try that. Returns whether there
+    /// are any.
     pub(crate) fn try_immovable(&self, can_others_go: bool) -> bool {
         if !self.immovable.is_due(self.machine.clock.now(), can_others_go) {
             return false;

@@ -169,8 +169,8 @@ impl Engine {
         if self.canary.is_original_process() { Ok(()) } else { Err(Error::forked_child()) }
     }
 
-    /// Enters the engine for a call that may allocate, or returns an error in a forked child. A program's allocator that lies in
-    /// spaces of an engine gives other memory to a thread that is inside.
+    /// Enters the engine for a call that may allocate, or returns an error in a forked child. A program's
+    /// allocator that lies in spaces of an engine gives other memory to a thread that is inside.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Inside> {
         self.check_process().map(|()| Inside::enter())
@@ -189,7 +189,8 @@ impl Engine {
         }
     }
 
-    /// Lists a parked frame whose last pin has gone. Pins that come and go meanwhile may have it parked once more.
+    /// Lists a parked frame whose last pin has gone. Pins that come and go meanwhile may have it parked once
+    /// more.
     #[cold]
     #[inline(never)]
     fn list_again(&self, parked: IsolatedFrame) {
@@ -301,8 +302,8 @@ impl Engine {
         frame
     }
 
-    /// Does what [`Engine::adopt`] does, for a page that was in the frame `from`. The policy keeps what it knows of the page. One
-    /// that is not dirty has its bytes in a store as well.
+    /// Does what [`Engine::adopt`] does, for a page that was in the frame `from`. The policy keeps what it
+    /// knows of the page. One that is not dirty has its bytes in a store as well.
     pub(crate) fn adopt_from(&self, from: FrameId, block: Block, owner: Owner, dirty: bool) -> FrameId {
         let frame = self.begin(block, owner, dirty);
         self.lru.add_in_place_of(&self.frames, from, frame);
@@ -391,7 +392,8 @@ impl Engine {
 
     #[cold]
     fn wake_latch(&self, frame: FrameId) {
-        // In a forked child, those who wait are the parent's, and the lock of their bucket may be held for ever.
+        // In a forked child, those who wait are the parent's, and the lock of their bucket may be held for
+        // ever.
         if self.check_process().is_ok() {
             self.waits.wake(key_of(&self.latches[frame]));
         }
@@ -472,7 +474,8 @@ impl Engine {
         } else {
             "configure a swap file, unmap ranges or drop a space, or raise the budget"
         };
-        // Pages in spaces may be shared, and what cannot be moved lies in spaces or outside: neither adds to the sum.
+        // Pages in spaces may be shared, and what cannot be moved lies in spaces or outside: neither adds to
+        // the sum.
         let in_spaces: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
         let pool = self.swap.pool().map_or(0, |pool| pool.stats().used_bytes);
         let (free, outside) = (self.frames.free_frames() << PAGE_SHIFT, self.budget.outside_bytes());

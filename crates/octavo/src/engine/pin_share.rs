@@ -1,9 +1,11 @@
 //! The share of memory that the pins of one space may keep.
 //!
-//! Memory that is pinned, or lent by guards, is memory that nobody else can have. So where there are several spaces, the pins of one keep at most
-//! its quota, or three quarters of the budget if it has none. As long as what is pinned is mapped as well, a quota needs no count: a space has no more
-//! than that in memory. A space without one is *watched* from the time that it has three quarters of the budget in memory. And any space is watched that has
-//! unmapped a page under a pin. Such a page is an *orphan*: no figure of the space counts it, but its frame remembers whose it was (`rmap`).
+//! Memory that is pinned, or lent by guards, is memory that nobody else can have. So where there are several
+//! spaces, the pins of one keep at most its quota, or three quarters of the budget if it has none. As long as
+//! what is pinned is mapped as well, a quota needs no count: a space has no more than that in memory. A space
+//! without one is *watched* from the time that it has three quarters of the budget in memory. And any space
+//! is watched that has unmapped a page under a pin. Such a page is an *orphan*: no figure of the space counts
+//! it, but its frame remembers whose it was (`rmap`).
 //!
 //! ```text
 //!                has more than its share in memory,             a census: it is alone, or has clearly less in memory,
@@ -15,23 +17,28 @@
 //!                                                 no credit ───► TooManyPins, if that leaves nothing
 //! ```
 //!
-//! Pins are not counted as they come and go. To count them in a cell of their CPU took a pin with its drop from 16 to 32 ns, and one page with a
-//! hundred pins is one page that stays. A *census* looks at all frames, and counts the pages that are pinned and that the space has, or had. Until as
-//! many more are pinned as its share leaves, no other is needed. A page is taken from that once between two censuses, however often it is pinned: its
-//! hold word says that it was (ACCOUNTED). Near its share a space is let over it by a 64th, so that a census is rare there too.
+//! Pins are not counted as they come and go. To count them in a cell of their CPU took a pin with its drop
+//! from 16 to 32 ns, and one page with a hundred pins is one page that stays. A *census* looks at all frames,
+//! and counts the pages that are pinned and that the space has, or had. Until as many more are pinned as its
+//! share leaves, no other is needed. A page is taken from that once between two censuses, however often it is
+//! pinned: its hold word says that it was (ACCOUNTED). Near its share a space is let over it by a 64th, so
+//! that a census is rare there too.
 //!
-//! Cost of a pin: one load of a word that is only read, as long as its space is not watched. Of one that is: a test of the hold word that it has in
-//! hand; and for a page's first pin since the census, two read-modify-writes. A census takes a millisecond or two for a gigabyte of memory, and comes when
-//! pages worth the credit were pinned anew, or when the pin before was refused. Cost of a fault: one in 64 sums the figure of its space over the CPUs.
+//! Cost of a pin: one load of a word that is only read, as long as its space is not watched. Of one that is:
+//! a test of the hold word that it has in hand; and for a page's first pin since the census, two
+//! read-modify-writes. A census takes a millisecond or two for a gigabyte of memory, and comes when pages
+//! worth the credit were pinned anew, or when the pin before was refused. Cost of a fault: one in 64 sums the
+//! figure of its space over the CPUs.
 //!
-//! An orphan of a frame that several pages share, as after a fork, counts for one of their spaces, and where that has ended, for the one that has its number. A page that goes out in the moment in which it is
-//! pinned, and is unmapped then, is not noted.
+//! An orphan of a frame that several pages share, as after a fork, counts for one of their spaces, and where
+//! that has ended, for the one that has its number. A page that goes out in the moment in which it is pinned,
+//! and is unmapped then, is not noted.
 //!
-//! Orderings: Relaxed. The word says when to look, and publishes nothing. Threads that pin at the same moment may go over the share by a page, or a block,
-//! each.
+//! Orderings: Relaxed. The word says when to look, and publishes nothing. Threads that pin at the same moment
+//! may go over the share by a page, or a block, each.
 //!
-//! Locking: one census at a time. It takes the locks of the reverse map. A thread that takes a census is inside the engine, so that no
-//! allocation under a lock faults in an engine that is the program's allocator.
+//! Locking: one census at a time. It takes the locks of the reverse map. A thread that takes a census is
+//! inside the engine, so that no allocation under a lock faults in an engine that is the program's allocator.
 
 use crate::engine::{Engine, Figure, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
@@ -121,7 +128,8 @@ impl PinShares {
     fn account(&self, space: SpaceId, words: &FrameWords) {
         if words.holds.account() {
             let pages = u64::from(words.order().frames());
-            // A word that another thread takes to 0 meanwhile, since the space is not watched any more, becomes negative. Without WATCHED that says nothing.
+            // A word that another thread takes to 0 meanwhile, since the space is not watched any more,
+            // becomes negative. Without WATCHED that says nothing.
             self.word(space).fetch_sub(pages << CREDIT_SHIFT, Ordering::Relaxed);
         }
     }
@@ -192,17 +200,20 @@ impl Engine {
 
     /// Returns the pins of a frame that are those of pins and guards.
     fn pins_of_users(&self, words: &FrameWords, holds: Holds) -> u32 {
-        // A write has a pin of its own, and so has a reclaimer that has the frame in hand. A dying frame is in nobody's hand, and on no list.
+        // A write has a pin of its own, and so has a reclaimer that has the frame in hand. A dying frame is
+        // in nobody's hand, and on no list.
         let in_hand = u32::from(
             !self.lru.knows(words) && !holds.is_parked() && !holds.is_dying() || holds.is_writeback(),
         );
         if holds.is_reading() { 0 } else { holds.pins().saturating_sub(in_hand) }
     }
 
-    /// Asks for another pin. Returns the space if it is watched: the pin is to be [noted](Engine::note_pinned) then.
+    /// Asks for another pin. Returns the space if it is watched: the pin is to be
+    /// [noted](Engine::note_pinned) then.
     ///
     /// # Errors
-    /// `TooManyPins` where the pins of the space keep its share already; `ForkedChild` in a forked child, if a census is due.
+    /// `TooManyPins` where the pins of the space keep its share already; `ForkedChild` in a forked child, if
+    /// a census is due.
     #[inline(always)]
     pub(crate) fn check_pins(&self, space: &SpaceState) -> Result<Option<SpaceId>> {
         if !self.pin_shares.is_watched(space.id) {
@@ -213,7 +224,8 @@ impl Engine {
         Ok(self.pin_shares.is_watched(space.id).then_some(space.id))
     }
 
-    /// Takes a page, or a block, from the credit of a space that is watched. The caller has pinned it, and its holds were `before`.
+    /// Takes a page, or a block, from the credit of a space that is watched. The caller has pinned it, and
+    /// its holds were `before`.
     #[inline(always)]
     pub(crate) fn note_pinned(&self, watched: Option<SpaceId>, words: &FrameWords, before: Holds) {
         if let Some(space) = watched.filter(|_| !before.is_accounted()) {
@@ -266,7 +278,8 @@ impl Engine {
         if is_over { Err(too_many(space, pinned.pages, share)) } else { Ok(()) }
     }
 
-    /// Counts the pages in memory that this space has or had, others perhaps as well, and that are pinned. Those that are not are accounted anew.
+    /// Counts the pages in memory that this space has or had, others perhaps as well, and that are pinned.
+    /// Those that are not are accounted anew.
     fn pinned_pages(&self, space: SpaceId) -> Pinned {
         let is_pinned = |frame| {
             let words = self.frames.words(frame);

@@ -7,9 +7,9 @@
 //!
 //! Zeros do not move. They become empty, which reads the same.
 //!
-//! Nodes for the new range may go over the budget, by one in 512 of what moves, until the old range's are given back. The other side has
-//! made the move already. It may be so that its pages do not go out before all of the move is told and taken in, so whoever waited for
-//! room would wait in vain.
+//! Nodes for the new range may go over the budget, by one in 512 of what moves, until the old range's are
+//! given back. The other side has made the move already. It may be so that its pages do not go out before all
+//! of the move is told and taken in, so whoever waited for room would wait in vain.
 
 use crate::engine::{Engine, Obstacle, SpaceState, Split, split_leaf};
 use crate::rmap::Owner;

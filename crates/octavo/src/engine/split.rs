@@ -60,8 +60,8 @@ impl Drop for Nodes<'_> {
     }
 }
 
-/// Splits the huge leaf at which `walk` ended. `own_pins` are the caller's on its block. The caller has checked the
-/// links after the walk.
+/// Splits the huge leaf at which `walk` ended. `own_pins` are the caller's on its block. The caller has
+/// checked the links after the walk.
 pub(crate) fn split_leaf(
     engine: &Engine,
     space: SpaceId,

@@ -1,9 +1,10 @@
 //! Which faults of a space follow each other, and which pages should therefore be read ahead of them.
 //!
-//! A *stream* is a run of faults at one stride: forwards, backwards, or every so many pages. A window starts small when
-//! the stride was seen twice (between neighbours, once). It grows with every window whose pages were wanted. It shrinks when
-//! a page of it found no room, or was gone before it was wanted; what was gone is then asked for again. Otherwise the next
-//! window is planned when half of the last one is left, so that a steady reader never waits.
+//! A *stream* is a run of faults at one stride: forwards, backwards, or every so many pages. A window starts
+//! small when the stride was seen twice (between neighbours, once). It grows with every window whose pages
+//! were wanted. It shrinks when a page of it found no room, or was gone before it was wanted; what was gone
+//! is then asked for again. Otherwise the next window is planned when half of the last one is left, so that a
+//! steady reader never waits.
 //!
 //! ```text
 //!      used            read ahead, not used yet
@@ -11,23 +12,24 @@
 //!               last            half            ahead
 //! ```
 //!
-//! **Order beats stride.** Of the pages that a reader in order meets, some may be in memory, and the others look as if they had a stride.
-//! So a fault belongs to the stream of the least stride among those that it continues, and a few faults of neighbours in a row make
-//! a stream of a longer stride one in order.
+//! **Order beats stride.** Of the pages that a reader in order meets, some may be in memory, and the others
+//! look as if they had a stride. So a fault belongs to the stream of the least stride among those that it
+//! continues, and a few faults of neighbours in a row make a stream of a longer stride one in order.
 //!
-//! **Waste shuts the window.** A stream counts the pages that were read for it, and those that a fault then wanted. When less
-//! than three quarters were wanted, the stream starts again without a window. The counts also go into the account of their
-//! stretch of addresses ([`Stretches`]), when the next window is planned, and when another stream takes the place of this one.
-//! In a stretch that does not pay, a window starts only after [`LONG_RUN`] faults in a row, and is never longer than the run.
-//! So short bursts in order inside a random pattern read nothing ahead, and a reader in order soon has its full windows back.
-//! A region that the user calls sequential is not judged.
+//! **Waste shuts the window.** A stream counts the pages that were read for it, and those that a fault then
+//! wanted. When less than three quarters were wanted, the stream starts again without a window. The counts
+//! also go into the account of their stretch of addresses ([`Stretches`]), when the next window is planned,
+//! and when another stream takes the place of this one. In a stretch that does not pay, a window starts only
+//! after [`LONG_RUN`] faults in a row, and is never longer than the run. So short bursts in order inside a
+//! random pattern read nothing ahead, and a reader in order soon has its full windows back. A region that the
+//! user calls sequential is not judged.
 //!
-//! From Linux: `mm/readahead.c`, whose marker page is the half of a window, and whose `try_context_readahead` takes the length
-//! of a run for the window where nothing else is known; `swapin_nr_pages` in `mm/swap_state.c`, where the hits of the last
-//! window decide on the next.
+//! From Linux: `mm/readahead.c`, whose marker page is the half of a window, and whose `try_context_readahead`
+//! takes the length of a run for the window where nothing else is known; `swapin_nr_pages` in
+//! `mm/swap_state.c`, where the hits of the last window decide on the next.
 //!
-//! Locking: one lock a space, only tried. A fault that finds it taken reads its own page and nothing else. If that page had
-//! been read ahead, the fault counts it beside the lock, for the streams that miss it. A leaf.
+//! Locking: one lock a space, only tried. A fault that finds it taken reads its own page and nothing else. If
+//! that page had been read ahead, the fault counts it beside the lock, for the streams that miss it. A leaf.
 
 use std::cmp::Reverse;
 
@@ -48,7 +50,8 @@ const IN_ORDER: u32 = 3;
 const SETTLED: u32 = 3;
 /// Faults in a row that are believed to go on where readahead did not pay.
 const LONG_RUN: u32 = 8;
-/// Pages that were wanted and are in no stream's count, at most. Pages of `prefetch` count too, so the number has a bound.
+/// Pages that were wanted and are in no stream's count, at most. Pages of `prefetch` count too, so the number
+/// has a bound.
 const MOST_UNSEEN: u32 = 8192;
 /// The farthest apart two faults of a stream may be, in pages.
 const MAX_STRIDE: u64 = 64;
@@ -120,7 +123,8 @@ impl Stream {
     }
 
     fn continues_at(&self, page: u64) -> bool {
-        // While its stride may still change, only the very next page will do: a reader of twice the stride would never get its own.
+        // While its stride may still change, only the very next page will do: a reader of twice the stride
+        // would never get its own.
         let most = if self.may_turn() { 1 } else { i64::from(self.window).max(1) + 1 };
         self.steps_to(page).is_some_and(|steps| steps > 0 && steps <= most)
     }
@@ -201,7 +205,8 @@ impl Streams {
         Some(Window { stream: (at, stream.began_at), ..window })
     }
 
-    /// The reader came to the first `reached` pages of the window. Of these, `pages` are being read; the others were in memory.
+    /// The reader came to the first `reached` pages of the window. Of these, `pages` are being read; the
+    /// others were in memory.
     pub(crate) fn note_read(&self, window: Window, reached: u32, pages: u32) {
         if let Some(mut state) = self.state.try_lock() {
             let (at, began_at) = window.stream;
@@ -218,18 +223,21 @@ impl Streams {
 }
 
 impl State {
-    /// The place of the stream that the fault belongs to, or begins. `None`: a stream is at this page already, and nothing changes.
-    /// Another thread wanted the page too, or a page that was wanted alone went out and came back.
+    /// The place of the stream that the fault belongs to, or begins. `None`: a stream is at this page
+    /// already, and nothing changes. Another thread wanted the page too, or a page that was wanted alone went
+    /// out and came back.
     fn follow(&mut self, page: u64, hit: Hit, pattern: AccessPattern) -> Option<usize> {
         let streams = &mut self.streams;
-        // Of several streams, the one of the least stride: a reader in order meets the pages of all strides. Then the nearest, since
-        // blocks of several readers may lie within each other's windows. Where two have come to one page, the reader is in the later one.
+        // Of several streams, the one of the least stride: a reader in order meets the pages of all strides.
+        // Then the nearest, since blocks of several readers may lie within each other's windows. Where two
+        // have come to one page, the reader is in the later one.
         let continuing = (0..STREAMS).filter(|&at| streams[at].used_at > 0 && streams[at].continues_at(page));
         let found = continuing.min_by_key(|&at| {
             let Stream { stride, last, used_at, .. } = streams[at];
             (stride.unsigned_abs(), last.abs_diff(page), Reverse(used_at))
         });
-        // A reader may well come to the page where another ended, or turn round at its last page when that has gone.
+        // A reader may well come to the page where another ended, or turn round at its last page when that
+        // has gone.
         let before = found.map_or(0, |at| streams[at].used_at);
         let is_here = |stream: &Stream| stream.used_at > before && stream.last == page;
         if streams.iter().any(|stream| is_here(stream) && (hit != Hit::None || stream.run == 1)) {
@@ -260,7 +268,8 @@ impl State {
             if hit == Hit::ReadAhead {
                 self.stretches.note(page, 0, 1);
             }
-            // The page after one fault fixes the stride of its stream; else a new one takes the place of the oldest.
+            // The page after one fault fixes the stride of its stream; else a new one takes the place of the
+            // oldest.
             let turning = (0..STREAMS).filter(|&at| streams[at].may_turn_to(page));
             match turning.min_by_key(|&at| streams[at].last.abs_diff(page)) {
                 Some(at) => {
@@ -368,7 +377,8 @@ impl Stream {
         self.window = (self.window / (2 * GROWTH)).max(FIRST_WINDOW.min(self.window));
     }
 
-    /// Closes the window. The pages to come go into the account unwanted; faults that want them still are entered singly.
+    /// Closes the window. The pages to come go into the account unwanted; faults that want them still are
+    /// entered singly.
     fn shut(&mut self, page: u64, stretches: &mut Stretches) {
         stretches.note(page, self.read, 0);
         (self.window, self.run, self.read, self.used) = (0, 1, 0, 0);
@@ -391,8 +401,8 @@ impl Stream {
         }
     }
 
-    /// Enters into the account the pages that the stream has passed, and keeps the `left` ones before it. Says what the
-    /// passed ones were worth.
+    /// Enters into the account the pages that the stream has passed, and keeps the `left` ones before it.
+    /// Says what the passed ones were worth.
     fn settle(&mut self, page: u64, left: i64, stretches: &mut Stretches) -> Worth {
         let to_come = self.coming(left);
         let passed = self.read - to_come;

@@ -1,17 +1,18 @@
 //! Whether readahead pays, by stretch of a space's addresses.
 //!
-//! An account says how many pages were read ahead in its stretch lately, and how many of them a fault then wanted. A stretch
-//! *pays* while at least three quarters were wanted. So readahead adds at most a third to the pages that a program needs. A short burst of faults in order
-//! inside a random pattern, such as the neighbours of a vertex in a graph, closes its stretch after a few windows. A reader
-//! in order opens it again, since its run of faults is long enough to be believed by itself (`engine/streams.rs`).
+//! An account says how many pages were read ahead in its stretch lately, and how many of them a fault then
+//! wanted. A stretch *pays* while at least three quarters were wanted. So readahead adds at most a third to
+//! the pages that a program needs. A short burst of faults in order inside a random pattern, such as the
+//! neighbours of a vertex in a graph, closes its stretch after a few windows. A reader in order opens it
+//! again, since its run of faults is long enough to be believed by itself (`engine/streams.rs`).
 //!
 //! ```text
 //!   page number:   … hash to an account | 12 bits: 16 MiB of one stretch
 //! ```
 //!
-//! Stretches far apart share an account: it stays true for their sum. Nothing has to be undone at an unmap, since an account
-//! forgets: both numbers are halved as soon as many pages were read.
-//! (Linux decides the next window of a VMA by the hits of the last one: `__swapin_nr_pages` in `mm/swap_state.c`.)
+//! Stretches far apart share an account: it stays true for their sum. Nothing has to be undone at an unmap,
+//! since an account forgets: both numbers are halved as soon as many pages were read. (Linux decides the next
+//! window of a VMA by the hits of the last one: `__swapin_nr_pages` in `mm/swap_state.c`.)
 //!
 //! Locking: the accounts stand under the lock of the streams.
 

@@ -1,10 +1,10 @@
 //! Transfers in flight, and their ends.
 //!
-//! A transfer holds a pin on each of its frames. The thread that takes a completion also ends it. It frees a page
-//! that was written, if nobody came for the page meanwhile. A page that was read is live from here on.
+//! A transfer holds a pin on each of its frames. The thread that takes a completion also ends it. It frees a
+//! page that was written, if nobody came for the page meanwhile. A page that was read is live from here on.
 //!
-//! Locking: completions take the locks of the swap cache and of the LRU, one after the other. They may run inside
-//! `submit`, so nobody submits while holding a lock.
+//! Locking: completions take the locks of the swap cache and of the LRU, one after the other. They may run
+//! inside `submit`, so nobody submits while holding a lock.
 
 use std::cell::Cell;
 use std::io;
@@ -80,8 +80,8 @@ impl Transfers {
     }
 
     fn are_in_flight(&self) -> bool {
-        // In one order with transfers that end, or that a device refuses. Of two that go, one sees that both are
-        // gone.
+        // In one order with transfers that end, or that a device refuses. Of two that go, one sees that both
+        // are gone.
         self.writing_pages.load(Ordering::SeqCst) + self.reading_pages.load(Ordering::SeqCst) > 0
     }
 }
@@ -95,9 +95,9 @@ impl Engine {
         }
     }
 
-    /// Starts to write `frames`, which are under WRITEBACK, as consecutive pages. Returns how many are in flight.
-    /// If the device has no room for the others, they stay in memory, dirty and without a place. That is no
-    /// failure: try again when a write ends.
+    /// Starts to write `frames`, which are under WRITEBACK, as consecutive pages. Returns how many are in
+    /// flight. If the device has no room for the others, they stay in memory, dirty and without a place. That
+    /// is no failure: try again when a write ends.
     pub(crate) fn start_write(
         &self,
         first: StoredPage,
@@ -150,9 +150,9 @@ impl Engine {
         }
     }
 
-    /// Starts to read consecutive pages into `frames`, which are under READING. Takes over a pin on each. False:
-    /// the device is full. The read has then ended without the pages, and those who wait for them learn
-    /// [`Unread::NoRoom`].
+    /// Starts to read consecutive pages into `frames`, which are under READING. Takes over a pin on each.
+    /// False: the device is full. The read has then ended without the pages, and those who wait for them
+    /// learn [`Unread::NoRoom`].
     pub(crate) fn start_read(
         &self,
         first: StoredPage,
@@ -178,11 +178,11 @@ impl Engine {
         true
     }
 
-    /// Serves those who came for one of these frames, or for any transfer, before it was in flight, and found nothing to
-    /// serve. The pages of a batch are under I/O for as long as others of it are packed.
+    /// Serves those who came for one of these frames, or for any transfer, before it was in flight, and found
+    /// nothing to serve. The pages of a batch are under I/O for as long as others of it are packed.
     fn serve_early_waiters(&self, mut frames: impl Iterator<Item = FrameId>) {
-        // In one order with those who announce themselves first and ask to be served then. A transfer may have ended
-        // already: then a frame has a stranger's mark, and somebody is served in vain.
+        // In one order with those who announce themselves first and ask to be served then. A transfer may
+        // have ended already: then a frame has a stranger's mark, and somebody is served in vain.
         fence(Ordering::SeqCst);
         if self.transfers.awaited.load(Ordering::Relaxed)
             || frames.any(|frame| self.frames.words(frame).holds.load().has_waiters())
@@ -191,9 +191,9 @@ impl Engine {
         }
     }
 
-    /// Puts a fresh frame under READING for a page that nobody faults on, if the page is out. The page's place is
-    /// known from some entry only, and may be another page's by now. The shadow is what the page left behind.
-    /// `None`: the page is not out, and the frame is free again.
+    /// Puts a fresh frame under READING for a page that nobody faults on, if the page is out. The page's
+    /// place is known from some entry only, and may be another page's by now. The shadow is what the page
+    /// left behind. `None`: the page is not out, and the frame is free again.
     pub(crate) fn begin_read_ahead(
         &self,
         page: StoredPage,
@@ -227,8 +227,8 @@ impl Engine {
         }
     }
 
-    /// For a thread that has left its waker with a frame under I/O. Completes transfers while there are any to wait
-    /// for. Otherwise the thread may sleep.
+    /// For a thread that has left its waker with a frame under I/O. Completes transfers while there are any
+    /// to wait for. Otherwise the thread may sleep.
     pub(crate) fn drive(&self, frame: FrameId) -> Waited {
         let words = self.frames.words(frame);
         let waiting = || {
@@ -242,8 +242,8 @@ impl Engine {
         }
     }
 
-    /// Waits until some write has ended, or `patience` is over. Returns at once when no write is in flight. False:
-    /// no write has ended.
+    /// Waits until some write has ended, or `patience` is over. Returns at once when no write is in flight.
+    /// False: no write has ended.
     pub(crate) fn wait_for_write_within(&self, patience: Duration) -> bool {
         self.wait_for_writes(self.transfers.ended_pages() + 1, self.after(Some(patience)))
     }
@@ -259,9 +259,9 @@ impl Engine {
         self.wait_once(|until| self.wait_while(until, waits))
     }
 
-    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: no device
-    /// has answered for as long as devices may take. Devices with transfers in flight are then silent. Until they
-    /// answer, only accesses that cannot do without wait for them.
+    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: no
+    /// device has answered for as long as devices may take. Devices with transfers in flight are then silent.
+    /// Until they answer, only accesses that cannot do without wait for them.
     pub(crate) fn wait_until_ended(&self, pages: u64) -> bool {
         loop {
             // Each end is an answer.
@@ -345,8 +345,8 @@ impl Engine {
             |waker| self.poll_ends(waker, &still_waits),
             || {
                 if self.wait_in_devices(&still_waits) == Waited::Sleep {
-                    // The next end wakes it. It sleeps for a moment only, since the transfer that it waits for may
-                    // not be in flight yet.
+                    // The next end wakes it. It sleeps for a moment only, since the transfer that it waits
+                    // for may not be in flight yet.
                     park_for(MOMENT);
                 }
                 true
@@ -378,8 +378,8 @@ impl Engine {
         self.unpin(self.lru.putback(&self.frames, frame, place));
     }
 
-    /// Tells the reclaim policy that a page is about to be read into this frame, which only the caller has. The
-    /// policy decides by the page's shadow where the frame will be put.
+    /// Tells the reclaim policy that a page is about to be read into this frame, which only the caller has.
+    /// The policy decides by the page's shadow where the frame will be put.
     pub(crate) fn admit(&self, frame: FrameId, arrival: Arrival) {
         if arrival == Arrival::Fresh {
             return;
@@ -405,7 +405,8 @@ impl Engine {
         }
     }
 
-    /// Frees those clean frames that only their stores know, and puts the others back. Returns how many are free.
+    /// Frees those clean frames that only their stores know, and puts the others back. Returns how many are
+    /// free.
     pub(crate) fn evict_or_putback(&self, run: Going) -> u64 {
         let mut outcomes = SmallVec::<[Evicted; ISOLATED]>::new();
         let shadow = self.lru.shadow();
@@ -455,17 +456,17 @@ impl Engine {
         }
     }
 
-    /// After a transfer that did not begin. A thread may have seen it in flight, and wait for its end. If others
-    /// are in flight, their ends will wake the thread. To wake threads for each refusal would let those who wait
-    /// for room wake each other without end.
+    /// After a transfer that did not begin. A thread may have seen it in flight, and wait for its end. If
+    /// others are in flight, their ends will wake the thread. To wake threads for each refusal would let
+    /// those who wait for room wake each other without end.
     fn wake_if_idle(&self) {
         if !self.transfers.are_in_flight() {
             self.wake_awaiting();
         }
     }
 
-    /// Shows a page again that could not be written, as if it had never been on its way. The page gives its slot
-    /// up: another place on the device may do, and this one may never have been there.
+    /// Shows a page again that could not be written, as if it had never been on its way. The page gives its
+    /// slot up: another place on the device may do, and this one may never have been there.
     fn put_back_unwritten(&self, page: StoredPage, frame: FrameId) {
         let (store, words) = (self.store(page), self.frames.words(frame));
         if let Some(owner) = self.rmap.former_owner(&self.frames, frame) {
@@ -500,7 +501,8 @@ impl Engine {
         self.wake_awaiting();
     }
 
-    /// Ends the read of a frame under READING: its bytes are there, or cannot be had. The pin is the reader's.
+    /// Ends the read of a frame under READING: its bytes are there, or cannot be had. The pin is the
+    /// reader's.
     pub(crate) fn end_read_of(&self, page: StoredPage, pin: PinnedFrame, failure: Option<Error>) {
         self.end_read_as(page, pin, failure.map_or(Ok(()), |error| Err(Unread::Failed(error))));
     }

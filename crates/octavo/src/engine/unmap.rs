@@ -1,8 +1,8 @@
 //! Clearing a range of a table, and changing the permissions of one.
 //!
-//! The caller holds the space's layout lock, has changed the regions first, and has then split the blocks over the range's
-//! edges (`edges.rs`). The head of `table/mod.rs` has the rules that make clearing safe against faults under way and late
-//! walkers.
+//! The caller holds the space's layout lock, has changed the regions first, and has then split the blocks
+//! over the range's edges (`edges.rs`). The head of `table/mod.rs` has the rules that make clearing safe
+//! against faults under way and late walkers.
 //!
 //! Pages that are away are Busy while the translation is asked, many at once. Before the thread blocks on
 //! another's Busy entry, it asks for its own batch.
@@ -56,7 +56,8 @@ pub(crate) fn unmap_range(engine: &Engine, space: &SpaceState, range: PageNumber
     Changing::new(engine, space, range, Change::Clear).clear_root();
 }
 
-/// Removes everything that the table has in the range, of which the other side has dropped its part by itself.
+/// Removes everything that the table has in the range, of which the other side has dropped its part by
+/// itself.
 pub(crate) fn forget_range(engine: &Engine, space: &SpaceState, range: PageNumberRange) {
     Changing::new(engine, space, range, Change::Forget).clear_root();
 }
@@ -266,7 +267,8 @@ impl<'a> Changing<'a> {
             }
         }
         let home = Home::new(self.engine.frames.bytes());
-        // Nobody wants the bytes any more. Every translation can do that, and one that has panicked is asked again.
+        // Nobody wants the bytes any more. Every translation can do that, and one that has panicked is asked
+        // again.
         let is_gone = remove.insist(|runs| translation.remove(home, runs));
         let mut again = Batch::new();
         let leaving = away.iter().filter(|leaf| leaf.narrowed.is_none());
@@ -284,7 +286,8 @@ impl<'a> Changing<'a> {
                     let mut back = Batch::new();
                     back.add(page, span(level) as u32, before.protection());
                     if back.insist(|runs| translation.protect(runs)).contains(&false) {
-                        // It is unknown what the other side may do. The next fault there, and the next change, ask anew.
+                        // It is unknown what the other side may do. The next fault there, and the next
+                        // change, ask anew.
                         self.engine.frames.words(frame).holds.mark_dirty();
                         self.engine.give_place_up(frame);
                         shown = shown.with_protection(Protection::NONE);

@@ -1,7 +1,7 @@
 //! Waiters: how an access waits for devices, and until when.
 //!
-//! One [`Waiter`] goes through all waits of an access: for its page, for room, for a place in a queue. The code
-//! that waits is written once, as an `async fn` that awaits the waiter. The waiter decides how to wait:
+//! One [`Waiter`] goes through all waits of an access: for its page, for room, for a place in a queue. The
+//! code that waits is written once, as an `async fn` that awaits the waiter. The waiter decides how to wait:
 //!
 //! | waiter | waits | until |
 //! |---|---|---|
@@ -34,7 +34,8 @@ enum How {
     Never,
 }
 
-/// Awaits what is seldom needed. It is polled in a stack frame of its own, by which that of its caller does not grow.
+/// Awaits what is seldom needed. It is polled in a stack frame of its own, by which that of its caller does
+/// not grow.
 pub(crate) async fn apart<F: Future>(seldom: F) -> F::Output {
     #[inline(never)]
     fn poll<F: Future>(future: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -95,7 +96,8 @@ impl<'e> Waiter<'e> {
         Self::new(engine, How::Brief)
     }
 
-    /// Returns whether the waiter waits until others let go of a page. One that does not may have these others wait for its thread.
+    /// Returns whether the waiter waits until others let go of a page. One that does not may have these
+    /// others wait for its thread.
     pub(crate) fn waits_for_holders(&self) -> bool {
         !matches!(self.how, How::Brief | How::Never)
     }
@@ -132,8 +134,8 @@ impl<'e> Waiter<'e> {
         self.until.is_some_and(|until| now >= until)
     }
 
-    /// The deadline has passed. Devices with transfers in flight that have not answered since the wait began are
-    /// silent.
+    /// The deadline has passed. Devices with transfers in flight that have not answered since the wait began
+    /// are silent.
     pub(crate) fn note_silence(&self) {
         self.engine.swap.areas.note_silence(&self.asked);
     }
@@ -163,8 +165,8 @@ impl<'e> Waiter<'e> {
         Ok(())
     }
 
-    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: not in
-    /// time.
+    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: not
+    /// in time.
     pub(crate) async fn until_written(&mut self, pages: u64) -> bool {
         let engine = self.engine;
         let transfers = &engine.transfers;
@@ -181,8 +183,8 @@ impl<'e> Waiter<'e> {
         self.until_written(self.engine.transfers.ended_pages() + 1).await
     }
 
-    /// Waits until some write has ended, or no more than `most` pages are [coming](Engine::coming_pages). False: not
-    /// in time.
+    /// Waits until some write has ended, or no more than `most` pages are [coming](Engine::coming_pages).
+    /// False: not in time.
     pub(crate) async fn until_some_write_ends_above(&mut self, most: u64) -> bool {
         let engine = self.engine;
         let ended = engine.transfers.ended_pages();
@@ -193,8 +195,8 @@ impl<'e> Waiter<'e> {
         self.wait_while(&waits).await
     }
 
-    /// For a thread that found nothing that can go. If the devices are silent it waits for a write to end, and
-    /// otherwise it lets others run. False: not in time.
+    /// For a thread that found nothing that can go. If the devices are silent it waits for a write to end,
+    /// and otherwise it lets others run. False: not in time.
     pub(crate) async fn until_more_may_go(&mut self) -> bool {
         if self.engine.swap.is_silent() {
             return self.until_some_write_ends().await;

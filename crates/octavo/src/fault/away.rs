@@ -37,7 +37,8 @@ use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Touch, Tra
 use crate::table::{Access, Protection, Walk, span};
 use crate::units::{FrameId, Order, PageNumber};
 
-/// How long a fault asks again for memory that somebody holds. Reclaim and compaction hold a page for a moment, handles by pins.
+/// How long a fault asks again for memory that somebody holds. Reclaim and compaction hold a page for a
+/// moment, handles by pins.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A longer time between two looks was spent on something else, or another thread had the processor.
@@ -58,7 +59,8 @@ pub(crate) enum Via {
     InPlace(InPlace),
 }
 
-/// For [`TranslatedSpace::adopt`](crate::translation::TranslatedSpace::adopt): what kind of memory is there already.
+/// For [`TranslatedSpace::adopt`](crate::translation::TranslatedSpace::adopt): what kind of memory is there
+/// already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     /// Zero pages, without memory of their own. They must not be written unnoticed.
@@ -66,8 +68,8 @@ pub enum InPlace {
     /// Pages with memory of their own, which allow so much unnoticed.
     Pages(Protection),
     /// Pages as in `Pages`, of which each 2 MiB that begin at a multiple of 2 MiB are one piece. A shorter
-    /// rest is pages. A piece for which there is no block, or no room in its region, is taken page by page, and no
-    /// split is told then.
+    /// rest is pages. A piece for which there is no block, or no room in its region, is taken page by page,
+    /// and no split is told then.
     Blocks(Protection),
 }
 
@@ -97,8 +99,8 @@ impl<'a> Fault<'a> {
 
     // --- for handles ---
 
-    /// Has a page at home that a handle wants show a frame of its own, where after a fork others have the same frame. `None`: it
-    /// has. What the handle stores, and what a pin shows, is this page's alone then.
+    /// Has a page at home that a handle wants show a frame of its own, where after a fork others have the
+    /// same frame. `None`: it has. What the handle stores, and what a pin shows, is this page's alone then.
     fn unshare(&mut self, walk: &Walk<'a>, region: &Region) -> Option<Step> {
         let entry = walk.entry();
         let State::Present(shared) = entry.state() else { return None };
@@ -391,8 +393,8 @@ impl<'a> Fault<'a> {
         self.depart(departing, translation, waker)
     }
 
-    /// The other side has found nothing where a page should be. Either the page came meanwhile, or the other side has dropped
-    /// it, and it reads as zeros from now on.
+    /// The other side has found nothing where a page should be. Either the page came meanwhile, or the other
+    /// side has dropped it, and it reads as zeros from now on.
     fn look_there(&mut self, walk: &Walk<'a>, away: FrameId, translation: &dyn Translation) -> Step {
         self.is_missing = false;
         if walk.level > 0 {
@@ -464,8 +466,8 @@ impl<'a> Fault<'a> {
             return Step::End(Outcome::Usable);
         }
         if let Answer::Partly(done) = answer {
-            // The other side may do no more than the entry says. It has just done as much to these pages, and lets go of
-            // them in time.
+            // The other side may do no more than the entry says. It has just done as much to these pages, and
+            // lets go of them in time.
             let mut back = Batch::new();
             back.add(first, done, entry.protection());
             back.insist(|runs| translation.protect(runs));
@@ -607,8 +609,8 @@ impl<'a> Fault<'a> {
             self.refused_at.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         self.refused_for += passed.min(LONGEST_LOOK);
         if self.refused_for < PATIENCE {
-            // Others run before this fault looks again: threads, which may wait for this CPU, and an executor's tasks. Whoever
-            // drives many faults knows best when to sleep.
+            // Others run before this fault looks again: threads, which may wait for this CPU, and an
+            // executor's tasks. Whoever drives many faults knows best when to sleep.
             if !self.waiter.is_driven() {
                 thread::yield_now();
             }

@@ -7,7 +7,8 @@
 //!
 //! A fault prepares its page and asks about it alone. [`show_run`] has the faults of neighbours prepare their
 //! pages, and asks about all of them at once. It never waits, and starts no read: a page that is not at hand
-//! ends the run. While it holds entries Busy it goes on polling only, so nobody waits for another in a circle.
+//! ends the run. While it holds entries Busy it goes on polling only, so nobody waits for another in a
+//! circle.
 //!
 //! For a page of a run, a fault costs two walks, two changes of its entry and the away zone's lock. The call
 //! of the translation is shared by up to [`TRANSLATED`] pages.
@@ -238,8 +239,9 @@ fn depart(
     usable
 }
 
-/// Makes the pages of a range usable at the other side, from the first on, up to one that is not at hand: a page that has to be
-/// read, that is in other hands, that lacks room, or that may not be accessed so. Returns how many pages it has made usable.
+/// Makes the pages of a range usable at the other side, from the first on, up to one that is not at hand: a
+/// page that has to be read, that is in other hands, that lacks room, or that may not be accessed so. Returns
+/// how many pages it has made usable.
 ///
 /// # Errors
 /// `ForkedChild` in a forked child.
@@ -276,7 +278,8 @@ pub(crate) fn show_run(
     Ok(usable + depart(engine, space, translation, departures))
 }
 
-/// Has the fault of a page in a run prepare it. Returns it where it is to depart, and otherwise whether it is usable already.
+/// Has the fault of a page in a run prepare it. Returns it where it is to depart, and otherwise whether it is
+/// usable already.
 fn prepare<'e>(
     engine: &'e Engine,
     space: &'e SpaceState,

@@ -73,8 +73,8 @@ pub(crate) enum Outcome {
     NeedsHuge,
     /// There is no table node. The caller makes room and polls again.
     NeedsNode,
-    /// The device of the slot has no room for a read. The caller waits for a transfer to end that had not ended
-    /// when [`Engine::ends`] said `ends`, and polls again.
+    /// The device of the slot has no room for a read. The caller waits for a transfer to end that had not
+    /// ended when [`Engine::ends`] said `ends`, and polls again.
     DeviceFull { slot: SwapSlot, ends: u64 },
     /// The page is in other hands, and the caller does not wait for that.
     NotNow,
@@ -272,7 +272,8 @@ impl<'a> Fault<'a> {
         waker: &Waker,
     ) -> Step {
         if !matches!(walk.entry().state(), State::Swapped(_)) {
-            // A page goes to the other side only where nobody pins its frame, and this fault would wait for itself.
+            // A page goes to the other side only where nobody pins its frame, and this fault would wait for
+            // itself.
             self.end_reading_of_others();
         }
         if let Some(step) = self.step_away(walk, region, translation, waker) {
@@ -288,8 +289,8 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// The hot step. It is inlined where code is optimised: a call would cost each fault some nanoseconds. Elsewhere it would
-    /// take more of a small stack.
+    /// The hot step. It is inlined where code is optimised: a call would cost each fault some nanoseconds.
+    /// Elsewhere it would take more of a small stack.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn step_at_home(&mut self, walk: &Walk<'a>, region: &Region, waker: &Waker) -> Step {
         let (entry, write) = (walk.entry(), self.access == Access::Write);
@@ -467,7 +468,8 @@ fn resolve_untimed(engine: &Engine, space: &SpaceState, address: u64, access: Ac
     }
 }
 
-/// Returns the time before a fault that gives a page its first bytes, if that fault is one of those that are timed.
+/// Returns the time before a fault that gives a page its first bytes, if that fault is one of those that are
+/// timed.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn new_page_begins(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Option<Instant> {
     let page = PageNumber::containing(address);
@@ -511,8 +513,8 @@ pub(crate) fn resolve_written(
     resolved.map(|resolved| resolved == Resolved::Written)
 }
 
-/// Begins a fault to be awaited, for a handle or for the other side of the space's translation. It never blocks the thread that
-/// polls it. To drop it in the middle leaves the page as it was.
+/// Begins a fault to be awaited, for a handle or for the other side of the space's translation. It never
+/// blocks the thread that polls it. To drop it in the middle leaves the page as it was.
 pub(crate) async fn resolve_async(
     waiter: Waiter<'_>,
     engine: &Engine,
@@ -534,8 +536,8 @@ pub(crate) async fn resolve_async(
     resolved
 }
 
-/// Resolves a fault of the other side as far as that takes a read at most, and blocks for it. `None` means that it takes more,
-/// and nothing has changed.
+/// Resolves a fault of the other side as far as that takes a read at most, and blocks for it. `None` means
+/// that it takes more, and nothing has changed.
 pub(crate) fn resolve_now(
     engine: &Engine,
     space: &SpaceState,
@@ -555,8 +557,9 @@ pub(crate) fn resolve_now(
     }
 }
 
-/// Makes the memory that the other side of the translation has at `address` a page of the space, or a block. Returns how many pages
-/// there are now: none where that takes room, or where the entry is in other hands just now.
+/// Makes the memory that the other side of the translation has at `address` a page of the space, or a block.
+/// Returns how many pages there are now: none where that takes room, or where the entry is in other hands
+/// just now.
 pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<u64> {
     let _inside = engine.enter()?;
     let mut fault = Fault::new(Waiter::never(engine), engine, space, address, Access::Read);
@@ -605,14 +608,16 @@ impl Fault<'_> {
                         return Err(error);
                     }
                     misses += 1;
-                    // Where no room can be made, or others had it, the frames that are left may lie on other CPUs' lists.
+                    // Where no room can be made, or others had it, the frames that are left may lie on other
+                    // CPUs' lists.
                     self.looks_everywhere = no_room.is_some() || misses > 1;
                 }
                 Outcome::OwesToll => {
                     apart(reclaim::pay_toll(self.engine, &self.waiter)).await;
                     no_room = obstacle;
                 }
-                // The deadline is asked first: the end of a transfer of another device is no room on this one.
+                // The deadline is asked first: the end of a transfer of another device is no room on this
+                // one.
                 Outcome::DeviceFull { ends, .. }
                     if !self.waiter.is_too_late() && self.waiter.until_room(ends).await => {}
                 Outcome::DeviceFull { slot, .. } => {

@@ -118,8 +118,8 @@ pub(super) fn read_ahead(engine: &Engine, space: &SpaceState, window: Window, re
 }
 
 impl ReadAheadRun<'_> {
-    /// Reads what was collected, and the pages of a window that are out, as far as there are free frames. Tells the space's
-    /// streams how many the devices took.
+    /// Reads what was collected, and the pages of a window that are out, as far as there are free frames.
+    /// Tells the space's streams how many the devices took.
     fn read(mut self, space: &SpaceState, window: Window, region: &Region) {
         let table = &self.engine.table;
         let mut reached = 0;
@@ -178,8 +178,8 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
     engine.admit(frame, Arrival::of(shadow, run.along));
-    // The content is asked again, since the first answer was a guess. While the frame is in the cache, no other bytes can come
-    // there; but a copy in the pool may be dropped.
+    // The content is asked again, since the first answer was a guess. While the frame is in the cache, no
+    // other bytes can come there; but a copy in the pool may be dropped.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::OnDevice => run.push(slot, pin),
         Brought::Unpacked | Brought::Filled => engine.end_read_of(slot.stored(), pin, None),

@@ -15,13 +15,13 @@
 //! ```
 //!
 //! **Why one compare-and-swap is enough** (Linux's `do_swap_page` takes the page's lock and looks at the
-//! entry again). After each wait, the fault walks to the entry and looks up the region anew, since the page may be
-//! gone. It need not where the read has ended by the time it is handed over. While its entry
-//! is unchanged, it holds a reference to the slot. With a reference the slot is not freed, and a cached frame
-//! is neither detached nor orphaned. With a pin the frame is not evicted, migrated or freed. So a frame that
-//! is pinned, found at the slot and free of errors is the page's until the entry changes. The fault adds its
-//! use and its owner first, and takes them back where the swap fails. An unmap or a protect changes the
-//! region and then the entry's version. So the old region's permissions no longer match the entry.
+//! entry again). After each wait, the fault walks to the entry and looks up the region anew, since the page
+//! may be gone. It need not where the read has ended by the time it is handed over. While its entry is
+//! unchanged, it holds a reference to the slot. With a reference the slot is not freed, and a cached frame is
+//! neither detached nor orphaned. With a pin the frame is not evicted, migrated or freed. So a frame that is
+//! pinned, found at the slot and free of errors is the page's until the entry changes. The fault adds its use
+//! and its owner first, and takes them back where the swap fails. An unmap or a protect changes the region
+//! and then the entry's version. So the old region's permissions no longer match the entry.
 //!
 //! A fault that finds its page in the cache costs a pin, a use, an owner, and the swap of the entry. To drop
 //! the reference it also takes the slot's lock.
@@ -112,11 +112,13 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Serves an entry that says Swapped, of a page that is written over whole. What its store has is not read.
+    /// Serves an entry that says Swapped, of a page that is written over whole. What its store has is not
+    /// read.
     ///
-    /// The page may be pinned. Eviction makes an entry Swapped before it asks for pins, and a page that it finds pinned stays so, with
-    /// its frame in the cache. Such a pin has to show what is written, so the page keeps a frame that has its bytes. A pin through this
-    /// entry keeps its frame there, and no other can be taken before the entry changes. So without such a frame there is no pin.
+    /// The page may be pinned. Eviction makes an entry Swapped before it asks for pins, and a page that it
+    /// finds pinned stays so, with its frame in the cache. Such a pin has to show what is written, so the
+    /// page keeps a frame that has its bytes. A pin through this entry keeps its frame there, and no other
+    /// can be taken before the entry changes. So without such a frame there is no pin.
     pub(super) fn overwrite(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
         if let Some(over) = self.check_quota(1) {
             return over;
@@ -233,7 +235,8 @@ impl<'a> Fault<'a> {
         true
     }
 
-    /// Starts the reads that devices have collected, unless the thread that polls this fault does so for many.
+    /// Starts the reads that devices have collected, unless the thread that polls this fault does so for
+    /// many.
     fn start_collected(&self) {
         if !self.waiter.is_driven() {
             self.engine.flush_devices();
@@ -244,7 +247,8 @@ impl<'a> Fault<'a> {
         if self.alone {
             return None;
         }
-        // A window is a small part of memory: pages read ahead must not push each other out before they are used.
+        // A window is a small part of memory: pages read ahead must not push each other out before they are
+        // used.
         let share_pages = (self.engine.budget.limit_pages() / WINDOW_SHARE) as u32;
         let most = self.engine.policy.readahead_pages.min(share_pages);
         self.space.streams.on_fault(self.page, hit, region.options.pattern, most)

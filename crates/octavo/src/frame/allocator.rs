@@ -11,8 +11,8 @@
 //!
 //! Invariants: a frame is in one place. That is a buddy list, a shelf of whole chunks, a per-CPU list, the
 //! zeroed reserve, its owner's hands, or aside in an isolated chunk. Each handing over checks the frame's
-//! state word. The allocator answers "out of frames" only after it has searched every place. A fault makes room instead, and
-//! so looks on other CPUs' lists only now and then (`alloc_or_make_room`).
+//! state word. The allocator answers "out of frames" only after it has searched every place. A fault makes
+//! room instead, and so looks on other CPUs' lists only now and then (`alloc_or_make_room`).
 //!
 //! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. A thread takes `coming` (a
 //! chunk on its way) with none of them held, and the zone's lock under it. Hooks are called with no lock
@@ -45,8 +45,9 @@ struct Reserve {
     most: usize,
 }
 
-/// Hands out blocks of 4 KiB to 2 MiB under a budget, for a program that wants memory in pages, without spaces and swap. Most programs call
-/// `alloc`, `give_back`, `free` and `shrink` only. The rest is upkeep, which a manager does by itself.
+/// Hands out blocks of 4 KiB to 2 MiB under a budget, for a program that wants memory in pages, without
+/// spaces and swap. Most programs call `alloc`, `give_back`, `free` and `shrink` only. The rest is upkeep,
+/// which a manager does by itself.
 ///
 /// Units: a frame is 4 KiB. A block is 2^order frames, order 0 to 9, aligned to its size. Memory comes from
 /// the kernel and goes back to it in chunks of 2 MiB. Each chunk is charged to a budget, with 16 KiB for its
@@ -70,7 +71,8 @@ pub struct FrameAllocator {
     popped_orders: u16,
     pushed_orders: u16,
     reserve: Mutex<Reserve>,
-    /// As many as the reserve has, at about this moment. Most misses find none, and leave the lock's line to those who find some.
+    /// As many as the reserve has, at about this moment. Most misses find none, and leave the lock's line to
+    /// those who find some.
     zeroed_ahead: CachePadded<AtomicU32>,
     /// Held by the thread that drains all CPUs. Other threads wait for its result.
     draining: Mutex<()>,
@@ -216,9 +218,10 @@ impl FrameAllocator {
         self.alloc_slow(order)
     }
 
-    /// Does what [`FrameAllocator::alloc`] does, for a caller that makes room where there is none. What other CPUs have on their
-    /// lists is little then, and is theirs: they have just made room too. So it looks there only now and then. Where no room could be
-    /// made, or others had it, the caller asks [`FrameAllocator::alloc`].
+    /// Does what [`FrameAllocator::alloc`] does, for a caller that makes room where there is none. What other
+    /// CPUs have on their lists is little then, and is theirs: they have just made room too. So it looks
+    /// there only now and then. Where no room could be made, or others had it, the caller asks
+    /// [`FrameAllocator::alloc`].
     #[inline]
     pub(crate) fn alloc_or_make_room(&self, order: Order) -> Option<Block> {
         if self.popped_orders >> order.0 & 1 != 0
@@ -253,8 +256,8 @@ impl FrameAllocator {
         block
     }
 
-    /// Does what [`FrameAllocator::alloc`] does, but brings no chunk online. It is for pages that leave a chunk which is to go: if
-    /// another came online for them, they would go from one to the other for ever.
+    /// Does what [`FrameAllocator::alloc`] does, but brings no chunk online. It is for pages that leave a
+    /// chunk which is to go: if another came online for them, they would go from one to the other for ever.
     pub(crate) fn alloc_online(&self, order: Order) -> Option<Block> {
         let block = self.alloc_listed(order).or_else(|| self.search_online(order)).or_else(|| {
             self.drain();
@@ -405,8 +408,8 @@ impl FrameAllocator {
         self.zone_free_frames() + self.offline_frames()
     }
 
-    /// Returns the free frames of zones and CPUs, and those that the budget still has room for: in chunks, or also one by one, as
-    /// away pages take them.
+    /// Returns the free frames of zones and CPUs, and those that the budget still has room for: in chunks, or
+    /// also one by one, as away pages take them.
     pub(crate) fn allocatable_frames(&self, has_away: bool) -> u64 {
         let room_bytes = self.arena.budget.room_for_chunks_bytes();
         self.free_frames() + if has_away { room_bytes / PAGE_BYTES as u64 } else { self.offline_frames() }

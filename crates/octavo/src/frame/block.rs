@@ -7,15 +7,17 @@ use crate::units::{FrameId, Order};
 
 /// Memory from [`FrameAllocator::alloc`](crate::frame::FrameAllocator::alloc), to be given back once.
 ///
-/// A block cannot be copied. Its owner frees it by [`FrameAllocator::give_back`](crate::frame::FrameAllocator::give_back). Or the owner keeps only the
-/// number of its first frame ([`Block::into_frame`]), and frees that by [`FrameAllocator::free`](crate::frame::FrameAllocator::free). A block
-/// that is dropped instead is a leak, and a panic where assertions are on.
+/// A block cannot be copied. Its owner frees it by
+/// [`FrameAllocator::give_back`](crate::frame::FrameAllocator::give_back). Or the owner keeps only the number
+/// of its first frame ([`Block::into_frame`]), and frees that by
+/// [`FrameAllocator::free`](crate::frame::FrameAllocator::free). A block that is dropped instead is a leak,
+/// and a panic where assertions are on.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a block has to be given back, or its frame kept"]
 pub struct Block {
     frame: FrameId,
-    /// The frame's state on the list that it came from. It is never zero. So an `Option<Block>` is two words, which a
-    /// function returns in two registers.
+    /// The frame's state on the list that it came from. It is never zero. So an `Option<Block>` is two words,
+    /// which a function returns in two registers.
     state: NonZeroU32,
 }
 

@@ -7,7 +7,8 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES};
 
 pub use crate::sync::percpu::StackForm as PercpuForm;
 
-/// A part of a [`FrameAllocator`](crate::frame::FrameAllocator)'s memory, with a page size and a NUMA node of its own.
+/// A part of a [`FrameAllocator`](crate::frame::FrameAllocator)'s memory, with a page size and a NUMA node of
+/// its own.
 #[derive(Clone, Copy, Debug)]
 pub struct ZoneConfig {
     /// The size, rounded up to chunks (2 MiB).
@@ -34,7 +35,8 @@ pub struct FrameConfig {
     pub cpus: Cpus,
     /// How the per-CPU lists are protected.
     pub form: PercpuForm,
-    /// The most that may be away, rounded up to chunks: frames without memory here, each counted against the budget.
+    /// The most that may be away, rounded up to chunks: frames without memory here, each counted against the
+    /// budget.
     pub away_bytes: u64,
 }
 

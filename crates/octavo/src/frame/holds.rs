@@ -38,9 +38,9 @@
 //! Only [`start_writeback`] clears DIRTY, and only while no other thread holds a pin. A store holds a pin. So
 //! at any moment before it lets go, the store finds DIRTY set or sets it, and no write is lost.
 //!
-//! A parked frame is on no list, and in no reclaimer's hand. To list it again is the task of the one thread whose compare-and-swap
-//! takes PARKED away. The same step pins the frame, so that it cannot be freed before it is listed. A frame that dies loses
-//! PARKED, and needs no list any more.
+//! A parked frame is on no list, and in no reclaimer's hand. To list it again is the task of the one thread
+//! whose compare-and-swap takes PARKED away. The same step pins the frame, so that it cannot be freed before
+//! it is listed. A frame that dies loses PARKED, and needs no list any more.
 //!
 //! Cost: to take or drop a pin is one read-modify-write on the frame's own half line.
 //!
@@ -98,8 +98,8 @@ impl Holds {
     pub(crate) fn is_reading(self) -> bool {
         self.0 & READING != 0
     }
-    /// The read of the page failed, so the frame has no bytes. A failed *write* also leaves the mark, on a frame whose bytes are good:
-    /// that frame is dirty.
+    /// The read of the page failed, so the frame has no bytes. A failed *write* also leaves the mark, on a
+    /// frame whose bytes are good: that frame is dirty.
     #[inline]
     pub(crate) fn was_read_in_vain(self) -> bool {
         self.0 & (IO_ERROR | DIRTY) == IO_ERROR
@@ -222,8 +222,8 @@ impl HoldWord {
         if before & PINS == 1 && before & (DYING | PARKED) != 0 { self.finish() } else { Dropped::Kept }
     }
 
-    /// Takes a dying frame without pins to zero, or a parked one into the caller's hand. Of the threads that saw the frame so, one
-    /// succeeds.
+    /// Takes a dying frame without pins to zero, or a parked one into the caller's hand. Of the threads that
+    /// saw the frame so, one succeeds.
     #[cold]
     fn finish(&self) -> Dropped {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -233,8 +233,8 @@ impl HoldWord {
                 PARKED => ((seen & !PARKED) + 1, Dropped::ToBeListed),
                 _ => return Dropped::Kept,
             };
-            // Acquire: all work of others under their pins happens before the frame is used anew, and what the reclaimer noted of a
-            // parked frame can be read.
+            // Acquire: all work of others under their pins happens before the frame is used anew, and what
+            // the reclaimer noted of a parked frame can be read.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return outcome,
                 Err(now) => seen = now,
@@ -242,10 +242,12 @@ impl HoldWord {
         }
     }
 
-    /// Marks a frame that the caller has in its hand, with one pin, as parked, if others have pins as well. Then it is nobody's to
-    /// list until their pins have gone; the caller only drops its own. Returns whether it is parked.
+    /// Marks a frame that the caller has in its hand, with one pin, as parked, if others have pins as well.
+    /// Then it is nobody's to list until their pins have gone; the caller only drops its own. Returns whether
+    /// it is parked.
     pub(crate) fn park(&self) -> bool {
-        // Relaxed: the drop of the caller's pin releases what it noted, and nobody has the frame in hand before.
+        // Relaxed: the drop of the caller's pin releases what it noted, and nobody has the frame in hand
+        // before.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seen| {
                 (seen & PINS > 1 && seen & LIVE != 0).then_some(seen | PARKED)
@@ -253,8 +255,9 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Parks a frame that the caller has in its hand with the only pin, which this drops. The frame is in nobody's hand then, until
-    /// [`HoldWord::take_parked`], or until a pin comes and goes. Returns whether it is parked.
+    /// Parks a frame that the caller has in its hand with the only pin, which this drops. The frame is in
+    /// nobody's hand then, until [`HoldWord::take_parked`], or until a pin comes and goes. Returns whether it
+    /// is parked.
     pub(crate) fn park_alone(&self) -> bool {
         // Release: what the caller did with the frame comes before its next hand, or its free.
         self.0
@@ -265,7 +268,8 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Takes a parked frame without pins in hand, with a pin for the caller, who lists it. Returns false where the frame is not so.
+    /// Takes a parked frame without pins in hand, with a pin for the caller, who lists it. Returns false
+    /// where the frame is not so.
     pub(crate) fn take_parked(&self) -> bool {
         // Acquire: pairs with the release of the thread that had the frame in hand before.
         self.0
@@ -321,7 +325,8 @@ impl HoldWord {
         self.0.fetch_or(NO_COMPRESS, Ordering::Relaxed);
     }
 
-    /// Notes that a pin of the frame is taken from a credit. The caller has a pin. Returns whether no thread noted it before.
+    /// Notes that a pin of the frame is taken from a credit. The caller has a pin. Returns whether no thread
+    /// noted it before.
     pub(crate) fn account(&self) -> bool {
         // Relaxed: the credit is a hint.
         self.0.fetch_or(ACCOUNTED, Ordering::Relaxed) & ACCOUNTED == 0

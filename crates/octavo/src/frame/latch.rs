@@ -12,22 +12,24 @@
 //!       └──────────────────────── downgrade ──────────────────────────┘
 //! ```
 //!
-//! It is the hybrid latch of LeanStore (*Leis, Haubenschild, Neumann: Optimistic Lock Coupling*, 2019): a latch for readers and
-//! writers whose version lets others read without it.
+//! It is the hybrid latch of LeanStore (*Leis, Haubenschild, Neumann: Optimistic Lock Coupling*, 2019): a
+//! latch for readers and writers whose version lets others read without it.
 //!
-//! **Whose it is.** A thread touches the latch only while it holds a pin on the frame, or on the head of its block, and after it has read again, under
-//! the pin, that the entry still leads there. So the latch of a frame that no entry leads to and nobody pins is free, and a frame that changes its page is
-//! free too. The page of a pinned frame gets no other frame: who moves, splits or takes a frame asks for its pins.
+//! **Whose it is.** A thread touches the latch only while it holds a pin on the frame, or on the head of its
+//! block, and after it has read again, under the pin, that the entry still leads there. So the latch of a
+//! frame that no entry leads to and nobody pins is free, and a frame that changes its page is free too. The
+//! page of a pinned frame gets no other frame: who moves, splits or takes a frame asks for its pins.
 //!
-//! **Orderings.** To take the latch acquires, and to let it go releases: what a holder has written is there for the next. An optimistic
-//! reader takes the word ([`Latch::begin_read`]), copies, makes an acquire fence, and reads the word again. A writer changes the version when
-//! it takes the latch, and makes a release fence before it writes. So a reader that has met a byte of the writer's finds
-//! another version, or the bit.
+//! **Orderings.** To take the latch acquires, and to let it go releases: what a holder has written is there
+//! for the next. An optimistic reader takes the word ([`Latch::begin_read`]), copies, makes an acquire fence,
+//! and reads the word again. A writer changes the version when it takes the latch, and makes a release fence
+//! before it writes. So a reader that has met a byte of the writer's finds another version, or the bit.
 //!
-//! **Waiting.** Who finds the latch taken sets WAITERS and leaves a waker, both under the lock of a bucket (`sync/wait.rs`), with no pin
-//! on the frame. The release that makes the latch free clears WAITERS and wakes them all. They look their page up again. Until it is
-//! free, WAITERS stays. Readers that come where readers are, and a writer waits, let it go first for a while, and then join in: they
-//! never wait for the writer, since the reader that the writer waits for may be their own thread.
+//! **Waiting.** Who finds the latch taken sets WAITERS and leaves a waker, both under the lock of a bucket
+//! (`sync/wait.rs`), with no pin on the frame. The release that makes the latch free clears WAITERS and wakes
+//! them all. They look their page up again. Until it is free, WAITERS stays. Readers that come where readers
+//! are, and a writer waits, let it go first for a while, and then join in: they never wait for the writer,
+//! since the reader that the writer waits for may be their own thread.
 //!
 //! Cost: one compare-and-swap to take, one to let go, on a line of eight latches.
 
@@ -79,7 +81,8 @@ pub(crate) const LATCH_BYTES: usize = size_of::<Latch>();
 pub(crate) struct Latch(AtomicU64);
 
 impl Latch {
-    /// Takes the latch, if that can be done at once. `joins` says that a reader does not let a waiting writer go first.
+    /// Takes the latch, if that can be done at once. `joins` says that a reader does not let a waiting writer
+    /// go first.
     #[inline]
     pub(crate) fn try_take(&self, hold: Hold, joins: bool) -> Result<(), Taken> {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -127,7 +130,8 @@ impl Latch {
     /// Shares a latch that the caller holds alone. Returns whether somebody waits, and is to be woken.
     #[must_use = "those who wait must be woken"]
     pub(crate) fn downgrade(&self) -> bool {
-        // Subtracts the bit and adds a reader. Release: as a release. Nobody else changes the word but to set WAITERS.
+        // Subtracts the bit and adds a reader. Release: as a release. Nobody else changes the word but to set
+        // WAITERS.
         let before = self.0.fetch_sub(EXCLUSIVE - 1, Ordering::Release);
         debug_assert!(before & (EXCLUSIVE | SHARED) == EXCLUSIVE, "only a holder alone shares: {before:#x}");
         // Readers among those who wait can have it now. WAITERS stays, for writers.
@@ -137,7 +141,8 @@ impl Latch {
     /// Asks to be woken when the latch can be had. Returns false where it can be had now.
     pub(crate) fn announce_waiter(&self, hold: Hold) -> bool {
         let in_the_way = if hold == Hold::Exclusive { SHARED | EXCLUSIVE } else { EXCLUSIVE };
-        // Relaxed: the lock of the waiters' bucket orders what matters, and the word itself comes first or last.
+        // Relaxed: the lock of the waiters' bucket orders what matters, and the word itself comes first or
+        // last.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seen| {
                 (seen & in_the_way != 0).then_some(seen | WAITERS)
@@ -147,7 +152,8 @@ impl Latch {
 
     /// Clears WAITERS. The caller wakes all that wait; who goes on waiting sets it again.
     pub(crate) fn forget_waiters(&self) {
-        // Relaxed: as in `announce_waiter`. A waiter that has set the bit before leaves its waker under the lock that the caller takes next.
+        // Relaxed: as in `announce_waiter`. A waiter that has set the bit before leaves its waker under the
+        // lock that the caller takes next.
         self.0.fetch_and(!WAITERS, Ordering::Relaxed);
     }
 
@@ -159,7 +165,8 @@ impl Latch {
         (seen & EXCLUSIVE == 0).then_some(Version(seen & !(VERSION_ONE - 1)))
     }
 
-    /// Returns whether no writer has had the latch since the read began. The caller makes an acquire fence first.
+    /// Returns whether no writer has had the latch since the read began. The caller makes an acquire fence
+    /// first.
     #[inline]
     pub(crate) fn is_still(&self, begun: Version) -> bool {
         self.0.load(Ordering::Relaxed) & !(VERSION_ONE - 1 - EXCLUSIVE) == begun.0
@@ -172,8 +179,8 @@ impl Latch {
     }
 }
 
-/// The latches of all frames. They take memory where they are used, and count against the budget from the first guarded region
-/// on: 8 bytes for each frame that the budget has room for.
+/// The latches of all frames. They take memory where they are used, and count against the budget from the
+/// first guarded region on: 8 bytes for each frame that the budget has room for.
 #[derive(Debug)]
 pub(crate) struct Latches {
     latches: WordArray<Latch>,

@@ -1,4 +1,5 @@
-//! For programs that want memory in pieces of 4 KiB to 2 MiB, and no spaces: [`FrameAllocator`]. Others need nothing here.
+//! For programs that want memory in pieces of 4 KiB to 2 MiB, and no spaces: [`FrameAllocator`]. Others need
+//! nothing here.
 //!
 //! Every manager has one below it. A *frame* is 4 KiB of memory, and has an owner.
 //!

@@ -8,12 +8,12 @@
 //!   count = Σ len(order) << order   <=   Σ limit(order) << order   <=   high
 //! ```
 //!
-//! A refill takes `max(batch >> order, 2)` blocks, and an even number of single frames, since the words of two
-//! frames share a cache line. Where `batch` is 1 it takes one block, so that a tiny budget keeps nothing here.
-//! `high` moves between `high_min` and `high_max`. It goes up when allocations
-//! miss, or when more is freed in a row than fits. It goes down when memory runs low, and by
-//! [`PerCpuLists::decay`]. A free over the limit first borrows idle room of other orders, then raises `high`.
-//! Then it gives the coldest blocks back, beginning with the order just freed.
+//! A refill takes `max(batch >> order, 2)` blocks, and an even number of single frames, since the words of
+//! two frames share a cache line. Where `batch` is 1 it takes one block, so that a tiny budget keeps nothing
+//! here. `high` moves between `high_min` and `high_max`. It goes up when allocations miss, or when more is
+//! freed in a row than fits. It goes down when memory runs low, and by [`PerCpuLists::decay`]. A free over
+//! the limit first borrows idle room of other orders, then raises `high`. Then it gives the coldest blocks
+//! back, beginning with the order just freed.
 //!
 //! Where one CPU frees high-order blocks that another allocates, cold blocks would pile up here (Linux
 //! f26b3fa04611, *mm/page_alloc: limit number of high-order pages on PCP during bulk free*). So a run of
@@ -163,8 +163,9 @@ impl PerCpuLists {
         }
     }
 
-    /// Notes that this CPU found no frame. Returns whether it is to look on other CPUs' lists: once in as many times as there are
-    /// CPUs. So all CPUs together look through all lists no more often than one of them finds nothing.
+    /// Notes that this CPU found no frame. Returns whether it is to look on other CPUs' lists: once in as
+    /// many times as there are CPUs. So all CPUs together look through all lists no more often than one of
+    /// them finds nothing.
     pub(crate) fn looks_elsewhere(&self) -> bool {
         // Relaxed, and not in one step: the number need not be exact.
         let misses = &self.figures[self.stacks.cpu()].misses;

@@ -7,8 +7,8 @@
 //! with the rate at which pages come, and not with the root of anything. At 500,000 pages a second 16 MiB
 //! last for 8 ms. `low` lies half as much above `min`, so a thread that is woken there is early by as much.
 //!
-//! That is memory which holds no page. So the marks are lowered step by step, to an eighth, while accesses hardly ever have to
-//! make room themselves, and raised as soon as they do ([`crate::reclaim`]).
+//! That is memory which holds no page. So the marks are lowered step by step, to an eighth, while accesses
+//! hardly ever have to make room themselves, and raised as soon as they do ([`crate::reclaim`]).
 //!
 //! `frame` never calls up. When memory falls below `low`, the allocator calls a hook that a layer above
 //! installed. The hook wakes a thread that makes room.
@@ -21,12 +21,14 @@ const DISTANCE_SHARE: u64 = 64;
 const MOST_DISTANCE_BYTES: u64 = 64 << 20;
 /// Marks and distances are not lowered below this.
 const LEAST_FRAMES: u64 = 128;
-/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames there.
+/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames
+/// there.
 const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// The most steps by which marks are lowered.
 pub(crate) const MOST_LOWERED: u32 = 3;
 
-/// How many frames must be left before somebody should make room, from [`FrameAllocator::watermarks`](crate::frame::FrameAllocator::watermarks).
+/// How many frames must be left before somebody should make room, from
+/// [`FrameAllocator::watermarks`](crate::frame::FrameAllocator::watermarks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
     /// Below this mark only reclaim itself should allocate.
@@ -35,8 +37,8 @@ pub struct Watermarks {
     pub low_frames: u64,
     /// At this mark, background reclaim may stop.
     pub high_frames: u64,
-    /// Free frames at home that are not given back where pages are away. The background thread leaves as many more as
-    /// `high_frames`.
+    /// Free frames at home that are not given back where pages are away. The background thread leaves as many
+    /// more as `high_frames`.
     pub idle_frames: u64,
 }
 

@@ -14,8 +14,8 @@
 //!   operation on this one line, shared by all CPUs.
 //! - `PerSpace` (patched): a space takes a reference at its first use, and gives it back last when it is
 //!   dropped.
-//! - `Persistent` (best): the page is allocated when the manager is built, unless its policy for huge pages is `Never`. Users count
-//!   nothing.
+//! - `Persistent` (best): the page is allocated when the manager is built, unless its policy for huge pages
+//!   is `Never`. Users count nothing.
 //!
 //! One lock covers publication and teardown. Without it, a shrinker that had taken the count to zero could
 //! wipe the frame number of the next getter. Linux had this race until 2026 (*mm/huge_memory: fix
@@ -78,7 +78,8 @@ impl HugeZero {
         }
     }
 
-    /// Allocates the page if it is persistent. A manager calls this when it is built, if it has huge leaves at all.
+    /// Allocates the page if it is persistent. A manager calls this when it is built, if it has huge leaves
+    /// at all.
     pub(crate) fn prepare(&self, source: &impl ZeroSource) {
         if self.mode == ZeroPage::Persistent {
             // Where the budget has no room for the page, huge zero leaves are not used. Linux warns and goes

@@ -11,8 +11,9 @@ use super::ram::RamDevice;
 use crate::error::Result;
 use crate::units::PAGE_BYTES;
 
-/// A place for pages when memory is short, with a limit and a priority, for [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is
-/// opened when the manager is built. A later manager finds no pages there.
+/// A place for pages when memory is short, with a limit and a priority, for
+/// [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is opened when the manager is built. A
+/// later manager finds no pages there.
 ///
 /// ```no_run
 /// use octavo::io::SwapArea;
@@ -59,15 +60,16 @@ impl SwapArea {
         Self::new(Backend::Temporary(directory.into()))
     }
 
-    /// A file of this name, made if it is not there, and left behind. It keeps its blocks: a file that was used before
-    /// is faster than a new one. A file that is neither empty nor one of Octavo's is refused, unless [`SwapArea::overwrite`] is set.
-    /// It is 1 MiB longer than its pages.
+    /// A file of this name, made if it is not there, and left behind. It keeps its blocks: a file that was
+    /// used before is faster than a new one. A file that is neither empty nor one of Octavo's is refused,
+    /// unless [`SwapArea::overwrite`] is set. It is 1 MiB longer than its pages.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::File(path.into()))
     }
 
-    /// A disk or partition for this purpose alone. It is refused while it is mounted or in use. It is also refused if its first or last MiB
-    /// holds anything but zeros, as a file system and a partition table do, unless it was Octavo's before or [`SwapArea::overwrite`] is set.
+    /// A disk or partition for this purpose alone. It is refused while it is mounted or in use. It is also
+    /// refused if its first or last MiB holds anything but zeros, as a file system and a partition table do,
+    /// unless it was Octavo's before or [`SwapArea::overwrite`] is set.
     pub fn block_device(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::BlockDevice(path.into()))
     }
@@ -82,7 +84,8 @@ impl SwapArea {
         Self::new(Backend::Device(device))
     }
 
-    /// Makes an area of what `file` names, to give it a priority, or to stand beside others. `None` for [`SwapFile::None`].
+    /// Makes an area of what `file` names, to give it a priority, or to stand beside others. `None` for
+    /// [`SwapFile::None`].
     pub fn from_file(file: SwapFile) -> Option<Self> {
         match file {
             SwapFile::Temporary(directory) => Some(Self::temporary(directory)),
@@ -115,12 +118,13 @@ impl SwapArea {
         self
     }
 
-    /// Says what is wrong with the place, as far as that shows without changing it: for those who open it later. Costs some system calls,
-    /// and reads up to 2 MiB.
+    /// Says what is wrong with the place, as far as that shows without changing it: for those who open it
+    /// later. Costs some system calls, and reads up to 2 MiB.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::SwapUnavailable`]: its folder is not there, is memory, or may not be written to. [`crate::ErrorKind::SwapNotEmpty`]: it holds something
-    /// that is not Octavo's. Those of a limit that holds no page.
+    /// [`crate::ErrorKind::SwapUnavailable`]: its folder is not there, is memory, or may not be written to.
+    /// [`crate::ErrorKind::SwapNotEmpty`]: it holds something that is not Octavo's. Those of a limit that
+    /// holds no page.
     pub fn check(&self) -> Result<()> {
         device::capacity_pages(self.limit_bytes)?;
         match &self.backend {
@@ -154,8 +158,8 @@ impl SwapArea {
     /// # Errors
     /// [`crate::ErrorKind::SwapUnavailable`] when there is no such place or it may not be used.
     /// [`crate::ErrorKind::SwapNotEmpty`] when it holds something that is not Octavo's.
-    /// [`crate::ErrorKind::Unsupported`] when the chosen engine does not work. [`crate::ErrorKind::System`] without
-    /// memory or threads.
+    /// [`crate::ErrorKind::Unsupported`] when the chosen engine does not work. [`crate::ErrorKind::System`]
+    /// without memory or threads.
     pub(crate) fn open(self, engine: IoEngine) -> Result<Opened> {
         let Self { limit_bytes, priority, allow_tmpfs, overwrite, .. } = self;
         let options = FileOptions { limit_bytes, allow_tmpfs, overwrite, engine };

@@ -13,14 +13,15 @@ use super::header::{self, HEADER_BYTES, HEADER_PAGES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::PAGE_BYTES;
 
-/// A disk as a device: a [`FileDevice`] whose blocks are all there. To swap to one, use [`SwapArea::block_device`](super::SwapArea::block_device).
+/// A disk as a device: a [`FileDevice`] whose blocks are all there. To swap to one, use
+/// [`SwapArea::block_device`](super::SwapArea::block_device).
 pub type BlockDevice = FileDevice;
 
 /// Opens the device for this process alone.
 ///
 /// # Errors
-/// [`ErrorKind::SwapUnavailable`] when it is mounted or otherwise in use, is no block device, or cannot be opened.
-/// [`ErrorKind::SwapNotEmpty`] when it holds something that is not Octavo's.
+/// [`ErrorKind::SwapUnavailable`] when it is mounted or otherwise in use, is no block device, or cannot be
+/// opened. [`ErrorKind::SwapNotEmpty`] when it holds something that is not Octavo's.
 pub(super) fn open(path: &Path, options: FileOptions) -> Result<BlockDevice> {
     let refuse = |why: &str| {
         let message = format!("cannot swap to the block device {}: {why}", path.display());
@@ -33,8 +34,8 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<BlockDevice> {
         Ok(false) => return Err(refuse("it is none")),
         Err(error) => return Err(failed(&error)),
     }
-    // O_EXCL asks for a block device alone. The kernel refuses if it is mounted, swapped to or part of another
-    // device.
+    // O_EXCL asks for a block device alone. The kernel refuses if it is mounted, swapped to or part of
+    // another device.
     let flags = OFlags::EXCL.bits() as i32;
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let mut file: File = opened.map_err(|error| match Errno::from_io_error(&error) {

@@ -17,9 +17,9 @@ pub(crate) const ANY_QUEUE: u32 = u32::MAX - 2;
 pub enum Submitted {
     /// The device has the transfer, and completes it. Perhaps it has already.
     Accepted,
-    /// The device has no room for the transfer now, and gives it back. That is no failure. Only a device that has
-    /// other transfers in flight may be full: the end of any of them is the sign to try again. The device makes the
-    /// room first, and completes then.
+    /// The device has no room for the transfer now, and gives it back. That is no failure. Only a device that
+    /// has other transfers in flight may be full: the end of any of them is the sign to try again. The device
+    /// makes the room first, and completes then.
     Full(Transfer),
 }
 
@@ -32,36 +32,40 @@ pub enum Waited {
     Sleep,
 }
 
-/// Implement this to swap to a place of your own ([`SwapArea::device`](super::SwapArea::device)): numbered places of 4 KiB. Several threads may call it at
-/// once. A device that completes transfers in `submit`, or from threads of its own, needs the required methods only. The others are for a device whose
-/// completions have to be fetched.
+/// Implement this to swap to a place of your own ([`SwapArea::device`](super::SwapArea::device)): numbered
+/// places of 4 KiB. Several threads may call it at once. A device that completes transfers in `submit`, or
+/// from threads of its own, needs the required methods only. The others are for a device whose completions
+/// have to be fetched.
 pub trait Device: Send + Sync {
     /// How many places there are, at most 2^32 - 2.
     fn capacity_pages(&self) -> u32;
 
-    /// Takes a transfer over, or says that there is no room for it. The transfer lies inside the device's places.
-    /// After a failed write, any of its places may hold anything, and the pages are kept in memory. After a failed
-    /// read, nobody ever sees the pages' bytes.
+    /// Takes a transfer over, or says that there is no room for it. The transfer lies inside the device's
+    /// places. After a failed write, any of its places may hold anything, and the pages are kept in memory.
+    /// After a failed read, nobody ever sees the pages' bytes.
     fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted;
 
     /// Starts the transfers that were only collected so far.
     fn flush(&self) {}
 
-    /// Completes the transfers that have ended, without waiting. Called often: it costs a load if none has ended.
+    /// Completes the transfers that have ended, without waiting. Called often: it costs a load if none has
+    /// ended.
     fn poll(&self) {}
 
-    /// Waits until a transfer in `queue` has ended, and completes it; for as long as `still_waiting` says. The
-    /// queue is as noted in the transfer, `u32::MAX` before. Or says that the caller may sleep. It says so only for
-    /// a transfer that it knows of, or that completes by itself.
+    /// Waits until a transfer in `queue` has ended, and completes it; for as long as `still_waiting` says.
+    /// The queue is as noted in the transfer, `u32::MAX` before. Or says that the caller may sleep. It says
+    /// so only for a transfer that it knows of, or that completes by itself.
     fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         let _ = (queue, still_waiting);
         Waited::Sleep
     }
 
-    /// Somebody sleeps until a transfer ends. Until nothing is in flight, completions must come by themselves.
+    /// Somebody sleeps until a transfer ends. Until nothing is in flight, completions must come by
+    /// themselves.
     fn serve(&self) {}
 
-    /// The device's name, for messages. A manager asks for it once, when it opens the area, and with no lock held.
+    /// The device's name, for messages. A manager asks for it once, when it opens the area, and with no lock
+    /// held.
     fn describe(&self) -> String;
 }
 

@@ -5,10 +5,11 @@
 //! | `uring` | is queued in the ring of the CPU, and sent with the others at `flush` | are pulled: see `uring.rs` | when every ring has as many in flight as it holds |
 //! | `threads` | waits for one of a few threads, which does it by one system call | come from those threads | when as many wait as the queue holds |
 //!
-//! In both, the calling thread does a transfer of [`Urgency::Now`](super::Urgency::Now) on the spot, since it was
-//! going to sleep anyway. Nothing is faster than a thread that the kernel wakes for its own transfer.
+//! In both, the calling thread does a transfer of [`Urgency::Now`](super::Urgency::Now) on the spot, since it
+//! was going to sleep anyway. Nothing is faster than a thread that the kernel wakes for its own transfer.
 //!
-//! An engine is a device with every place that has a number. The opener of the file knows which of them there are.
+//! An engine is a device with every place that has a number. The opener of the file knows which of them there
+//! are.
 
 use std::fs::File;
 
@@ -18,7 +19,8 @@ use super::uring::UringEngine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Shared;
 
-/// How swap files and disks are read and written, for [`ManagerBuilder::io_engine`](crate::ManagerBuilder::io_engine). The default falls back by itself.
+/// How swap files and disks are read and written, for
+/// [`ManagerBuilder::io_engine`](crate::ManagerBuilder::io_engine). The default falls back by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoEngine {
     /// io_uring where it works, and threads elsewhere.
@@ -39,7 +41,8 @@ pub(crate) struct Started {
 /// Starts an engine of the chosen kind on `file`.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] when io_uring was chosen and does not work. [`ErrorKind::System`] without threads.
+/// [`ErrorKind::Unsupported`] when io_uring was chosen and does not work. [`ErrorKind::System`] without
+/// threads.
 pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<Started> {
     let why_threads = match choice {
         IoEngine::Threads => None,

@@ -23,8 +23,8 @@ const AWAITED: u32 = 2;
 const MOVED: u32 = 3;
 const FAILED: u32 = 4;
 
-/// Frames in memory, numbered from 0, and a device to move them to and from. The first frame of a transfer names
-/// it. For benches of devices.
+/// Frames in memory, numbered from 0, and a device to move them to and from. The first frame of a transfer
+/// names it. For benches of devices.
 #[doc(hidden)]
 pub struct Exercise {
     host: Shared<Frames>,
@@ -100,7 +100,8 @@ impl Exercise {
         self.start_scattered(direction, place, frames, urgency);
     }
 
-    /// Starts to move frames in the order given. None of them is in flight. Waits for room if the device is full.
+    /// Starts to move frames in the order given. None of them is in flight. Waits for room if the device is
+    /// full.
     pub fn start_scattered(
         &self,
         direction: Direction,
@@ -177,7 +178,8 @@ impl Exercise {
         matches!(self.host.words(frame).state.load(Ordering::Acquire), IN_FLIGHT | AWAITED)
     }
 
-    /// Waits for the transfer that begins with `frame`, as a fault would: completes other transfers on the way.
+    /// Waits for the transfer that begins with `frame`, as a fault would: completes other transfers on the
+    /// way.
     ///
     /// # Errors
     /// The transfer's.

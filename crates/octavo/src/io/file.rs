@@ -1,9 +1,10 @@
-//! A file as a device. By default it is a temporary without a name, which leaves nothing behind, whatever happens.
+//! A file as a device. By default it is a temporary without a name, which leaves nothing behind, whatever
+//! happens.
 //!
-//! The file grows in steps, ahead of the writes. A write inside the file needs none of the locks and of the journal
-//! that a write at its end takes. A named file keeps its blocks and is used as it is, since blocks that were
-//! written once are written faster. It begins with a [header](super::header), and a file that holds anything else is refused.
-//! Transfers go past the page cache if the file system allows it.
+//! The file grows in steps, ahead of the writes. A write inside the file needs none of the locks and of the
+//! journal that a write at its end takes. A named file keeps its blocks and is used as it is, since blocks
+//! that were written once are written faster. It begins with a [header](super::header), and a file that holds
+//! anything else is refused. Transfers go past the page cache if the file system allows it.
 //!
 //! Locking: `growing`. One thread at a time makes the file larger; writes inside the file do not take it.
 
@@ -26,22 +27,22 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Shared};
 use crate::units::PAGE_SHIFT;
 
-/// The swap file of a manager that is given no [`SwapArea`](super::SwapArea): where it lies, or that there is none. For
-/// [`ManagerBuilder::swap_file`](crate::ManagerBuilder::swap_file).
+/// The swap file of a manager that is given no [`SwapArea`](super::SwapArea): where it lies, or that there is
+/// none. For [`ManagerBuilder::swap_file`](crate::ManagerBuilder::swap_file).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapFile {
     /// An unlinked temporary file in this directory.
     Temporary(PathBuf),
-    /// A file of this name, which is made if it is not there, and left behind. A file that holds anything but Octavo's pages is refused,
-    /// except by [`SwapArea::overwrite`](super::SwapArea::overwrite).
+    /// A file of this name, which is made if it is not there, and left behind. A file that holds anything but
+    /// Octavo's pages is refused, except by [`SwapArea::overwrite`](super::SwapArea::overwrite).
     Named(PathBuf),
     /// No swap. When the budget is used up, accesses that need room fail.
     None,
 }
 
 impl Default for SwapFile {
-    /// A temporary in `$TMPDIR`; in /var/tmp if that is not set or is memory. /var/tmp is on a disk where /tmp may
-    /// not be.
+    /// A temporary in `$TMPDIR`; in /var/tmp if that is not set or is memory. /var/tmp is on a disk where
+    /// /tmp may not be.
     fn default() -> Self {
         let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
         let on_disk =
@@ -53,7 +54,8 @@ impl Default for SwapFile {
 /// The file grows by a quarter at once, within these limits.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=512 << 20;
 
-/// A swap file or disk as a [`Device`], to wrap in a device of your own. Otherwise use [`SwapArea::file`](super::SwapArea::file).
+/// A swap file or disk as a [`Device`], to wrap in a device of your own. Otherwise use
+/// [`SwapArea::file`](super::SwapArea::file).
 pub struct FileDevice {
     file: Shared<File>,
     engine: Box<dyn Device>,
@@ -101,8 +103,8 @@ impl FileDevice {
     /// [`SwapFile::None`].
     ///
     /// # Errors
-    /// [`ErrorKind::SwapUnavailable`] when it cannot be made or opened. [`ErrorKind::SwapNotEmpty`] when it holds something that is not
-    /// Octavo's.
+    /// [`ErrorKind::SwapUnavailable`] when it cannot be made or opened. [`ErrorKind::SwapNotEmpty`] when it
+    /// holds something that is not Octavo's.
     pub fn open(swap: &SwapFile, limit_bytes: u64) -> Result<Option<Self>> {
         let engine = IoEngine::Probe;
         let options = FileOptions { limit_bytes, allow_tmpfs: true, overwrite: false, engine };
@@ -162,7 +164,8 @@ impl FileDevice {
 
     fn new(file: File, name: String, mut extent: Extent, engine: IoEngine) -> Result<Self> {
         let direct = bypass_page_cache(&file);
-        // The process could not write places beyond this limit of its own. The limit may be lowered later, too.
+        // The process could not write places beyond this limit of its own. The limit may be lowered later,
+        // too.
         let most_bytes = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
         let before_bytes = u64::from(extent.first_page) << PAGE_SHIFT;
         extent.limit_bytes = extent.limit_bytes.min(most_bytes.saturating_sub(before_bytes));
@@ -298,8 +301,8 @@ impl fmt::Debug for FileDevice {
     }
 }
 
-/// Opens past the page cache if the file system allows it: the cache would count against the process's control
-/// group.
+/// Opens past the page cache if the file system allows it: the cache would count against the process's
+/// control group.
 fn bypass_page_cache(file: &File) -> bool {
     // tmpfs before Linux 6.6, and some network file systems, refuse. Then transfers go through the cache.
     rustix::fs::fcntl_getfl(file)

@@ -1,15 +1,17 @@
-//! The header of a file or disk that has a name: it tells places of Octavo from those that hold something else. These are never
-//! overwritten unless the user says so.
+//! The header of a file or disk that has a name: it tells places of Octavo from those that hold something
+//! else. These are never overwritten unless the user says so.
 //!
 //! ```text
 //! | a text, then zeros, 1 MiB in all | place 0 | place 1 | ...
 //! ```
 //!
-//! A file is taken if it is empty, and a disk if its first and last MiB are zeros. Both are taken if they begin with the header.
-//! A file system, a partition table, a volume or a swap area that is made on a disk of Octavo's later writes into that MiB, and the
-//! disk is taken no more. So no list of signatures is needed, which would miss those that it does not know, and data that has none.
+//! A file is taken if it is empty, and a disk if its first and last MiB are zeros. Both are taken if they
+//! begin with the header. A file system, a partition table, a volume or a swap area that is made on a disk of
+//! Octavo's later writes into that MiB, and the disk is taken no more. So no list of signatures is needed,
+//! which would miss those that it does not know, and data that has none.
 //!
-//! The header is written when the place is opened. It says nothing about the pages behind it: they mean something to one manager only.
+//! The header is written when the place is opened. It says nothing about the pages behind it: they mean
+//! something to one manager only.
 
 use std::fs::File;
 use std::io;

@@ -1,12 +1,12 @@
 //! Where pages go when memory is short: files, disks, memory, and devices of your own.
 //!
-//! [`SwapArea`] describes a place to a builder, and most programs need nothing else of this module. Implement [`Device`] to send pages to a place that
-//! Octavo does not know.
+//! [`SwapArea`] describes a place to a builder, and most programs need nothing else of this module. Implement
+//! [`Device`] to send pages to a place that Octavo does not know.
 //!
-//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told. It gets
-//! [`Transfer`]s, and completes each once. It may complete inline, or from a thread of its own. Or threads *pull*
-//! completions: through [`Device::poll`] in passing, or through [`Device::wait`] when there is nothing else to do.
-//! [`Device::serve`] tells such a device that somebody sleeps who cannot pull.
+//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told. It
+//! gets [`Transfer`]s, and completes each once. It may complete inline, or from a thread of its own. Or
+//! threads *pull* completions: through [`Device::poll`] in passing, or through [`Device::wait`] when there is
+//! nothing else to do. [`Device::serve`] tells such a device that somebody sleeps who cannot pull.
 //!
 //! Nobody holds a lock when a device is called.
 //!

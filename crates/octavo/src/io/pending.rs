@@ -1,4 +1,5 @@
-//! The parts that the engines share: a transfer that is moved part by part, and the end of an engine's threads.
+//! The parts that the engines share: a transfer that is moved part by part, and the end of an engine's
+//! threads.
 //!
 //! If a device moves only part of a transfer, the thread that finds out continues where the device stopped.
 
@@ -18,8 +19,8 @@ pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Waits for the end of a thread that was told to stop, unless it is the caller. The last transfer may have kept
-/// its manager, and one of the engine's own threads may complete it.
+/// Waits for the end of a thread that was told to stop, unless it is the caller. The last transfer may have
+/// kept its manager, and one of the engine's own threads may complete it.
 pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
     if thread.thread().id() != thread::current().id() {
         // A panic in it has been printed.

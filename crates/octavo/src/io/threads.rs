@@ -1,7 +1,7 @@
 //! The engine of threads: a queue of fixed size, and a few threads that take transfers from it.
 //!
-//! It is for places where io_uring is forbidden. As many transfers are in flight as there are threads, and a few
-//! hundred wait for them. Beyond that the engine says that it is full. It allocates nothing.
+//! It is for places where io_uring is forbidden. As many transfers are in flight as there are threads, and a
+//! few hundred wait for them. Beyond that the engine says that it is full. It allocates nothing.
 //!
 //! Locking: `queue`, for a push or a pop. No transfer is moved or completed under it.
 

@@ -1,8 +1,9 @@
-//! One transfer in flight: pages of the arena and consecutive places of a device, in the hands of that device.
+//! One transfer in flight: pages of the arena and consecutive places of a device, in the hands of that
+//! device.
 //!
-//! A transfer is a few words, moved by value, so the way out needs no allocation. Its pages are chained through the
-//! links of their frame words. These links are nobody else's while the frames are off the LRU. The device completes
-//! the transfer once, from any thread, perhaps before `submit` returns.
+//! A transfer is a few words, moved by value, so the way out needs no allocation. Its pages are chained
+//! through the links of their frame words. These links are nobody else's while the frames are off the LRU.
+//! The device completes the transfer once, from any thread, perhaps before `submit` returns.
 
 use std::fmt;
 use std::io;
@@ -25,8 +26,8 @@ pub enum Direction {
 /// Tells a [`Device`](super::Device) whether somebody waits for this transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// The caller sleeps until this transfer is done. A device that blocks a thread for each transfer may as well
-    /// block this one.
+    /// The caller sleeps until this transfer is done. A device that blocks a thread for each transfer may as
+    /// well block this one.
     Now,
     /// The caller goes on with other things. The transfer must be on its way after the next `flush`.
     Queued,
@@ -41,8 +42,8 @@ pub(crate) struct Job {
     pub(crate) count: u32,
     /// The first of the chain of frames whose pages are moved.
     pub(crate) head: FrameId,
-    /// The first of the chain of frames whose bytes are moved: `head`, or stand-ins if pages must not be written as
-    /// they are.
+    /// The first of the chain of frames whose bytes are moved: `head`, or stand-ins if pages must not be
+    /// written as they are.
     pub(crate) bytes: FrameId,
 }
 
@@ -84,8 +85,8 @@ impl TransferPage<'_> {
     }
 }
 
-/// Pages that a [`Device`](super::Device) is to read or write. [`Transfer::complete`] ends it, from any thread. One that is dropped before
-/// has failed.
+/// Pages that a [`Device`](super::Device) is to read or write. [`Transfer::complete`] ends it, from any
+/// thread. One that is dropped before has failed.
 #[must_use = "a transfer that is dropped has failed"]
 pub struct Transfer {
     host: Shared<dyn Host>,
@@ -154,7 +155,8 @@ impl Transfer {
         })
     }
 
-    /// Notes the queue in which the device keeps this transfer, for threads that come to [`super::Device::wait`].
+    /// Notes the queue in which the device keeps this transfer, for threads that come to
+    /// [`super::Device::wait`].
     pub fn note_queue(&self, queue: u32) {
         let mut frame = self.job.head;
         for index in 0..self.job.count {
@@ -169,7 +171,8 @@ impl Transfer {
         self.end(result);
     }
 
-    /// Returns whether this is the transfer that was made of this job for this host: no other one has the same frames meanwhile.
+    /// Returns whether this is the transfer that was made of this job for this host: no other one has the
+    /// same frames meanwhile.
     pub(crate) fn is_of(&self, host: *const (), job: &Job) -> bool {
         Shared::as_ptr(&self.host).cast() == host && self.job == *job
     }

@@ -8,13 +8,14 @@
 //!    "octavo-io": a thread, only while others sleep who cannot ─────────────────────────────────┘
 //! ```
 //!
-//! A thread that waits for any transfer leaves all of them to that thread, too: one thread then completes for many.
+//! A thread that waits for any transfer leaves all of them to that thread, too: one thread then completes for
+//! many.
 //!
-//! **Nobody sleeps in vain.** `announced` counts the transfers of a ring. It does so from before the ring's number
-//! is noted in them until they are completed. A thread may sleep until it is woken if it finds the number noted and
-//! another thread leading. It has set `serving`, and the I/O thread serves until nothing is announced. The I/O
-//! thread takes `serving` back first and looks at the counts then. That is in one order with threads that count
-//! first and look at `serving` then.
+//! **Nobody sleeps in vain.** `announced` counts the transfers of a ring. It does so from before the ring's
+//! number is noted in them until they are completed. A thread may sleep until it is woken if it finds the
+//! number noted and another thread leading. It has set `serving`, and the I/O thread serves until nothing is
+//! announced. The I/O thread takes `serving` back first and looks at the counts then. That is in one order
+//! with threads that count first and look at `serving` then.
 //!
 //! Locking: the ring's own two locks, and `stop` of the I/O thread. No transfer is completed under them.
 
@@ -128,8 +129,8 @@ impl Device for UringEngine {
     }
 
     fn flush(&self) {
-        // Transfers that the kernel cannot take now stay queued. They go with the next flush, or with a thread
-        // that waits.
+        // Transfers that the kernel cannot take now stay queued. They go with the next flush, or with a
+        // thread that waits.
         self.rings.lanes.iter().for_each(|lane| drop(lane.ring.submit()));
     }
 
@@ -223,7 +224,8 @@ impl Rings {
         self.lanes.iter().any(|lane| lane.announced.load(Ordering::SeqCst) > 0)
     }
 
-    /// For a thread that waits for any transfer. Completes some, or sleeps until there is one, or for a moment.
+    /// For a thread that waits for any transfer. Completes some, or sleeps until there is one, or for a
+    /// moment.
     fn watch_all(&self, still_waiting: &dyn Fn() -> bool) {
         if !self.is_anything_announced() {
             // The transfer is on its way here, or done.
@@ -277,8 +279,8 @@ impl Rings {
         }
     }
 
-    /// Completes the transfers that end next. Returns whether nothing is left, and nobody has to be served any
-    /// more.
+    /// Completes the transfers that end next. Returns whether nothing is left, and nobody has to be served
+    /// any more.
     fn serve_until_quiet(&self) -> bool {
         self.reap();
         if !self.is_anything_announced() {

@@ -22,8 +22,9 @@
 //! marks of candidates without any lock, and the policy then decides about them. When a page comes back, the
 //! policy places it by the shadow that the page left behind.
 //!
-//! Pages that are held by pins cannot go. A scan that meets one *parks* its frame: it leaves the lists, so that no scan meets it
-//! again, and whoever drops the last pin lists it anew (`frame/holds.rs`). So the lists only have what may go, however much is held.
+//! Pages that are held by pins cannot go. A scan that meets one *parks* its frame: it leaves the lists, so
+//! that no scan meets it again, and whoever drops the last pin lists it anew (`frame/holds.rs`). So the lists
+//! only have what may go, however much is held.
 //!
 //! A batch holds bare frame numbers. A frame that is freed while its number is in a batch loses PENDING, so
 //! the drain skips the stale number. If the frame is in use again by then, and PENDING again, the drain lists
@@ -125,8 +126,8 @@ impl Lru {
         }
     }
 
-    /// Adds a fresh frame that has the page of the frame `from` from now on, as young as any. The policy gets the tag of `from`,
-    /// which stays where it is.
+    /// Adds a fresh frame that has the page of the frame `from` from now on, as young as any. The policy gets
+    /// the tag of `from`, which stays where it is.
     pub(crate) fn add_in_place_of(&self, frames: &FrameAllocator, from: FrameId, frame: FrameId) {
         let flags = frames.words(from).state.load().lru_flags();
         match flags >> TAG_SHIFT {
@@ -302,8 +303,8 @@ impl Lru {
         decided
     }
 
-    /// Lists a frame that was parked, where it was before. The caller has dropped the last of the pins that kept it, and gets one of
-    /// its own back.
+    /// Lists a frame that was parked, where it was before. The caller has dropped the last of the pins that
+    /// kept it, and gets one of its own back.
     pub(crate) fn list_again(&self, frames: &FrameAllocator, frame: IsolatedFrame) -> PinnedFrame {
         let (pin, mut policy) = (frame.into_pin(), self.policy.lock());
         let flags = frames.words(pin.frame()).state.load().lru_flags();
@@ -325,8 +326,8 @@ impl Lru {
         self.refaults.snapshot()
     }
 
-    /// Admits a page that comes back. Its frame is not listed yet. Returns the place where the page belongs; [`Lru::arrive`] puts it
-    /// there once it has been read.
+    /// Admits a page that comes back. Its frame is not listed yet. Returns the place where the page belongs;
+    /// [`Lru::arrive`] puts it there once it has been read.
     pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, arrival: Arrival) -> Place {
         self.refaults.note(arrival, self.shadow());
         let mut policy = self.policy.lock();
@@ -410,8 +411,8 @@ fn list_pending(frames: &FrameAllocator, policy: &mut dyn Policy, frame: FrameId
     }
 }
 
-/// Parks a frame in the caller's hand that others have pinned. Its flags keep its tag. A frame under I/O, or without such pins by now,
-/// is not parked.
+/// Parks a frame in the caller's hand that others have pinned. Its flags keep its tag. A frame under I/O, or
+/// without such pins by now, is not parked.
 fn park(frames: &FrameAllocator, frame: FrameId, tag: u8) -> bool {
     let words = frames.words(frame);
     // The flags come first: with PARKED the frame leaves the caller's hand.

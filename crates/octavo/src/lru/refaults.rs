@@ -1,9 +1,9 @@
 //! How much more memory would have kept the pages that came back.
 //!
-//! A page that returns after `d` pages have gone out would have stayed if there had been room for `d` more. For
-//! an LRU that is exact (Mattson, Gecsei, Slutz and Traiger, *Evaluation techniques for storage hierarchies*,
-//! 1970). For other policies it is what Linux goes by too (`mm/workingset.c`). Cost: one addition on a line of
-//! this CPU for each page that returns.
+//! A page that returns after `d` pages have gone out would have stayed if there had been room for `d` more.
+//! For an LRU that is exact (Mattson, Gecsei, Slutz and Traiger, *Evaluation techniques for storage
+//! hierarchies*, 1970). For other policies it is what Linux goes by too (`mm/workingset.c`). Cost: one
+//! addition on a line of this CPU for each page that returns.
 
 use hdrhistogram::Histogram;
 
@@ -50,8 +50,8 @@ impl RefaultSnapshot {
         self.counts.iter().sum()
     }
 
-    /// Returns the bytes of memory with which this share of the pages would have stayed, from 0 to 1. `None` where
-    /// none came back.
+    /// Returns the bytes of memory with which this share of the pages would have stayed, from 0 to 1. `None`
+    /// where none came back.
     pub fn bytes_to_keep(&self, share: f64) -> Option<u64> {
         let histogram = self.histogram();
         (!histogram.is_empty()).then(|| histogram.value_at_quantile(share) << PAGE_SHIFT)

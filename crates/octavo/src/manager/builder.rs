@@ -20,7 +20,8 @@ use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, bytes_for_people};
 /// The smallest budget that leaves room to work in.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
-/// Chunks leave a 64th of the budget to tables and swap maps: as much as four times the budget needs of both. For more, chunks are given back.
+/// Chunks leave a 64th of the budget to tables and swap maps: as much as four times the budget needs of both.
+/// For more, chunks are given back.
 const HEADROOM_SHIFT: u32 = 6;
 
 /// The largest readahead window by default: 2 MiB.
@@ -81,40 +82,44 @@ impl Default for ManagerBuilder {
 }
 
 impl ManagerBuilder {
-    /// The most memory that the manager may have: pages, the compressed pool, tables. It is not for the program's own heap (see
-    /// [`Manager::set_outside_bytes`]), and at least [`MIN_BUDGET_BYTES`]. Default: 80 % of the smaller of the machine's memory and the tightest limit of
-    /// this process's control groups.
+    /// The most memory that the manager may have: pages, the compressed pool, tables. It is not for the
+    /// program's own heap (see [`Manager::set_outside_bytes`]), and at least [`MIN_BUDGET_BYTES`]. Default:
+    /// 80 % of the smaller of the machine's memory and the tightest limit of this process's control groups.
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = Some(bytes);
         self
     }
 
-    /// The most that [`Manager::set_budget`] may raise the budget to. Addresses are reserved for so much, and memory is not.
-    /// Default: the budget.
+    /// The most that [`Manager::set_budget`] may raise the budget to. Addresses are reserved for so much, and
+    /// memory is not. Default: the budget.
     pub fn max_budget_bytes(mut self, bytes: u64) -> Self {
         self.max_budget_bytes = Some(bytes);
         self
     }
 
-    /// For measurements: how huge zero pages are counted. Default: [`ZeroPage::Persistent`], and no reason to change it otherwise.
+    /// For measurements: how huge zero pages are counted. Default: [`ZeroPage::Persistent`], and no reason to
+    /// change it otherwise.
     pub fn zero_page(mut self, zero_page: ZeroPage) -> Self {
         self.zero_page = zero_page;
         self
     }
 
-    /// For measurements: the orders that the per-CPU lists hold. Default: [`PercpuOrders::All`], and no reason to change it otherwise.
+    /// For measurements: the orders that the per-CPU lists hold. Default: [`PercpuOrders::All`], and no
+    /// reason to change it otherwise.
     pub fn percpu_orders(mut self, orders: PercpuOrders) -> Self {
         self.percpu_orders = orders;
         self
     }
 
-    /// For measurements: the protection of the per-CPU lists. Default: by restartable sequences, where the kernel has them.
+    /// For measurements: the protection of the per-CPU lists. Default: by restartable sequences, where the
+    /// kernel has them.
     pub fn percpu_form(mut self, form: PercpuForm) -> Self {
         self.percpu_form = form;
         self
     }
 
-    /// For measurements: how pages are pinned. Default: [`PinPath::LockFree`], and no reason to change it otherwise.
+    /// For measurements: how pages are pinned. Default: [`PinPath::LockFree`], and no reason to change it
+    /// otherwise.
     pub fn pin_path(mut self, pin_path: PinPath) -> Self {
         self.policy.pin_path = pin_path;
         self
@@ -126,33 +131,37 @@ impl ManagerBuilder {
         self
     }
 
-    /// For measurements: what the first write does to 2 MiB that show zeros without memory. Default: [`HugeZeroWrite::Split`].
+    /// For measurements: what the first write does to 2 MiB that show zeros without memory. Default:
+    /// [`HugeZeroWrite::Split`].
     pub fn huge_zero_write(mut self, write: HugeZeroWrite) -> Self {
         self.policy.huge_zero_write = write;
         self
     }
 
-    /// The one swap file, where neither [`ManagerBuilder::swap_area`] nor [`ManagerBuilder::swap_device`] gives a place. Default: a file without a
-    /// name in `$TMPDIR`, or in /var/tmp.
+    /// The one swap file, where neither [`ManagerBuilder::swap_area`] nor [`ManagerBuilder::swap_device`]
+    /// gives a place. Default: a file without a name in `$TMPDIR`, or in /var/tmp.
     pub fn swap_file(mut self, file: SwapFile) -> Self {
         self.swap_file = file;
         self
     }
 
-    /// The policy that chooses the pages to go when the budget is used up. Default: [`ReclaimPolicy::Reuse`], which is for most programs.
+    /// The policy that chooses the pages to go when the budget is used up. Default: [`ReclaimPolicy::Reuse`],
+    /// which is for most programs.
     pub fn reclaim_policy(mut self, policy: ReclaimPolicy) -> Self {
         self.reclaim_policy = policy;
         self
     }
 
-    /// The most that the swap file may grow to. (Areas have [`SwapArea::limit_bytes`].) Default: 1 TiB. No more of any place is used than the budget can keep account of:
-    /// 256 times `max_budget_bytes`, or 93 times where pages are encrypted.
+    /// The most that the swap file may grow to. (Areas have [`SwapArea::limit_bytes`].) Default: 1 TiB. No
+    /// more of any place is used than the budget can keep account of: 256 times `max_budget_bytes`, or 93
+    /// times where pages are encrypted.
     pub fn swap_limit_bytes(mut self, bytes: u64) -> Self {
         self.swap_limit_bytes = bytes;
         self
     }
 
-    /// For measurements: how the swap cache finds the frame of a slot. Default: [`SwapCache::Table`], and no reason to change it otherwise.
+    /// For measurements: how the swap cache finds the frame of a slot. Default: [`SwapCache::Table`], and no
+    /// reason to change it otherwise.
     pub fn swap_cache(mut self, swap_cache: SwapCache) -> Self {
         self.swap_cache = swap_cache;
         self
@@ -164,55 +173,60 @@ impl ManagerBuilder {
         self
     }
 
-    /// One more place for pages, in each call: a file, a disk, memory, a device of your own. With any of them there is no swap file. Areas of the
-    /// highest priority are filled first.
+    /// One more place for pages, in each call: a file, a disk, memory, a device of your own. With any of them
+    /// there is no swap file. Areas of the highest priority are filled first.
     pub fn swap_area(mut self, area: SwapArea) -> Self {
         self.swap_areas.push(area);
         self
     }
 
-    /// The way in which files and block devices are read and written. Default: by io_uring, where that is allowed.
+    /// The way in which files and block devices are read and written. Default: by io_uring, where that is
+    /// allowed.
     pub fn io_engine(mut self, engine: IoEngine) -> Self {
         self.io_engine = engine;
         self
     }
 
-    /// The compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of the budget: as much where pages shrink
-    /// to a fifth, or where pages return from devices that it had no room for. It takes less otherwise, and where a program mostly waits for pages
-    /// that would fit without it. Default: LZ4.
+    /// The compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of the
+    /// budget: as much where pages shrink to a fifth, or where pages return from devices that it had no room
+    /// for. It takes less otherwise, and where a program mostly waits for pages that would fit without it.
+    /// Default: LZ4.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
     }
 
-    /// Whether pages are encrypted on their way to a swap area, with a key that exists only in this process: AES-256-GCM, or
-    /// ChaCha20-Poly1305 where the processor has no instructions for the former. Default: no.
+    /// Whether pages are encrypted on their way to a swap area, with a key that exists only in this process:
+    /// AES-256-GCM, or ChaCha20-Poly1305 where the processor has no instructions for the former. Default: no.
     pub fn encrypt(mut self, encrypt: bool) -> Self {
         self.encrypt = encrypt;
         self
     }
 
-    /// The longest wait of an access for a device that does not answer. The access may wait for a page to come, or for room that
-    /// a write makes. It then fails with the kind `TimedOut`. The transfer goes on, and a later access finds its outcome.
-    /// Default: no limit.
+    /// The longest wait of an access for a device that does not answer. The access may wait for a page to
+    /// come, or for room that a write makes. It then fails with the kind `TimedOut`. The transfer goes on,
+    /// and a later access finds its outcome. Default: no limit.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.policy.io_timeout = Some(timeout);
         self
     }
 
-    /// The most bytes that Octavo reads ahead at once where a program goes through pages in order. Default: 2 MiB. Below 4 KiB, nothing is read ahead.
+    /// The most bytes that Octavo reads ahead at once where a program goes through pages in order. Default: 2
+    /// MiB. Below 4 KiB, nothing is read ahead.
     pub fn readahead_bytes(mut self, bytes: u64) -> Self {
         self.policy.readahead_pages = (bytes >> PAGE_SHIFT).min(u64::from(CHUNK_FRAMES)) as u32;
         self
     }
 
-    /// Whether a thread of the manager makes room and clears memory before accesses need it. Without it they do so themselves, and wait. Default: yes.
+    /// Whether a thread of the manager makes room and clears memory before accesses need it. Without it they
+    /// do so themselves, and wait. Default: yes.
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
     }
 
-    /// Whether the kernel gives the manager its memory in pages of 2 MiB or of 4 KiB. Default: 2 MiB, which are cheaper to fault in and to reach.
+    /// Whether the kernel gives the manager its memory in pages of 2 MiB or of 4 KiB. Default: 2 MiB, which
+    /// are cheaper to fault in and to reach.
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self
@@ -224,9 +238,9 @@ impl ManagerBuilder {
         self
     }
 
-    /// Looks whether [`build`](Self::build) would find its budget and its addresses, without making anything. For
-    /// those who build a manager later, when it is late to be told; [`SwapArea::check`] looks at a place for swap.
-    /// Costs some system calls.
+    /// Looks whether [`build`](Self::build) would find its budget and its addresses, without making anything.
+    /// For those who build a manager later, when it is late to be told; [`SwapArea::check`] looks at a place
+    /// for swap. Costs some system calls.
     ///
     /// # Errors
     /// `InvalidBudget`, `System`, and those of a swap limit that holds no page, as `build`.
@@ -254,8 +268,9 @@ impl ManagerBuilder {
     /// Builds the manager.
     ///
     /// # Errors
-    /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above `max_budget_bytes`.
-    /// `SwapUnavailable` when a swap area cannot be made or opened, and `SwapNotEmpty` when it holds something that is not Octavo's. `Unsupported` when the chosen I/O engine does not work
+    /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above
+    /// `max_budget_bytes`. `SwapUnavailable` when a swap area cannot be made or opened, and `SwapNotEmpty`
+    /// when it holds something that is not Octavo's. `Unsupported` when the chosen I/O engine does not work
     /// here. `System` when the kernel refuses addresses or a thread.
     pub fn build(mut self) -> Result<Manager> {
         let _inside = Inside::enter();

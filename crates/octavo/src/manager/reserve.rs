@@ -1,8 +1,8 @@
 //! The addresses that a manager reserves: by the most that its budget may grow to, never by the machine.
 //!
-//! Frames, their words, table nodes, swap maps and spaces lie in reservations that never move. Each is as large as the
-//! budget could ever fill it, and the kernel supplies memory as it is touched. So a small manager shows few addresses on
-//! any machine, and works under a limit of addresses (`RLIMIT_AS`).
+//! Frames, their words, table nodes, swap maps and spaces lie in reservations that never move. Each is as
+//! large as the budget could ever fill it, and the kernel supplies memory as it is touched. So a small
+//! manager shows few addresses on any machine, and works under a limit of addresses (`RLIMIT_AS`).
 
 use octavo_platform::Reservation;
 
@@ -20,7 +20,8 @@ pub(super) const MOST_BUDGET_BYTES: u64 = MOST_FRAMES * PAGE_BYTES as u64;
 /// Reclaim may take so many table nodes over the budget, before it gives a chunk back.
 const NODES_OVER_BUDGET: u64 = 1024;
 
-/// Pages that are away and shared are charged in each space that shows them. Seven, with one for pages at home, make a power of two.
+/// Pages that are away and shared are charged in each space that shows them. Seven, with one for pages at
+/// home, make a power of two.
 const AWAY_TIMES: u64 = 7;
 
 /// Addresses left for memory that is not reserved here: heap, stacks of threads, rings.
@@ -61,13 +62,15 @@ impl Reserve {
     /// Asks the kernel once whether there are addresses for all of it, and for later allocations.
     ///
     /// # Errors
-    /// `System` where there are not. That is better now than later, when an allocation that fails ends the process.
+    /// `System` where there are not. That is better now than later, when an allocation that fails ends the
+    /// process.
     pub(super) fn probe(&self, swap_slots: u64, slot_bytes: u64, cpus: Cpus) -> Result<()> {
         let frames = FrameConfig::span_frames(&self.zones);
         // The root of a table, the share of pins, and figures.
         let spaces = self.spaces * (8 + 8 + 32 * cpus.count());
         let away = self.away_bytes / PAGE_BYTES as u64;
-        // A frame, its word in the reverse map, and its latch; the place that a clean page that is away keeps; and words for a power of two.
+        // A frame, its word in the reverse map, and its latch; the place that a clean page that is away
+        // keeps; and words for a power of two.
         let bytes = frames * (PAGE_BYTES + rmap::BYTES_OF_FRAME + LATCH_BYTES) as u64
             + away * 4
             + (frames + away).next_power_of_two() * size_of::<FrameWords>() as u64
@@ -86,8 +89,8 @@ impl Reserve {
     }
 }
 
-/// Two zones, each of which holds all of the budget, since any order may use either zone. One zone, where there are no numbers of
-/// frames for two.
+/// Two zones, each of which holds all of the budget, since any order may use either zone. One zone, where
+/// there are no numbers of frames for two.
 fn zones(most_bytes: u64, backing: Backing) -> Vec<ZoneConfig> {
     let zone = |backing| ZoneConfig { bytes: most_bytes, backing, node: 0 };
     let two = vec![zone(backing), zone(Backing::HugePages)];

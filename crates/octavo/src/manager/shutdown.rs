@@ -1,4 +1,5 @@
-//! The end of a manager. It waits for all that ends by itself, and gives the manager back where something does not end.
+//! The end of a manager. It waits for all that ends by itself, and gives the manager back where something
+//! does not end.
 
 use std::fmt;
 
@@ -9,11 +10,12 @@ use crate::sync::{Duration, pause};
 
 /// The time that devices and the background thread have to end their work.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The time that a frame without a page may stay pinned before its pin counts as leaked. Another thread may be making room, by a
-/// clone of the manager.
+/// The time that a frame without a page may stay pinned before its pin counts as leaked. Another thread may
+/// be making room, by a clone of the manager.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// The error of [`Manager::shutdown`]: a part of the manager is in use. It has the manager, which goes on as before.
+/// The error of [`Manager::shutdown`]: a part of the manager is in use. It has the manager, which goes on as
+/// before.
 pub struct ShutdownRefused {
     manager: Manager,
     error: Error,
@@ -25,8 +27,9 @@ impl ShutdownRefused {
         self.manager
     }
 
-    /// Drops the manager, and returns what [`error`](Self::error) says: `manager.shutdown().map_err(ShutdownRefused::into_error)?`. There is
-    /// no conversion by `?` alone. With one, `?` in a closure whose error type is left open would be ambiguous.
+    /// Drops the manager, and returns what [`error`](Self::error) says:
+    /// `manager.shutdown().map_err(ShutdownRefused::into_error)?`. There is no conversion by `?` alone. With
+    /// one, `?` in a closure whose error type is left open would be ambiguous.
     pub fn into_error(self) -> Error {
         self.error
     }
@@ -52,12 +55,13 @@ impl fmt::Display for ShutdownRefused {
 impl std::error::Error for ShutdownRefused {}
 
 impl Manager {
-    /// Drops this manager, and tells if something of it is still in use, which a plain drop does not. Waits for devices and for the
-    /// background thread. Other clones keep the manager alive, so this is for the last one.
+    /// Drops this manager, and tells if something of it is still in use, which a plain drop does not. Waits
+    /// for devices and for the background thread. Other clones keep the manager alive, so this is for the
+    /// last one.
     ///
     /// # Errors
-    /// The manager is in the error. `Busy` when spaces are left, or leaked pins still hold frames. `TimedOut` when a device does
-    /// not end its transfers within 10 s. `ForkedChild` in a forked child.
+    /// The manager is in the error. `Busy` when spaces are left, or leaked pins still hold frames. `TimedOut`
+    /// when a device does not end its transfers within 10 s. `ForkedChild` in a forked child.
     pub fn shutdown(self) -> Result<(), ShutdownRefused> {
         match self.check_unused() {
             Ok(()) => Ok(()),

@@ -1,4 +1,5 @@
-//! Cases that the public face does not reach yet: frames with two owners, which snapshots and files will make.
+//! Cases that the public face does not reach yet: frames with two owners, which snapshots and files will
+//! make.
 
 mod chunks;
 mod copies;

@@ -1,5 +1,5 @@
-//! To try eviction policies on recorded accesses, outside of a manager. A manager takes one of them by name ([`ReclaimPolicy`](crate::ReclaimPolicy)), and none of
-//! your own.
+//! To try eviction policies on recorded accesses, outside of a manager. A manager takes one of them by name
+//! ([`ReclaimPolicy`](crate::ReclaimPolicy)), and none of your own.
 //!
 //! A policy keeps frames on queues of its own. It hears of no hits: an access leaves a *mark*, and the caller
 //! that takes candidates tests and clears their marks. When a page goes, the policy gives out a *shadow*,
@@ -44,7 +44,8 @@ pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use simple::{Clock, Fifo};
 
-/// What a [`Policy`] remembers of a page that is out: when it went, counted in evictions. It is never 0, and it is below 2^24.
+/// What a [`Policy`] remembers of a page that is out: when it went, counted in evictions. It is never 0, and
+/// it is below 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shadow(u32);
 
@@ -89,7 +90,8 @@ pub enum Arrival {
     Fresh,
     /// The page returns after it was evicted.
     Back(Shadow),
-    /// The page returns along with one that is wanted, as the next of a run does. To bring it back once more costs little.
+    /// The page returns along with one that is wanted, as the next of a run does. To bring it back once more
+    /// costs little.
     Along(Shadow),
 }
 
@@ -140,8 +142,8 @@ pub trait Policy: std::fmt::Debug + Send {
     /// and is 0 for a fresh page.
     fn admit(&mut self, arrival: Arrival) -> u8;
 
-    /// Takes in an admitted page that is in memory now, or one that was on a queue in another frame, with its tag there. The mark
-    /// of its first use says nothing.
+    /// Takes in an admitted page that is in memory now, or one that was on a queue in another frame, with its
+    /// tag there. The mark of its first use says nothing.
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8);
 
     /// Admits a page and inserts its frame.

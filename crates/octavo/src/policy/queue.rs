@@ -6,8 +6,9 @@ pub const NIL: u32 = u32::MAX;
 /// How many bits a tag in [`Links`] has.
 pub const TAG_BITS: u32 = 6;
 
-/// Implement this to run a [`Policy`](super::Policy): the storage of its queues, two links and a tag of six bits for each frame. The caller of the policy
-/// makes sure that nobody else writes the words of listed frames.
+/// Implement this to run a [`Policy`](super::Policy): the storage of its queues, two links and a tag of six
+/// bits for each frame. The caller of the policy makes sure that nobody else writes the words of listed
+/// frames.
 pub trait Links {
     /// Returns the neighbour towards the old end.
     fn next(&self, frame: u32) -> u32;
@@ -28,7 +29,8 @@ pub trait Links {
     fn pages(&self, frame: u32) -> u64;
 }
 
-/// A list of frames by age, of which policies are built. Frames come in at the young end, and leave at the old one or from anywhere.
+/// A list of frames by age, of which policies are built. Frames come in at the young end, and leave at the
+/// old one or from anywhere.
 #[derive(Debug)]
 pub struct Queue {
     young: u32,

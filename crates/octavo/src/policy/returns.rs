@@ -7,21 +7,24 @@
 //!                             └── a round for each halving of the time that it was away
 //! ```
 //!
-//! A page at the other side of a translation may have no mark that tells of its use. To other policies it looks unused, however hot it
-//! is. What tells is its eviction: a page in use returns, and its shadow says after how many evictions. So each return is one
-//! measurement, and to evict a page from the main queue is to ask a *question*, which costs a fault if the page is in use.
+//! A page at the other side of a translation may have no mark that tells of its use. To other policies it
+//! looks unused, however hot it is. What tells is its eviction: a page in use returns, and its shadow says
+//! after how many evictions. So each return is one measurement, and to evict a page from the main queue is to
+//! ask a *question*, which costs a fault if the page is in use.
 //!
-//! - **Who joins the main queue**: the soonest of the returning pages, those within a *window* of evictions. The clock gives a page
-//!   more rounds the sooner it came back, up to three. So what is always in use is asked about least.
-//! - **How many questions**: the window follows the main queue's own evictions, which are to be a certain share of all. Where most
-//!   pages that were asked about return, the share is small: the queue holds what is in use, and questions are a waste. In a
-//!   loop, most of the queue then stays and is hit. Where few return, the queue is stale, and its share of evictions grows to all.
+//! - **Who joins the main queue**: the soonest of the returning pages, those within a *window* of evictions.
+//!   The clock gives a page more rounds the sooner it came back, up to three. So what is always in use is
+//!   asked about least.
+//! - **How many questions**: the window follows the main queue's own evictions, which are to be a certain
+//!   share of all. Where most pages that were asked about return, the share is small: the queue holds what is
+//!   in use, and questions are a waste. In a loop, most of the queue then stays and is hit. Where few return,
+//!   the queue is stale, and its share of evictions grows to all.
 //!
-//! Whether a returning page was asked about follows from the time of its eviction. Questions come in bursts, and a ring of slots
-//! remembers how many evictions of each slot of time were questions.
+//! Whether a returning page was asked about follows from the time of its eviction. Questions come in bursts,
+//! and a ring of slots remembers how many evictions of each slot of time were questions.
 //!
-//! The queues are those of S3-FIFO, and a mark counts as there, for pages that have marks. To learn of use by unmapping pages is what
-//! Linux's NUMA balancing does with its hinting faults.
+//! The queues are those of S3-FIFO, and a mark counts as there, for pages that have marks. To learn of use by
+//! unmapping pages is what Linux's NUMA balancing does with its hinting faults.
 
 use super::two_queues::{self, MAIN, TwoQueues};
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
@@ -41,7 +44,8 @@ const BURST_SHARE: u64 = 256;
 const LEAST_BURST: u64 = 16;
 const MOST_ROUNDS: u32 = 3;
 
-/// Keeps the pages that came back soonest after an eviction. For pages whose use nobody sees except by their faults.
+/// Keeps the pages that came back soonest after an eviction. For pages whose use nobody sees except by their
+/// faults.
 #[derive(Debug)]
 pub struct Returns {
     /// A page's count on the main queue is the rounds that it has left.
@@ -173,7 +177,8 @@ struct Questions {
     /// Evictions in a slot, and the number of the last slot.
     width: u64,
     last: u64,
-    /// Questions of late, and how many were answered by a return, in `SCALE`ths. The older they are, the less they count.
+    /// Questions of late, and how many were answered by a return, in `SCALE`ths. The older they are, the less
+    /// they count.
     asked: u64,
     returned: u64,
 }
@@ -234,7 +239,8 @@ impl Questions {
         self.returned -= self.returned * passed / part;
     }
 
-    /// Returns the share that questions are to have of all evictions, in `SCALE`ths: the more, the fewer of them return.
+    /// Returns the share that questions are to have of all evictions, in `SCALE`ths: the more, the fewer of
+    /// them return.
     fn share(&self) -> u64 {
         let returned = match self.asked {
             ..Self::FEW => Self::SCALE / 2,

@@ -36,11 +36,13 @@
 //! `workingset.c`, so a test period is a comparison of numbers and not a hand. Second, hot pages are kept in
 //! generations. Each generation knows when it was closed, so the disuse of an unmarked page has a length.
 //!
-//! **Pages that come along.** A page that comes back with others, as the next of a run, costs a fraction of a fault. A program that
-//! goes through its memory in order is fast, so that its pages have short distances, and could keep out a page that costs its thread a
-//! whole fault each time. So distances are weighed by what a return costs, as GreedyDual does (Young, Algorithmica 1994): a page that
-//! came for a fault of its own beats one that came along whose distance is not [`ALONG_COST`] times shorter. For as long as the
-//! challenger's own distance its challenge *weighs*: looks make pages that came along cold, used or not, and none of them becomes hot.
+//! **Pages that come along.** A page that comes back with others, as the next of a run, costs a fraction of a
+//! fault. A program that goes through its memory in order is fast, so that its pages have short distances,
+//! and could keep out a page that costs its thread a whole fault each time. So distances are weighed by what
+//! a return costs, as GreedyDual does (Young, Algorithmica 1994): a page that came for a fault of its own
+//! beats one that came along whose distance is not [`ALONG_COST`] times shorter. For as long as the
+//! challenger's own distance its challenge *weighs*: looks make pages that came along cold, used or not, and
+//! none of them becomes hot.
 //!
 //! Pages go through the cold queue twice, because the fault itself leaves a mark: only a mark found the
 //! second time says that a page was used again. A page without even the fault's mark was read ahead. It goes
@@ -92,7 +94,8 @@ const CHALLENGER: u8 = 32;
 /// The page is cold and not used yet: how many looks it has had.
 const WAITED: u8 = 3;
 
-/// The default: keeps the pages with the shortest time from one use to the next. It resists scans, and keeps part of a loop that is larger than memory.
+/// The default: keeps the pages with the shortest time from one use to the next. It resists scans, and keeps
+/// part of a loop that is larger than memory.
 #[derive(Debug, Default)]
 pub struct Reuse {
     cold: Queue,

@@ -13,7 +13,8 @@ const SMALL_SHARE: u64 = 10;
 /// The highest frequency.
 const MOST: u8 = 3;
 
-/// S3-FIFO (Yang et al., SOSP 2023): newcomers pass through a small queue, and only those used again join the main one.
+/// S3-FIFO (Yang et al., SOSP 2023): newcomers pass through a small queue, and only those used again join the
+/// main one.
 #[derive(Debug, Default)]
 pub struct S3Fifo {
     /// A page's count on the main queue is its frequency.

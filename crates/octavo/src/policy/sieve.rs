@@ -6,7 +6,8 @@
 
 use super::{Arrival, Links, NIL, Place, Policy, Queue, Shadow, Verdict};
 
-/// SIEVE (Zhang et al., NSDI 2024): evicts the oldest page that was not used, and leaves used ones where they are.
+/// SIEVE (Zhang et al., NSDI 2024): evicts the oldest page that was not used, and leaves used ones where they
+/// are.
 #[derive(Debug)]
 pub struct Sieve {
     queue: Queue,

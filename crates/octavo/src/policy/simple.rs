@@ -6,8 +6,8 @@ use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 #[derive(Debug, Default)]
 pub struct Fifo(OneQueue);
 
-/// Evicts the oldest page that was not used; a used one goes round again (second chance, Corbató 1968). An active and an inactive list amount to
-/// the same, if every page found marked is promoted.
+/// Evicts the oldest page that was not used; a used one goes round again (second chance, Corbató 1968). An
+/// active and an inactive list amount to the same, if every page found marked is promoted.
 #[derive(Debug, Default)]
 pub struct Clock(OneQueue);
 

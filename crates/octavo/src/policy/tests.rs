@@ -393,9 +393,9 @@ fn pages_read_ahead_last_until_they_are_used() {
     assert!(lost < 5, "{lost} in a hundred pages were read for nothing");
 }
 
-/// Two threads, each as fast as its faults let it be: one goes round a loop as large as memory, and its faults bring fifteen pages along;
-/// the other uses a quarter of memory at random. Returns the rounds of the first, the accesses of the second and how many of these were
-/// faults, of the second half.
+/// Two threads, each as fast as its faults let it be: one goes round a loop as large as memory, and its
+/// faults bring fifteen pages along; the other uses a quarter of memory at random. Returns the rounds of the
+/// first, the accesses of the second and how many of these were faults, of the second half.
 fn loop_beside_random(policy: &mut dyn Policy, tells_along: bool) -> (u64, u64, u64) {
     const RUN: u32 = 16;
     let (frames, small, end, mut random) = (1000, 250, 40_000_000, Random(11));

@@ -1,4 +1,5 @@
-//! The two queues of S3-FIFO: a small one for newcomers, and a main clock. Each page of the clock has a count.
+//! The two queues of S3-FIFO: a small one for newcomers, and a main clock. Each page of the clock has a
+//! count.
 //!
 //! ```text
 //!   7..... 2      1      0
@@ -47,7 +48,8 @@ impl TwoQueues {
         Place::Hot
     }
 
-    /// Decides about a newcomer that was taken. A fault leaves a mark, so the first one says nothing. `None`: the page is to go.
+    /// Decides about a newcomer that was taken. A fault leaves a mark, so the first one says nothing. `None`:
+    /// the page is to go.
     pub(super) fn judge_newcomer(
         &mut self,
         links: &dyn Links,

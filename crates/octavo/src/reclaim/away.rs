@@ -2,8 +2,9 @@
 //!
 //! Nobody marks the entries of these pages when they are used. So the translation is asked before candidates
 //! are judged. A page that is to go comes home first, in batches by space (`engine/homecoming.rs`). Then it
-//! goes on as any page at home. One that the translation never lets go leaves the lists (`engine/immovable.rs`). A clean page that keeps its place in a store goes from where it is, unless the store
-//! wants a copy.
+//! goes on as any page at home. One that the translation never lets go leaves the lists
+//! (`engine/immovable.rs`). A clean page that keeps its place in a store goes from where it is, unless the
+//! store wants a copy.
 
 use smallvec::SmallVec;
 

@@ -1,6 +1,6 @@
-//! The background thread: it keeps ahead of the accesses. It reclaims from the low watermark to the high one, for
-//! frames at home and for pages that are away. It brings the charged bytes back under a lowered budget. It zeroes free frames ahead, and lets per-CPU
-//! lists decay.
+//! The background thread: it keeps ahead of the accesses. It reclaims from the low watermark to the high one,
+//! for frames at home and for pages that are away. It brings the charged bytes back under a lowered budget.
+//! It zeroes free frames ahead, and lets per-CPU lists decay.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
@@ -27,7 +27,8 @@ const POOL_BATCH: usize = 512;
 const MOST_FED: u64 = 4;
 /// Blocks of the pool that are given back at once for their holes.
 const MOST_CLOSED: u32 = 4;
-/// Frames that the thread frees between two looks at the watermark, and how often it does so between two looks at the pool.
+/// Frames that the thread frees between two looks at the watermark, and how often it does so between two
+/// looks at the pool.
 const RECLAIM_BATCH: u64 = 256;
 const MOST_BATCHES: u32 = 8;
 
@@ -122,7 +123,8 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
     }
 }
 
-/// Sends pages of a crowded pool on their way until it has room. Where that has to wait for writes, other work comes first.
+/// Sends pages of a crowded pool on their way until it has room. Where that has to wait for writes, other
+/// work comes first.
 fn empty_pool(engine: &Engine, signal: &Signal, has_work: bool) {
     while engine.swap.pool().is_some_and(Pool::is_crowded)
         && !engine.swap.is_failing()
@@ -138,7 +140,8 @@ fn empty_pool(engine: &Engine, signal: &Signal, has_work: bool) {
     }
 }
 
-/// Returns how many pages leave a crowded pool together: few of a small one, whose pages are there until their writes end.
+/// Returns how many pages leave a crowded pool together: few of a small one, whose pages are there until
+/// their writes end.
 fn pool_batch(engine: &Engine) -> usize {
     let pages = engine.swap.pool().map_or(0, |pool| pool.stats().pages as usize);
     (pages / 16).clamp(LEAST_POOL_BATCH, POOL_BATCH).min(most_writing_pages(engine).max(1) as usize)
@@ -170,7 +173,8 @@ fn feed_pool(engine: &Engine, signal: &Signal) {
     }
 }
 
-/// Makes room up to the high watermark, where the low one is not reached or this `goes_on`. Returns whether there is more to do.
+/// Makes room up to the high watermark, where the low one is not reached or this `goes_on`. Returns whether
+/// there is more to do.
 fn work(engine: &Engine, signal: &Signal, goes_on: bool) -> bool {
     if engine.budget.room_bytes() < 0 {
         shrink_to_budget(engine, 0);

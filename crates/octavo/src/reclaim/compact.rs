@@ -24,8 +24,8 @@ enum Compacted {
     LeftToOther,
 }
 
-/// Makes a block of order 9 for an access that found none. Returns `None` where no chunk can be emptied, or another thread
-/// empties chunks. After each failure in a row, twice as many requests get `None` at once.
+/// Makes a block of order 9 for an access that found none. Returns `None` where no chunk can be emptied, or
+/// another thread empties chunks. After each failure in a row, twice as many requests get `None` at once.
 pub(crate) async fn block_for_fault(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
     if engine.blocks_for_faults.turns_away() {
         return None;
@@ -49,8 +49,8 @@ impl Compacted {
     }
 }
 
-/// Where memory is full, sends out pages until so many frames are free: at least as many as a block has. A cold block may go and
-/// leave its chunk whole. Or single pages go, and their frames give compaction room.
+/// Where memory is full, sends out pages until so many frames are free: at least as many as a block has. A
+/// cold block may go and leave its chunk whole. Or single pages go, and their frames give compaction room.
 async fn evict_for_block(engine: &Engine, frames: u32, waiter: &mut Waiter<'_>) -> Option<Block> {
     let missing = u64::from(frames).saturating_sub(engine.frames.free_frames());
     if missing == 0 || !engine.swap.is_available() {
@@ -69,7 +69,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// Looks for fewer frames than a block has, before whole blocks are made for them.
 const LOOKS_FOR_LITTLE: u32 = 4;
 
-/// So many frames that lie together, each a block of its own, for pages that are to lie together. Makes room where there is none.
+/// So many frames that lie together, each a block of its own, for pages that are to lie together. Makes room
+/// where there is none.
 ///
 /// # Errors
 /// As for [`make_more_room`]; `OutOfMemory` where pages that cannot be moved lie everywhere.
@@ -118,8 +119,8 @@ pub(crate) async fn frames_together(
     Err(Error::new(ErrorKind::OutOfMemory, message))
 }
 
-/// Pages that are being written stay where they are, in the chunks that are to be emptied. Waits for those that are on their way now, as
-/// long as their devices answer. False: not in time.
+/// Pages that are being written stay where they are, in the chunks that are to be emptied. Waits for those
+/// that are on their way now, as long as their devices answer. False: not in time.
 async fn until_nothing_is_in_the_way(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
     let last = engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages());
     while engine.transfers.ended_pages() < last && engine.coming_pages() > 0 {
@@ -152,7 +153,8 @@ pub(crate) fn block_for_pool(engine: &Engine) -> Option<Block> {
 
 /// Makes a block of order 9 in fragmented memory.
 fn compact(engine: &Engine) -> Compacted {
-    // Two threads would both take the emptiest chunk, and the first that gives up would take the marks of the other.
+    // Two threads would both take the emptiest chunk, and the first that gives up would take the marks of the
+    // other.
     let Some(_single) = engine.shrinking.try_lock() else { return Compacted::LeftToOther };
     engine.counters.count(Counter::CompactStall);
     engine.frames.drain();

@@ -18,7 +18,8 @@ use crate::units::{CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks that are tried for one request, emptiest first.
 const TRIED: usize = 8;
-/// Rounds of migration for one chunk. A frame that is in use for a moment is met again, unless nothing is to go for the chunk.
+/// Rounds of migration for one chunk. A frame that is in use for a moment is met again, unless nothing is to
+/// go for the chunk.
 const ROUNDS: usize = 6;
 /// Frames that are freed elsewhere at once, for pages of a chunk to move to.
 const MAKE_WAY: u64 = 64;
@@ -43,7 +44,8 @@ impl MovableChunk {
     }
 }
 
-/// Returns online chunks that hold only free frames and pages and that the caller finds suitable, emptiest first.
+/// Returns online chunks that hold only free frames and pages and that the caller finds suitable, emptiest
+/// first.
 pub(super) fn emptiest_chunks(
     engine: &Engine,
     is_suitable: impl Fn(&MovableChunk) -> bool,
@@ -61,8 +63,8 @@ pub(super) fn emptiest_chunks(
     best
 }
 
-/// Looks at what an online chunk holds. `None` means that the chunk is offline, or holds a block that cannot move, or a page that was
-/// found pinned.
+/// Looks at what an online chunk holds. `None` means that the chunk is offline, or holds a block that cannot
+/// move, or a page that was found pinned.
 fn movable(engine: &Engine, chunk: ChunkId) -> Option<MovableChunk> {
     let mut found =
         MovableChunk { used_frames: 0, chunk, moving_frames: 0, free_frames: 0, has_blocks: false };

@@ -39,7 +39,8 @@ pub(crate) struct Outcome {
     pub(crate) started: u64,
     /// There was no slot, or something holds pages back.
     pub(crate) obstructed: bool,
-    /// A device had no room for more transfers, and pages stayed. The end of a write is the time to try again.
+    /// A device had no room for more transfers, and pages stayed. The end of a write is the time to try
+    /// again.
     pub(crate) full: bool,
 }
 
@@ -265,7 +266,8 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
             engine.space_use.add(owner.space, Figure::SwapOut, 1);
             reference.into_page();
             if words.uses.remove() == 0 {
-                // Since the change, a fault has shown the page again, its store has given it up, and it was unmapped.
+                // Since the change, a fault has shown the page again, its store has given it up, and it was
+                // unmapped.
                 engine.release(frame);
             }
         } else {
@@ -299,7 +301,8 @@ fn put_away_dirty(engine: &Engine, mut going: Going, outcome: &mut Outcome) -> G
     away
 }
 
-/// Has the stores take copies of clean pages whose bytes came home for that. Returns how many of their frames are free.
+/// Has the stores take copies of clean pages whose bytes came home for that. Returns how many of their frames
+/// are free.
 fn pack_copies(engine: &Engine, copies: Copies) -> u64 {
     let mut going = Going::new();
     for (space, page, frame) in copies {

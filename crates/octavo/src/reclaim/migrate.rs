@@ -39,7 +39,8 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     if words.order() != Order::ZERO {
         return Migrated::Kept;
     }
-    // Before the page loses its place in a store: a clean page that has to stay would be written there again for nothing.
+    // Before the page loses its place in a store: a clean page that has to stay would be written there again
+    // for nothing.
     let Some(fresh) = engine.frames.alloc_online(Order::ZERO) else { return Migrated::NoFrame };
     let Some(busy) = make_busy_alone(engine, frame) else {
         engine.frames.give_back(fresh);
@@ -49,8 +50,9 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     Migrated::Moved
 }
 
-/// Moves the page of a frame on which the caller has a pin to a frame of the caller's choice. `prepare` does to that
-/// frame what has to be done before another thread can find it. The frame comes back where the page stays.
+/// Moves the page of a frame on which the caller has a pin to a frame of the caller's choice. `prepare` does
+/// to that frame what has to be done before another thread can find it. The frame comes back where the page
+/// stays.
 pub(crate) fn move_pinned(
     engine: &Engine,
     frame: FrameId,
@@ -94,7 +96,8 @@ fn finish(engine: &Engine, frame: FrameId, busy: AllBusy<'_>, fresh: Block, prep
     }
 }
 
-/// Takes the page out of its store, and makes every entry busy that shows the frame. `None`: somebody else uses the page.
+/// Takes the page out of its store, and makes every entry busy that shows the frame. `None`: somebody else
+/// uses the page.
 fn make_busy_alone(engine: &Engine, frame: FrameId) -> Option<AllBusy<'_>> {
     let words = engine.frames.words(frame);
     if let Some(page) = words.stored.page() {

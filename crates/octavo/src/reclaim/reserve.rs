@@ -1,8 +1,9 @@
 //! How much memory is left free ahead of accesses: as little as is needed for them to find some.
 //!
-//! Free memory holds no page, and in a budget that a program's pages in use just exceed, each page counts. So the watermarks are
-//! lowered by a step after a while in which accesses hardly waited for room ("stalled"), and raised by one as soon as they did.
-//! Linux raises its watermarks for a while likewise (`watermark_boost_factor`), for another reason.
+//! Free memory holds no page, and in a budget that a program's pages in use just exceed, each page counts. So
+//! the watermarks are lowered by a step after a while in which accesses hardly waited for room ("stalled"),
+//! and raised by one as soon as they did. Linux raises its watermarks for a while likewise
+//! (`watermark_boost_factor`), for another reason.
 
 use crate::counters::Counter;
 use crate::engine::Engine;
@@ -11,7 +12,8 @@ use crate::sync::{Duration, Instant};
 
 /// Stalls are added up for so long.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Stalls take much of the time where they take one part in so many, and little where they take one in so many more.
+/// Stalls take much of the time where they take one part in so many, and little where they take one in so
+/// many more.
 const MUCH: u32 = 32;
 const LITTLE: u32 = 256;
 /// Looks in a row that find few stalls, before marks are lowered.

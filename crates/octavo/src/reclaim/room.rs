@@ -44,7 +44,8 @@ pub(super) async fn make_more_room(engine: &Engine, waiter: &mut Waiter<'_>) -> 
     stalled(engine, async |start| try_make_room(engine, start, waiter).await).await
 }
 
-/// Waits for a write of others, where as much is under way as should be. What it frees is room enough for an access.
+/// Waits for a write of others, where as much is under way as should be. What it frees is room enough for an
+/// access.
 async fn is_made_by_others(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
     let most = most_writing_pages(engine);
     if engine.coming_pages() <= most || engine.huge_zero.shrinkable_frames() > 0 {
@@ -77,8 +78,9 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
-        // Pages whose writes were only started are no room yet. As many writes as are under way are waited for: where all of them fail,
-        // others begin new ones for ever. Free frames are counted last: all CPUs' lists are looked at for that.
+        // Pages whose writes were only started are no room yet. As many writes as are under way are waited
+        // for: where all of them fail, others begin new ones for ever. Free frames are counted last: all
+        // CPUs' lists are looked at for that.
         let last = engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages());
         while gone.freed == 0
             && engine.transfers.freed_pages() == ended
@@ -158,8 +160,9 @@ async fn try_make_room_to_grow(engine: &Engine, start: Instant, waiter: &mut Wai
     }
 }
 
-/// Makes room in the budget for a page that is away, and takes it. A page that goes from there is room at once. Where only
-/// pages at home go, a chunk of theirs is given back. Frames at home would take that room again, if it were left.
+/// Makes room in the budget for a page that is away, and takes it. A page that goes from there is room at
+/// once. Where only pages at home go, a chunk of theirs is given back. Frames at home would take that room
+/// again, if it were left.
 ///
 /// # Errors
 /// As for [`make_room`].
@@ -226,8 +229,8 @@ pub(crate) async fn make_room_for_away(engine: &Engine, pages: u64, waiter: &mut
     Ok(())
 }
 
-/// Gives chunks back that lie idle at home, so that `pages` more pages can be away and nothing need go out for them. Home keeps
-/// `kept_frames` and some. The pool closes blocks that keep chunks from being emptied.
+/// Gives chunks back that lie idle at home, so that `pages` more pages can be away and nothing need go out
+/// for them. Home keeps `kept_frames` and some. The pool closes blocks that keep chunks from being emptied.
 pub(super) fn give_idle_back(engine: &Engine, kept_frames: u64, pages: u64) {
     let kept_frames = kept_frames + engine.frames.watermarks().idle_frames;
     while engine.frames.free_frames() > kept_frames

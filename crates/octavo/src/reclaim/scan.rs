@@ -44,7 +44,8 @@ const FAILURES: u32 = 24;
 const LOOKS: u64 = 8;
 /// Pages that a scan looks at in vain before it gives up: several times round a small memory.
 const LEAST_LOOKS: u64 = 8192;
-/// A scan asks translations about the use of pages until it has looked at so many, and at one in so many of all pages, in vain.
+/// A scan asks translations about the use of pages until it has looked at so many, and at one in so many of
+/// all pages, in vain.
 const ASKED_SHARE: u64 = 4;
 
 /// Frames that reclaim freed, or began to free.
@@ -87,9 +88,9 @@ impl<'e> Scan<'e> {
         Some((looked, evict(self.engine, batch, what)))
     }
 
-    /// Looks at candidates until as many pages are to go as are written together, and as there is `room` for. A
-    /// block counts with all of its pages. Where memory is in use, it does not look at all of it. Returns at how
-    /// many pages it looked.
+    /// Looks at candidates until as many pages are to go as are written together, and as there is `room` for.
+    /// A block counts with all of its pages. Where memory is in use, it does not look at all of it. Returns
+    /// at how many pages it looked.
     fn next_batch(&self, room: u64) -> (u64, Isolated) {
         let engine = self.engine;
         // A small memory has few cold pages, and they must not all be in hand. Several transfers' worth go
@@ -109,7 +110,8 @@ impl<'e> Scan<'e> {
         (looked, going)
     }
 
-    /// Makes hot pages without use cold. The cold pages that are there cannot go, but clean ones among these may.
+    /// Makes hot pages without use cold. The cold pages that are there cannot go, but clean ones among these
+    /// may.
     fn demote(&self) {
         let mut going = Isolated::new();
         self.look_at(DEMOTED, true, &mut going);
@@ -118,7 +120,8 @@ impl<'e> Scan<'e> {
         }
     }
 
-    /// Takes candidates of about `most` pages, tests their marks, and has the policy decide. Returns how many pages they have.
+    /// Takes candidates of about `most` pages, tests their marks, and has the policy decide. Returns how many
+    /// pages they have.
     fn look_at(&self, most: u64, stuck: bool, going: &mut Isolated) -> u64 {
         let engine = self.engine;
         let unpin = |pin| engine.unpin(pin);
@@ -178,7 +181,8 @@ pub(crate) async fn reclaim(
         let may_write = engine.coming_pages() <= most
             || waiter.until_some_write_ends_above(most).await
             || !waiter.has_given_up();
-        // Use that translations tell of is a hint, and must not stand in the way where all pages seem to be in use.
+        // Use that translations tell of is a hint, and must not stand in the way where all pages seem to be
+        // in use.
         scan.asks &= in_vain <= LEAST_LOOKS + listed_pages(engine) / ASKED_SHARE;
         if stuck {
             scan.demote();
@@ -231,7 +235,8 @@ pub(crate) async fn reclaim(
             break;
         }
         if !waiter.blocks() && done.total() < target {
-            // The thread that polls has others to serve. Meanwhile nothing is in hand here, for which they would wait.
+            // The thread that polls has others to serve. Meanwhile nothing is in hand here, for which they
+            // would wait.
             let asks = scan.asks;
             drop(scan);
             waiter.give_way().await;
@@ -269,8 +274,8 @@ pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_pages() / 8).min(engine.swap.most_writing_pages())
 }
 
-/// Returns whether pages that are away go into the pool. A fault for such a page waits while it is in hand, and others of its
-/// batch are packed.
+/// Returns whether pages that are away go into the pool. A fault for such a page waits while it is in hand,
+/// and others of its batch are packed.
 fn packs_away_pages(engine: &Engine) -> bool {
     engine.has_translations() && engine.swap.pool().is_some_and(Pool::packs)
 }

@@ -44,8 +44,8 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
 /// free. If another thread shrinks just now, this one leaves the work to it.
 pub(crate) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
     let Some(_single) = engine.shrinking.try_lock() else { return false };
-    // As many chunks as are missing now, and one for room that others take. They may bring chunks online all the while, and what
-    // is missing then is left to the next look.
+    // As many chunks as are missing now, and one for room that others take. They may bring chunks online all
+    // the while, and what is missing then is left to the next look.
     let mut most = missing_chunks(engine, room_bytes) + 1;
     loop {
         let missing = missing_chunks(engine, room_bytes);
@@ -67,7 +67,8 @@ fn missing_chunks(engine: &Engine, room_bytes: u64) -> u32 {
 }
 
 fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {
-    // Where too few frames are free for a chunk's pages, those that did move would move in vain, from chunk to chunk.
+    // Where too few frames are free for a chunk's pages, those that did move would move in vain, from chunk
+    // to chunk.
     let free = engine.frames.free_frames();
     let is_suitable = |chunk: &MovableChunk| elsewhere == Elsewhere::Made || chunk.can_move_into(free);
     emptiest_chunks(engine, is_suitable).into_iter().any(|movable| {

@@ -1,8 +1,8 @@
 //! The coldest pages of the compressed pool go on to the areas.
 //!
-//! A page that is on its area as well is dropped. Any other page is unpacked into a frame of the swap cache, as if
-//! a fault had asked for it. From there it goes out as any dirty page does, past the pool. So a fault finds the page
-//! at every moment, and two protocols are enough.
+//! A page that is on its area as well is dropped. Any other page is unpacked into a frame of the swap cache,
+//! as if a fault had asked for it. From there it goes out as any dirty page does, past the pool. So a fault
+//! finds the page at every moment, and two protocols are enough.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
@@ -99,8 +99,9 @@ pub(crate) fn fit_pool(engine: &Engine) {
     }
 }
 
-/// Gives a block of the pool back, if its pages fit into the others. Otherwise sends the coldest pages on, which takes a
-/// frame or more. Returns whether the pool has become smaller. It does not tell whether the waiter's deadline has passed.
+/// Gives a block of the pool back, if its pages fit into the others. Otherwise sends the coldest pages on,
+/// which takes a frame or more. Returns whether the pool has become smaller. It does not tell whether the
+/// waiter's deadline has passed.
 pub(super) async fn give_pool_back(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
     let Some(pool) = engine.swap.pool().filter(|_| !engine.swap.is_failing()) else { return false };
     let give_block_back =

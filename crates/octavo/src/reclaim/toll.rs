@@ -1,17 +1,20 @@
 //! The toll: a thread that takes much memory makes room before there is none.
 //!
-//! A thread that fills new pages as fast as it can uses up all frames as soon as they are free. Others, which take one now and then, find none as often as
-//! it does, and wait for a write each time. So while single pages are read, and memory is short, a thread pays for every 32 pages that it took for new
-//! bytes, if they are more than its share: it sends 32 out. A reclaimer begins no write while enough are under way, so the thread goes on at the pace at which
-//! pages go out, and what the background thread frees is left for the others. Linux holds back who dirties pages by the same thought (`balance_dirty_pages`).
+//! A thread that fills new pages as fast as it can uses up all frames as soon as they are free. Others, which
+//! take one now and then, find none as often as it does, and wait for a write each time. So while single
+//! pages are read, and memory is short, a thread pays for every 32 pages that it took for new bytes, if they
+//! are more than its share: it sends 32 out. A reclaimer begins no write while enough are under way, so the
+//! thread goes on at the pace at which pages go out, and what the background thread frees is left for the
+//! others. Linux holds back who dirties pages by the same thought (`balance_dirty_pages`).
 //!
-//! A thread's share is an eighth of the pages that go out meanwhile. More than eight threads that take as much as each other pay nothing.
-//! Pages whose memory is at the other side of a translation are not counted.
+//! A thread's share is an eighth of the pages that go out meanwhile. More than eight threads that take as
+//! much as each other pay nothing. Pages whose memory is at the other side of a translation are not counted.
 //!
-//! The account is a thread's own. So it is no protocol, and a model or a simulation, where threads have none, goes on without tolls: who finds no
-//! frame makes room ([`make_room`](super::make_room)).
+//! The account is a thread's own. So it is no protocol, and a model or a simulation, where threads have none,
+//! goes on without tolls: who finds no frame makes room ([`make_room`](super::make_room)).
 //!
-//! Cost: three words of the thread's own for a page that it takes, and for every 32 pages some words that others write.
+//! Cost: three words of the thread's own for a page that it takes, and for every 32 pages some words that
+//! others write.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
@@ -47,7 +50,8 @@ pub(crate) async fn pay_toll(engine: &Engine, waiter: &Waiter<'_>) {
     engine.counters.count(Counter::AllocationToll);
     let start = engine.machine.clock.now();
     reclaim(engine, EVERY, Reclaimer::Direct, &mut waiter.anew()).await;
-    // The stalls by which the watermarks are raised are those of accesses that find no frame: this one need not.
+    // The stalls by which the watermarks are raised are those of accesses that find no frame: this one need
+    // not.
     engine.latencies.note(Latency::Stall, engine.machine.clock.since(start));
 }
 
@@ -70,8 +74,8 @@ fn is_due(engine: &Engine) -> bool {
         && !engine.swap.slots.is_full()
 }
 
-/// What a thread has taken of an engine: the engine, the pages, and 1 more than the pages that had gone when it began to count,
-/// or 0 where tolls were not due.
+/// What a thread has taken of an engine: the engine, the pages, and 1 more than the pages that had gone when
+/// it began to count, or 0 where tolls were not due.
 struct Account<'w>(&'w mut [u64; 3]);
 
 impl Account<'_> {

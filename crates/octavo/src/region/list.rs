@@ -18,7 +18,8 @@ use crate::table::{MAX_PAGES, Protection};
 use crate::units::{CHUNK_FRAMES, PageNumber};
 
 const CHUNKS: usize = 17;
-/// A chunk of so few bytes may exceed the budget: whoever needs it cannot make room first. Reclaim makes up for it.
+/// A chunk of so few bytes may exceed the budget: whoever needs it cannot make room first. Reclaim makes up
+/// for it.
 const MOST_OVER_BYTES: u64 = 16 << 10;
 /// The first page that `find_free` gives out. Address 0 so stays invalid unless a caller asks for it.
 const FIRST_PAGE: u64 = CHUNK_FRAMES as u64;

@@ -20,7 +20,8 @@ pub enum AccessPattern {
     Random,
 }
 
-/// How a range is mapped, for [`Space::map`](crate::Space::map): permissions, size of blocks, order of accesses, compression, guards.
+/// How a range is mapped, for [`Space::map`](crate::Space::map): permissions, size of blocks, order of
+/// accesses, compression, guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionOptions {
     pub(crate) protection: Protection,
@@ -51,8 +52,9 @@ impl RegionOptions {
         self
     }
 
-    /// Has write faults take 2 MiB blocks, for large data that is written densely: fewer faults, but the first byte costs 2 MiB. Default: no. It needs
-    /// [`crate::HugePolicy::Advised`] (the default), and 2 MiB that are aligned, empty and inside of the region.
+    /// Has write faults take 2 MiB blocks, for large data that is written densely: fewer faults, but the
+    /// first byte costs 2 MiB. Default: no. It needs [`crate::HugePolicy::Advised`] (the default), and 2 MiB
+    /// that are aligned, empty and inside of the region.
     #[must_use]
     pub fn huge(mut self, huge: bool) -> Self {
         self.huge = huge;
@@ -74,10 +76,11 @@ impl RegionOptions {
         self
     }
 
-    /// Has the pages reached through guards only, which lend their bytes: [`Space::shared`](crate::Space::shared),
-    /// [`Space::exclusive`](crate::Space::exclusive), [`Space::optimistic`](crate::Space::optimistic). Every other access is an error
-    /// then. Such a region is readable and writable, and stays so. Its pages take memory from the first access on, also if
-    /// that is for reading.
+    /// Has the pages reached through guards only, which lend their bytes:
+    /// [`Space::shared`](crate::Space::shared), [`Space::exclusive`](crate::Space::exclusive),
+    /// [`Space::optimistic`](crate::Space::optimistic). Every other access is an error then. Such a region is
+    /// readable and writable, and stays so. Its pages take memory from the first access on, also if that is
+    /// for reading.
     #[must_use]
     pub fn guarded(mut self, guarded: bool) -> Self {
         self.guarded = guarded;

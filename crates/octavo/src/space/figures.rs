@@ -27,8 +27,8 @@ pub struct SpaceStats {
     pub quota_out_bytes: u64,
 }
 
-/// How much of a range is in memory and how much is out, from [`Space::range_stats`], at about one moment. Pages that are none of these have not been touched, were freed, or
-/// are being changed just then.
+/// How much of a range is in memory and how much is out, from [`Space::range_stats`], at about one moment.
+/// Pages that are none of these have not been touched, were freed, or are being changed just then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -83,7 +83,8 @@ impl Space {
         })
     }
 
-    /// Where the pages of a range are. Takes time for each page that was touched. Others may fault, map and unmap meanwhile.
+    /// Where the pages of a range are. Takes time for each page that was touched. Others may fault, map and
+    /// unmap meanwhile.
     ///
     /// # Errors
     /// `InvalidRange` as [`Space::map_at`]; `ForkedChild` in a forked child.
@@ -92,8 +93,8 @@ impl Space {
         Ok(self.count_pages(page_range(address, len)?))
     }
 
-    /// All regions, by address, and where their pages are, as `/proc/PID/smaps` tells for a process. Neighbours with the same options
-    /// are one region. Takes as long as [`Space::range_stats`].
+    /// All regions, by address, and where their pages are, as `/proc/PID/smaps` tells for a process.
+    /// Neighbours with the same options are one region. Takes as long as [`Space::range_stats`].
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.

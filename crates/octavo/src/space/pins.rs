@@ -9,8 +9,8 @@ use crate::space::{Space, inside};
 use crate::sync::Shared as Arc;
 use crate::table::Access;
 
-/// A pin that keeps its space, so that it can be stored, sent to other threads, and given to other languages; from [`Space::pin_owned`]. Its methods are at
-/// [`PinOf`].
+/// A pin that keeps its space, so that it can be stored, sent to other threads, and given to other languages;
+/// from [`Space::pin_owned`]. Its methods are at [`PinOf`].
 pub type OwnedPin = PinOf<Arc<Space>>;
 
 impl PinHolder for Arc<Space> {
@@ -21,22 +21,24 @@ impl PinHolder for Arc<Space> {
 
 /// # Pins
 ///
-/// A pin keeps memory in its place until it is dropped: for system calls, devices, and access without faults. It keeps nobody from
-/// reading or writing the bytes; exclusive guards do. Where there are several spaces, pins and guards of one keep three quarters of the
-/// budget at the most, or its quota; pages that were unmapped under them count. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc), and keep it.
+/// A pin keeps memory in its place until it is dropped: for system calls, devices, and access without faults.
+/// It keeps nobody from reading or writing the bytes; exclusive guards do. Where there are several spaces,
+/// pins and guards of one keep three quarters of the budget at the most, or its quota; pages that were
+/// unmapped under them count. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc),
+/// and keep it.
 impl Space {
     /// Pins `len` bytes from `address` on, or nothing.
     ///
     /// # Errors
-    /// As [`Space::load`], for any of the pages; `TooManyPins` where one carries as many as it can, or where pins and guards
-    /// of the space keep its share of memory. An error holds no pin.
+    /// As [`Space::load`], for any of the pages; `TooManyPins` where one carries as many as it can, or where
+    /// pins and guards of the space keep its share of memory. An error holds no pin.
     #[inline]
     pub fn pin_exact(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
         access::pin(&self.engine, &self.state, address, len, access, Cover::All)
     }
 
-    /// Pins up to `len` bytes from `address` on, as `get_user_pages` does. Where a page behind the first cannot be had, the pin covers
-    /// fewer bytes; see [`PinOf::len`].
+    /// Pins up to `len` bytes from `address` on, as `get_user_pages` does. Where a page behind the first
+    /// cannot be had, the pin covers fewer bytes; see [`PinOf::len`].
     ///
     /// # Errors
     /// As [`Space::pin_exact`], for the first page.
@@ -67,9 +69,11 @@ impl Space {
         self.pin_exact(address, len, access).map(|pin| pin.held_by(Arc::clone(self)))
     }
 
-    /// As [`Space::pin_exact`], without blocking the executor. The reads of pages that are out overlap, up to 128 of them, and each page
-    /// stays pinned once it is there. After as many pages, out or not, other tasks may run. A dropped future holds nothing. The base form of pinning
-    /// ([`PinPath::Locked`](crate::PinPath::Locked)) takes the lock of the space's regions, and may have to wait for it.
+    /// As [`Space::pin_exact`], without blocking the executor. The reads of pages that are out overlap, up to
+    /// 128 of them, and each page stays pinned once it is there. After as many pages, out or not, other tasks
+    /// may run. A dropped future holds nothing. The base form of pinning
+    /// ([`PinPath::Locked`](crate::PinPath::Locked)) takes the lock of the space's regions, and may have to
+    /// wait for it.
     ///
     /// # Errors
     /// As [`Space::pin_exact`].
@@ -82,8 +86,8 @@ impl Space {
         inside(access::pin_async(&self.engine, &self.state, address, len, access))
     }
 
-    /// Brings a range in and pins it for reading, without blocking the executor; [`PinOf::copy_out`] copies. To write, there is
-    /// [`Space::pin_async`] with [`Access::Write`].
+    /// Brings a range in and pins it for reading, without blocking the executor; [`PinOf::copy_out`] copies.
+    /// To write, there is [`Space::pin_async`] with [`Access::Write`].
     ///
     /// # Errors
     /// As [`Space::pin_exact`].

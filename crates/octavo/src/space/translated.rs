@@ -17,10 +17,11 @@ use crate::sync::Shared as Arc;
 use crate::table::{Access, PageNumberRange};
 use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
 
-/// For those who implement a [`Translation`](crate::translation::Translation): its space, and the calls by which the *other side*, such as a window at real addresses, tells of faults and changes.
+/// For those who implement a [`Translation`](crate::translation::Translation): its space, and the calls by
+/// which the *other side*, such as a window at real addresses, tells of faults and changes.
 ///
-/// It does all that a [`Space`] does, by handles, but for guards. A clone refers to the same space. It ends with the last of them, and of the pins and the like that keep
-/// it.
+/// It does all that a [`Space`] does, by handles, but for guards. A clone refers to the same space. It ends
+/// with the last of them, and of the pins and the like that keep it.
 #[derive(Clone, Debug)]
 pub struct TranslatedSpace {
     space: Arc<Space>,
@@ -40,8 +41,9 @@ impl TranslatedSpace {
         Self { space: Arc::new(space) }
     }
 
-    /// Takes note that the other side of the space's translation has dropped the bytes of a range of whole pages by itself: they
-    /// read as zeros from now on. The range stays mapped. The translation is not asked about pages that were there.
+    /// Takes note that the other side of the space's translation has dropped the bytes of a range of whole
+    /// pages by itself: they read as zeros from now on. The range stays mapped. The translation is not asked
+    /// about pages that were there.
     ///
     /// # Errors
     /// As [`Space::unmap`].
@@ -59,14 +61,16 @@ impl TranslatedSpace {
         self.unmap_by(whole_pages(address, len, "forgotten")?, forget_range)
     }
 
-    /// Takes note that the other side of `parent`'s translation has forked, and that this space, in which nothing is mapped, is
-    /// the child's. It gets the parent's regions and those of its pages that are not at the other side. Pages there are
-    /// shown to both by the other side itself. The parent's other side may show and take nothing meanwhile. What a pin of the parent's
-    /// that is held meanwhile writes later may show in both.
+    /// Takes note that the other side of `parent`'s translation has forked, and that this space, in which
+    /// nothing is mapped, is the child's. It gets the parent's regions and those of its pages that are not at
+    /// the other side. Pages there are shown to both by the other side itself. The parent's other side may
+    /// show and take nothing meanwhile. What a pin of the parent's that is held meanwhile writes later may
+    /// show in both.
     ///
     /// # Errors
-    /// `Unsupported` where the parent is a space of another manager. `Busy` where a block stays pinned. `OutOfMemory` and others of reclaim,
-    /// where there is no room for the child's regions and pages. The child has a part then, and the call may be made again.
+    /// `Unsupported` where the parent is a space of another manager. `Busy` where a block stays pinned.
+    /// `OutOfMemory` and others of reclaim, where there is no room for the child's regions and pages. The
+    /// child has a part then, and the call may be made again.
     pub fn fork_from(&self, parent: &Self) -> Result<()> {
         let _inside = self.engine.enter()?;
         if !Arc::ptr_eq(&self.engine, &parent.engine) {
@@ -97,13 +101,13 @@ impl TranslatedSpace {
         Ok(())
     }
 
-    /// Takes note that the other side of the space's translation has moved a range of whole pages to the addresses from `to` on.
-    /// Whatever the space had there is forgotten as by [`TranslatedSpace::forget_mapping`]. The regions move with their options. No bytes
-    /// move.
+    /// Takes note that the other side of the space's translation has moved a range of whole pages to the
+    /// addresses from `to` on. Whatever the space had there is forgotten as by
+    /// [`TranslatedSpace::forget_mapping`]. The regions move with their options. No bytes move.
     ///
     /// # Errors
-    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After another error than `InvalidRange` some
-    /// pages have moved and others have not, and the space is of no more use.
+    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After another error than
+    /// `InvalidRange` some pages have moved and others have not, and the space is of no more use.
     pub fn relocate(&self, from: u64, len: u64, to: u64) -> Result<()> {
         let (old, new) = (whole_pages(from, len, "moved")?, whole_pages(to, len, "moved")?);
         if old.start < new.end && new.start < old.end {
@@ -130,8 +134,9 @@ impl TranslatedSpace {
         self.clear_by(old, forget_range)
     }
 
-    /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address` usable there. One
-    /// thread may poll many of these futures at once, and none blocks it. A page that handles pin cannot go there.
+    /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address`
+    /// usable there. One thread may poll many of these futures at once, and none blocks it. A page that
+    /// handles pin cannot go there.
     ///
     /// # Errors
     /// As [`Space::load`]. `Unsupported` where the translation cannot show the page. `Busy` where
@@ -144,9 +149,9 @@ impl TranslatedSpace {
         self.fault_by_task(address, access, Via::Translation)
     }
 
-    /// As [`TranslatedSpace::fault_translated`], for an access that has found nothing at its page. Where the page should be there, the
-    /// translation is asked ([`Touch::There`](crate::translation::Touch::There)). A page that the other side has dropped by itself
-    /// then reads as zeros.
+    /// As [`TranslatedSpace::fault_translated`], for an access that has found nothing at its page. Where the
+    /// page should be there, the translation is asked ([`Touch::There`](crate::translation::Touch::There)). A
+    /// page that the other side has dropped by itself then reads as zeros.
     ///
     /// # Errors
     /// As [`TranslatedSpace::fault_translated`].
@@ -158,9 +163,11 @@ impl TranslatedSpace {
         self.fault_by_task(address, access, Via::Missing)
     }
 
-    /// As [`TranslatedSpace::fault_missing`] for a page that is missing, and as [`TranslatedSpace::fault_translated`] for one that is there, by a thread
-    /// that has many faults under way. Reads are only collected. After it has polled all of its faults, the thread starts and
-    /// completes their reads by [`TranslatedSpace::drive`]. Before it sleeps, it leaves them to others by [`TranslatedSpace::leave_driving`].
+    /// As [`TranslatedSpace::fault_missing`] for a page that is missing, and as
+    /// [`TranslatedSpace::fault_translated`] for one that is there, by a thread that has many faults under
+    /// way. Reads are only collected. After it has polled all of its faults, the thread starts and completes
+    /// their reads by [`TranslatedSpace::drive`]. Before it sleeps, it leaves them to others by
+    /// [`TranslatedSpace::leave_driving`].
     ///
     /// # Errors
     /// As [`TranslatedSpace::fault_translated`].
@@ -175,8 +182,8 @@ impl TranslatedSpace {
         resolve_async(Waiter::driven(&self.engine), &self.engine, &self.state, address, access, via)
     }
 
-    /// Starts the reads that faults have collected, and completes those that have ended. Costs a system call for each ring in
-    /// which something was collected.
+    /// Starts the reads that faults have collected, and completes those that have ended. Costs a system call
+    /// for each ring in which something was collected.
     pub fn drive(&self) {
         if let Ok(_inside) = self.engine.enter() {
             self.engine.flush_devices();
@@ -191,9 +198,9 @@ impl TranslatedSpace {
         }
     }
 
-    /// As [`TranslatedSpace::fault_missing`], where that takes one read of the page at most. Blocks the thread for the read, which is quicker
-    /// than to await it where the thread has nothing else to do. `None` means that it takes more: room, or a page in other
-    /// hands. Nothing has changed then.
+    /// As [`TranslatedSpace::fault_missing`], where that takes one read of the page at most. Blocks the
+    /// thread for the read, which is quicker than to await it where the thread has nothing else to do. `None`
+    /// means that it takes more: room, or a page in other hands. Nothing has changed then.
     ///
     /// # Errors
     /// As [`TranslatedSpace::fault_translated`].
@@ -201,12 +208,13 @@ impl TranslatedSpace {
         resolve_now(&self.engine, &self.state, address, access)
     }
 
-    /// Makes the pages of a range usable at the other side of the space's translation, as far as they are at hand: from the first
-    /// page up to one that has to be read from a device, that is in other hands, that lacks room, or that may not be accessed so.
-    /// It waits for nothing. Up to 256 pages share a call of the translation. Returns how many pages are usable now.
+    /// Makes the pages of a range usable at the other side of the space's translation, as far as they are at
+    /// hand: from the first page up to one that has to be read from a device, that is in other hands, that
+    /// lacks room, or that may not be accessed so. It waits for nothing. Up to 256 pages share a call of the
+    /// translation. Returns how many pages are usable now.
     ///
-    /// After a fault of a reader in order, this brings the pages along that were read ahead. After one of a writer in order,
-    /// it prepares the pages that come next.
+    /// After a fault of a reader in order, this brings the pages along that were read ahead. After one of a
+    /// writer in order, it prepares the pages that come next.
     ///
     /// # Errors
     /// `InvalidRange` as [`Space::unmap`]; `ForkedChild` in a forked child.
@@ -215,19 +223,22 @@ impl TranslatedSpace {
         show_run(&self.engine, &self.state, range, access)
     }
 
-    /// Returns how many pages can be shown and leave some room to accesses that want a page each. It is a hint.
+    /// Returns how many pages can be shown and leave some room to accesses that want a page each. It is a
+    /// hint.
     #[must_use]
     pub fn spare_pages(&self) -> u64 {
         self.engine.frames.spare_away_pages()
     }
 
-    /// Makes what the other side of the space's translation has in a range already into pages of the space, where they are. From
-    /// then on they count against the budget, and may be evicted. It waits for nothing. Returns how many pages are the space's now, from
-    /// the first on: fewer than asked for where there is no room for more, which [`TranslatedSpace::make_room`] makes.
+    /// Makes what the other side of the space's translation has in a range already into pages of the space,
+    /// where they are. From then on they count against the budget, and may be evicted. It waits for nothing.
+    /// Returns how many pages are the space's now, from the first on: fewer than asked for where there is no
+    /// room for more, which [`TranslatedSpace::make_room`] makes.
     ///
     /// # Errors
-    /// `AlreadyMapped` where a page of the space has something already; `NotMapped` and `Protected` where no region allows to read
-    /// it; `InvalidRange` as [`Space::unmap`]. The pages before the one that failed are the space's.
+    /// `AlreadyMapped` where a page of the space has something already; `NotMapped` and `Protected` where no
+    /// region allows to read it; `InvalidRange` as [`Space::unmap`]. The pages before the one that failed are
+    /// the space's.
     pub fn adopt(&self, address: u64, len: u64, what: InPlace) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let range = whole_pages(address, len, "adopted")?;
@@ -248,9 +259,9 @@ impl TranslatedSpace {
         Ok(page.0 - range.start.0)
     }
 
-    /// Makes room for pages of `len` bytes that are to be [adopted](TranslatedSpace::adopt): for one of them at least, and for the others as
-    /// far as pages go out without delay. It never blocks the thread that polls it, and is pending after each batch of pages that it
-    /// has sent out.
+    /// Makes room for pages of `len` bytes that are to be [adopted](TranslatedSpace::adopt): for one of them
+    /// at least, and for the others as far as pages go out without delay. It never blocks the thread that
+    /// polls it, and is pending after each batch of pages that it has sent out.
     ///
     /// # Errors
     /// `QuotaExceeded`, `OutOfMemory` and others of reclaim, where no more pages can go out.

@@ -1,6 +1,7 @@
 //! Words of a space: loads, stores, and changes in one step.
 //!
-//! A word has up to 16 bytes, and its address is a multiple of its size, rounded up to a power of two. So it lies in one page and is never torn.
+//! A word has up to 16 bytes, and its address is a multiple of its size, rounded up to a power of two. So it
+//! lies in one page and is never torn.
 
 use octavo_platform::{Change, Integer, Word};
 
@@ -10,19 +11,23 @@ use crate::space::Space;
 
 /// # Words
 ///
-/// Each is plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)) of 1 to 16 bytes. Its address must be a multiple of its size, rounded
-/// up to a power of two: of 16 for one of 12. A word of such a size is stored by compare-and-swap, which leaves the bytes behind it as they are.
+/// Each is plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)) of 1 to 16 bytes. Its address must be a
+/// multiple of its size, rounded up to a power of two: of 16 for one of 12. A word of such a size is stored
+/// by compare-and-swap, which leaves the bytes behind it as they are.
 ///
-/// **Orderings**, in the terms of [`std::sync::atomic::Ordering`]: a load acquires and a store releases. The others are
-/// sequentially consistent, with each other. To have a store in that order too, use [`Space::swap`], and `fetch_add(address, 0)` for
-/// a load. Threads that access parts of a word at different sizes see each part whole.
+/// **Orderings**, in the terms of [`std::sync::atomic::Ordering`]: a load acquires and a store releases. The
+/// others are sequentially consistent, with each other. To have a store in that order too, use
+/// [`Space::swap`], and `fetch_add(address, 0)` for a load. Threads that access parts of a word at different
+/// sizes see each part whole.
 impl Space {
-    /// Reads one value at `address`, in one step: never half of another thread's store. Where the page is in memory (a *hit*), this takes no lock and writes nothing. (On a processor without AVX, a load of 16 bytes is a locked
-    /// instruction.)
+    /// Reads one value at `address`, in one step: never half of another thread's store. Where the page is in
+    /// memory (a *hit*), this takes no lock and writes nothing. (On a processor without AVX, a load of 16
+    /// bytes is a locked instruction.)
     ///
     /// # Errors
-    /// `InvalidRange` when unaligned, `NotMapped`, `Protected` (also in a guarded region, which only guards reach). Where the page must be brought in, also the errors of reclaim and
-    /// of the swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
+    /// `InvalidRange` when unaligned, `NotMapped`, `Protected` (also in a guarded region, which only guards
+    /// reach). Where the page must be brought in, also the errors of reclaim and of the swap device:
+    /// `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
     /// `ForkedChild` in a forked child.
     #[inline]
     pub fn load<W: Word>(&self, address: u64) -> Result<W> {
@@ -38,8 +43,8 @@ impl Space {
         access::store(&self.engine, &self.state, address, value)
     }
 
-    /// Stores a word at `address`, and returns the word that was there. A hit takes no lock, and costs three read-modify-writes, as
-    /// each of the following does.
+    /// Stores a word at `address`, and returns the word that was there. A hit takes no lock, and costs three
+    /// read-modify-writes, as each of the following does.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -48,8 +53,8 @@ impl Space {
         access::on_word::<W, _>(&self.engine, &self.state, address, |bytes, at| bytes.swap(at, value))
     }
 
-    /// Stores `new` at `address` if the bytes there are those of `current`. Returns what was there, as an inner error if it was
-    /// something else. The page counts as written either way.
+    /// Stores `new` at `address` if the bytes there are those of `current`. Returns what was there, as an
+    /// inner error if it was something else. The page counts as written either way.
     ///
     /// ```
     /// # use octavo::{Manager, RegionOptions};
@@ -69,9 +74,9 @@ impl Space {
         })
     }
 
-    /// Stores what `change` makes of the word at `address`, if it returns something. Returns the word that was there, as
-    /// an inner error if nothing was stored; that is a load. `change` is called again where another thread has changed the word
-    /// meanwhile.
+    /// Stores what `change` makes of the word at `address`, if it returns something. Returns the word that
+    /// was there, as an inner error if nothing was stored; that is a load. `change` is called again where
+    /// another thread has changed the word meanwhile.
     ///
     /// # Errors
     /// As [`Space::store`].

@@ -1,7 +1,8 @@
 //! A second store, for tests: pages of four devices by an index of the test's choice, and no slots.
 //!
-//! It keeps its pages as a store of files will. Their entries become empty, count no references, and lead nowhere. A
-//! test asks for a page by its index. A page stays known while it is in memory, also when nothing shows it.
+//! It keeps its pages as a store of files will. Their entries become empty, count no references, and lead
+//! nowhere. A test asks for a page by its index. A page stays known while it is in memory, also when nothing
+//! shows it.
 
 use std::collections::BTreeMap;
 use std::io;

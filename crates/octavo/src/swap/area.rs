@@ -1,11 +1,11 @@
 //! One area: a device, its slots, and its health.
 //!
-//! A device of the caller's own may panic. The panic ends here. The unwinding drops the transfer that the device
-//! had in hand. So the transfer ends with an error, and those who wait for it learn of it. A panic of ours in a
-//! completion goes on.
+//! A device of the caller's own may panic. The panic ends here. The unwinding drops the transfer that the
+//! device had in hand. So the transfer ends with an error, and those who wait for it learn of it. A panic of
+//! ours in a completion goes on.
 //!
-//! Locking: `failure`, for a word or two. No device is called under it. A device says its name when the area is
-//! opened, and is not asked again.
+//! Locking: `failure`, for a word or two. No device is called under it. A device says its name when the area
+//! is opened, and is not asked again.
 
 use std::io;
 use std::panic::resume_unwind;

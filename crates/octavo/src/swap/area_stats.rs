@@ -1,6 +1,7 @@
 //! What an area has done, in figures.
 //!
-//! Cost: two additions for each transfer, on a line that transfers of the area share. A transfer takes a thousand times as long.
+//! Cost: two additions for each transfer, on a line that transfers of the area share. A transfer takes a
+//! thousand times as long.
 
 use crate::io::Direction;
 use crate::latency::Quantiles;
@@ -32,7 +33,8 @@ impl From<State> for AreaState {
     }
 }
 
-/// The use of a swap area since the manager was built, at about one moment, from [`Manager::areas`](crate::Manager::areas).
+/// The use of a swap area since the manager was built, at about one moment, from
+/// [`Manager::areas`](crate::Manager::areas).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -43,8 +45,8 @@ pub struct AreaStats {
     pub state: AreaState,
     /// Bytes of pages that it can hold.
     pub capacity_bytes: u64,
-    /// Bytes of pages that have a place there, and of places that could not be written. The pages may be in the compressed pool, or in
-    /// memory, instead.
+    /// Bytes of pages that have a place there, and of places that could not be written. The pages may be in
+    /// the compressed pool, or in memory, instead.
     pub used_bytes: u64,
     /// Transfers that ended well, each way, and their bytes.
     pub reads: u64,

@@ -1,12 +1,13 @@
 //! The areas that pages go to, as one row of slots.
 //!
-//! Each area is a device of its own. [`Clusters`](super::clusters::Clusters), made from the same [`AreaShape`]s in
-//! the same order, knows which slots of it are free. After the areas were opened, only their health changes.
+//! Each area is a device of its own. [`Clusters`](super::clusters::Clusters), made from the same
+//! [`AreaShape`]s in the same order, knows which slots of it are free. After the areas were opened, only
+//! their health changes.
 //!
-//! **Several areas.** An area that fails or is silent does not stop the others. It is *shunned* while another one
-//! is well and has room. A failing area gets a batch now and then all the same, as a probe. A silent area gets
-//! nothing new: it owes an answer, and its first answer makes it well again. A question about all areas goes to
-//! those that have room, and the best of them answers.
+//! **Several areas.** An area that fails or is silent does not stop the others. It is *shunned* while another
+//! one is well and has room. A failing area gets a batch now and then all the same, as a probe. A silent area
+//! gets nothing new: it owes an answer, and its first answer makes it well again. A question about all areas
+//! goes to those that have room, and the best of them answers.
 
 use smallvec::SmallVec;
 
@@ -36,8 +37,8 @@ pub(crate) struct Areas {
 }
 
 impl Areas {
-    /// Numbers the places of each device that may be used. There are 2^31 numbers in all, and places without a
-    /// number are not used.
+    /// Numbers the places of each device that may be used. There are 2^31 numbers in all, and places without
+    /// a number are not used.
     pub(crate) fn new(devices: impl IntoIterator<Item = (Box<dyn Device>, AreaShape)>) -> Self {
         let is_broken = Shared::new(AtomicBool::new(false));
         let mut next = 0;
@@ -147,7 +148,8 @@ impl Areas {
         self.areas.iter().map(Area::seen).collect()
     }
 
-    /// A deadline has passed that began when the areas were `asked`. Those that have not answered since are silent.
+    /// A deadline has passed that began when the areas were `asked`. Those that have not answered since are
+    /// silent.
     pub(crate) fn note_silence(&self, asked: &Asked) {
         for (area, before) in self.areas.iter().zip(asked) {
             area.note_silence(*before);

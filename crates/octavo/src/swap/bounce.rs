@@ -1,5 +1,5 @@
-//! Bounce frames: a few frames set aside at the start, for pages that are sealed on their way to a device. To hand
-//! one out takes no allocation.
+//! Bounce frames: a few frames set aside at the start, for pages that are sealed on their way to a device. To
+//! hand one out takes no allocation.
 
 use crate::frame::FrameAllocator;
 use crate::sync::Mutex;

@@ -1,36 +1,39 @@
 //! Free slots, over all areas.
 //!
 //! All slots have one numbering. Each area begins at a cluster (512 slots, 2 MiB of pages), after a gap. A
-//! [`SlotRun`] lies in one cluster, and so in one area. A long run lets a device write many pages at once. So each
-//! CPU takes slots from a cluster of its own, in ascending order, and prefers a cluster with a long run.
+//! [`SlotRun`] lies in one cluster, and so in one area. A long run lets a device write many pages at once. So
+//! each CPU takes slots from a cluster of its own, in ascending order, and prefers a cluster with a long run.
 //!
 //! Search order of [`Clusters::allocate`], among areas of the highest priority first, by turns among equals:
 //!
-//! 1. The CPU's current cluster, from where the CPU left it, while that has good runs (64 slots, or as many as are
-//!    asked).
+//! 1. The CPU's current cluster, from where the CPU left it, while that has good runs (64 slots, or as many
+//!    as are asked).
 //! 2. *Nonfull*: a cluster with a run of all that is asked, and of 64.
 //! 3. A whole cluster: one that was used and is free again, then one never used (the next in order).
 //! 4. Nonfull with a run of 64.
-//! 5. *Fragmented*: a cluster with the longest run there is. It stays the current one as long as it has runs of
-//!    about that length and no better cluster appears.
-//! 6. *Steal*: a cluster with the rest of a block of order 9. Left alone, it may become a whole cluster again.
+//! 5. *Fragmented*: a cluster with the longest run there is. It stays the current one as long as it has runs
+//!    of about that length and no better cluster appears.
+//! 6. *Steal*: a cluster with the rest of a block of order 9. Left alone, it may become a whole cluster
+//!    again.
 //! 7. The current clusters of other CPUs.
 //!
-//! A caller that asks not to grow gets slots between used ones first (step 5), and none of clusters never used before. The answer
-//! `None` means that all slots of each area that was asked were in use at some moment; or, of who asks not to grow, that all lists were
-//! empty and no current cluster was left, with no cluster moving meanwhile. A CPU leaves its cluster with the last free slot. A whole
-//! block ([`Clusters::allocate_huge`]) gets a whole cluster or nothing. [`Clusters::is_crowded`] is the hint that clean pages should give up their slots.
+//! A caller that asks not to grow gets slots between used ones first (step 5), and none of clusters never
+//! used before. The answer `None` means that all slots of each area that was asked were in use at some
+//! moment; or, of who asks not to grow, that all lists were empty and no current cluster was left, with no
+//! cluster moving meanwhile. A CPU leaves its cluster with the last free slot. A whole block
+//! ([`Clusters::allocate_huge`]) gets a whole cluster or nothing. [`Clusters::is_crowded`] is the hint that
+//! clean pages should give up their slots.
 //!
-//! Locking: the clusters of an area with the same number modulo 256 share a lock over their bits. Under it comes the lock of the
-//! area's lists, over the state and links of its clusters. No other lock is taken under either. A CPU gets a
-//! current cluster under the lists' lock, and loses it under both. So a thread that finds the cluster still current
-//! under the cluster's lock may take slots from it. A cluster with free slots that is on no list is always some
-//! CPU's current one.
+//! Locking: the clusters of an area with the same number modulo 256 share a lock over their bits. Under it
+//! comes the lock of the area's lists, over the state and links of its clusters. No other lock is taken under
+//! either. A CPU gets a current cluster under the lists' lock, and loses it under both. So a thread that
+//! finds the cluster still current under the cluster's lock may take slots from it. A cluster with free slots
+//! that is on no list is always some CPU's current one.
 //!
-//! Cost: a run from the current cluster takes one lock and some ten words, and no line that other CPUs write. A cluster takes 128 bytes. They are
-//! charged to the budget when the cluster is first used, with the bytes that others keep for its slots. Reclaim
-//! must not be refused this memory, so the charge may go over the limit; reclaim then empties a chunk. Nothing is
-//! allocated later.
+//! Cost: a run from the current cluster takes one lock and some ten words, and no line that other CPUs write.
+//! A cluster takes 128 bytes. They are charged to the budget when the cluster is first used, with the bytes
+//! that others keep for its slots. Reclaim must not be refused this memory, so the charge may go over the
+//! limit; reclaim then empties a chunk. Nothing is allocated later.
 
 mod area;
 mod bits;
@@ -71,8 +74,8 @@ pub(crate) struct AreaShape {
     pub(crate) priority: i32,
 }
 
-/// The first slot of the next area. At least one number is left out between two areas. So slots with consecutive
-/// numbers are consecutive places of one device.
+/// The first slot of the next area. At least one number is left out between two areas. So slots with
+/// consecutive numbers are consecutive places of one device.
 pub(crate) fn next_first_slot(first_slot: u64, capacity_pages: u32) -> u64 {
     first_slot + (u64::from(capacity_pages) + 1).next_multiple_of(CLUSTER_SLOTS as u64)
 }
@@ -87,8 +90,8 @@ pub(crate) const MOST_SLOTS: u64 = StoredPage::MOST as u64;
 struct Cluster {
     /// Changes under the cluster's lock; read by [`SlotBits::load`].
     bits: [AtomicU64; WORDS],
-    /// A [`ClusterState`]. Changes under the lists' lock. From `Held` to another, it changes under the cluster's
-    /// lock too.
+    /// A [`ClusterState`]. Changes under the lists' lock. From `Held` to another, it changes under the
+    /// cluster's lock too.
     state: AtomicU32,
     /// The neighbours on the list, + 1; 0: none. Under the lists' lock.
     next: AtomicU32,
@@ -115,7 +118,8 @@ impl Group {
 /// Which slots a caller takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
-    /// Clusters that were never used are welcome. Otherwise there are no slots of theirs, and places between used ones come first.
+    /// Clusters that were never used are welcome. Otherwise there are no slots of theirs, and places between
+    /// used ones come first.
     pub(crate) may_grow: bool,
     /// The areas that the caller does not want, by their index. Empty: any area will do.
     pub(crate) shunned: &'a [bool],
@@ -175,7 +179,8 @@ impl Clusters {
     /// Makes all slots free. `bytes_per_cluster` is how much others keep for the slots of a cluster in use.
     ///
     /// # Errors
-    /// `InvalidInput` for more slots than there are numbers. The kernel's, when the address space is exhausted.
+    /// `InvalidInput` for more slots than there are numbers. The kernel's, when the address space is
+    /// exhausted.
     pub(crate) fn new(
         shapes: &[AreaShape],
         budget: Arc<Budget>,
@@ -240,7 +245,8 @@ impl Clusters {
         self.areas[area].is_full()
     }
 
-    /// Returns whether fewer than `slots` slots may be free. It may say so with up to an eighth more, and is never late.
+    /// Returns whether fewer than `slots` slots may be free. It may say so with up to an eighth more, and is
+    /// never late.
     pub(crate) fn may_be_fewer_than(&self, slots: u32) -> bool {
         let used: u32 = self.areas.iter().map(Area::most_used).sum();
         self.capacity < used.saturating_add(slots)
@@ -271,15 +277,17 @@ impl Clusters {
         self.areas[area].used()
     }
 
-    /// Returns whether clean pages should give up their slots: more than half of all slots is in use, and fewer are free than pages
-    /// in memory may keep. It may be so with up to an eighth fewer in use, and is never late.
+    /// Returns whether clean pages should give up their slots: more than half of all slots is in use, and
+    /// fewer are free than pages in memory may keep. It may be so with up to an eighth fewer in use, and is
+    /// never late.
     pub(crate) fn is_crowded(&self) -> bool {
         let used: u32 = self.areas.iter().map(Area::most_used).sum();
         let free = self.capacity - used.min(self.capacity);
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
-    /// Allocates up to `count` consecutive slots, at most a cluster's. `None`: all areas are full, or shunned, or would have to grow.
+    /// Allocates up to `count` consecutive slots, at most a cluster's. `None`: all areas are full, or
+    /// shunned, or would have to grow.
     pub(crate) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         (0..self.groups()).find_map(|group| self.allocate_in(group, count, ask))
     }
@@ -395,8 +403,8 @@ impl Clusters {
         }
     }
 
-    /// How often clusters of a group were listed or made current. `None` while a list has any that may have free
-    /// slots.
+    /// How often clusters of a group were listed or made current. `None` while a list has any that may have
+    /// free slots.
     fn moves(&self, group: &Group, ask: Ask<'_>) -> Option<u64> {
         let moves_of = |area: usize| {
             let lists = self.areas[area].lists.lock();
@@ -484,7 +492,8 @@ impl Clusters {
         })
     }
 
-    /// Makes the best cluster there is the CPU's current one. True: the CPU has one now, by this thread or another.
+    /// Makes the best cluster there is the CPU's current one. True: the CPU has one now, by this thread or
+    /// another.
     fn pick(&self, group: &Group, current: &AtomicU64, count: usize, ask: Ask<'_>) -> bool {
         // Clusters of this class and above have a run of all that is asked.
         let enough = (count.next_power_of_two().ilog2() as usize).clamp(GOOD_CLASS, RUN_CLASSES);
@@ -671,8 +680,8 @@ impl Clusters {
 
 /// Makes a cluster the current one of a CPU that has none. Under the lists' lock of the cluster's area.
 fn name(current: &AtomicU64, cluster: u32, class: usize) -> bool {
-    // Of fragments, the CPU also takes those half as long as the longest: looking for a cluster costs more than
-    // taking a run.
+    // Of fragments, the CPU also takes those half as long as the longest: looking for a cluster costs more
+    // than taking a run.
     let class = if class < GOOD_CLASS { class.saturating_sub(1) } else { GOOD_CLASS };
     let word = Current { cluster, next: 0, class }.word();
     // Release: the cluster's words. Threads of one CPU may meet here, under the locks of different areas.

@@ -16,8 +16,8 @@
 //! +-----------------------+-----------+-----+
 //! ```
 //!
-//! A repeated word has one encoding, the first that fits. The few words that fit none are no Same. The swap cache
-//! has the word of each slot, and says who may change it when. This file owns its bits.
+//! A repeated word has one encoding, the first that fits. The few words that fit none are no Same. The swap
+//! cache has the word of each slot, and says who may change it when. This file owns its bits.
 
 use crate::frame::FrameAllocator;
 use crate::swap::pool::Handle;
@@ -58,8 +58,8 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The content of a page that repeats `word`. `None` for the few words that do not fit. Their pages are written
-    /// like any other page.
+    /// The content of a page that repeats `word`. `None` for the few words that do not fit. Their pages are
+    /// written like any other page.
     #[inline]
     pub(crate) fn same(word: u64) -> Option<Self> {
         encode_same(word).map(|_| Self::Same { word })

@@ -5,10 +5,11 @@
 //!  in, under READING:     Same: filled                 Pool: unpacked                  Device: read, and checked
 //! ```
 //!
-//! A page that came back from its area and leaves unchanged may have a copy in the pool besides. The copy is dropped for nothing.
+//! A page that came back from its area and leaves unchanged may have a copy in the pool besides. The copy is
+//! dropped for nothing.
 //!
-//! A word and the pool need no device, and nobody waits for them. A thread that changes a slot's content lets the
-//! old content go.
+//! A word and the pool need no device, and nobody waits for them. A thread that changes a slot's content lets
+//! the old content go.
 
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
@@ -85,7 +86,8 @@ impl Contents {
         Content::Device { crc }
     }
 
-    /// Packs the page of a frame under WRITEBACK. `area_crc` is for a page that is on its area. `None`: the pool does not take it.
+    /// Packs the page of a frame under WRITEBACK. `area_crc` is for a page that is on its area. `None`: the
+    /// pool does not take it.
     pub(super) fn pack(
         &self,
         frames: &FrameAllocator,
@@ -100,8 +102,8 @@ impl Contents {
         }
     }
 
-    /// Brings the page of a slot into a frame under READING, if that takes no device. `content` reads the slot's
-    /// word again.
+    /// Brings the page of a slot into a frame under READING, if that takes no device. `content` reads the
+    /// slot's word again.
     pub(super) fn bring(
         &self,
         frames: &FrameAllocator,
@@ -143,8 +145,8 @@ impl Contents {
         }
     }
 
-    /// Checks a frame's bytes, just read from the slot's area, against those that were written there. Opens sealed
-    /// bytes.
+    /// Checks a frame's bytes, just read from the slot's area, against those that were written there. Opens
+    /// sealed bytes.
     pub(super) fn check(
         &self,
         frames: &FrameAllocator,
@@ -170,8 +172,8 @@ impl Contents {
         self.seal.is_some()
     }
 
-    /// Seals a page that is to be written, into a frame of its own. `None`: all such frames are in use; the end of
-    /// a write gives one back.
+    /// Seals a page that is to be written, into a frame of its own. `None`: all such frames are in use; the
+    /// end of a write gives one back.
     pub(super) fn seal(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Option<FrameId> {
         let (seal, bounce) = self.seal.as_ref()?;
         let sealed = bounce.take()?;

@@ -13,15 +13,16 @@
 //!    └─────────────────────── any other end of a transfer ─────────┘
 //! ```
 //!
-//! *In flight* counts transfers that the device was handed and that have not ended. *Answers* counts transfers that have ended,
-//! however they did, and wraps. An answer ends a silence, and no thread can conclude a silence from before the answer: it changes
-//! the word only while the answers are those that it saw when its wait began.
+//! *In flight* counts transfers that the device was handed and that have not ended. *Answers* counts
+//! transfers that have ended, however they did, and wraps. An answer ends a silence, and no thread can
+//! conclude a silence from before the answer: it changes the word only while the answers are those that it
+//! saw when its wait began.
 //!
-//! *Caution* counts writes that must go well before the area is taken to have room to grow again. A failed read says nothing of
-//! writes, and concerns its access alone.
+//! *Caution* counts writes that must go well before the area is taken to have room to grow again. A failed
+//! read says nothing of writes, and concerns its access alone.
 //!
-//! Orderings: Relaxed. The word says what to try and for how long to wait. It publishes nothing: the frames of a transfer
-//! publish what the transfer did.
+//! Orderings: Relaxed. The word says what to try and for how long to wait. It publishes nothing: the frames
+//! of a transfer publish what the transfer did.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -73,7 +74,8 @@ impl Seen {
         }
     }
 
-    /// Whether a write failed lately: places that were written before are more likely to take pages than new ones.
+    /// Whether a write failed lately: places that were written before are more likely to take pages than new
+    /// ones.
     pub(super) fn is_cautious(self) -> bool {
         self.0 & CAUTION_MASK != 0
     }
@@ -132,8 +134,8 @@ impl Health {
         before
     }
 
-    /// A deadline has passed that began when the word was `before`. Says whether the device is silent from now on, and was not:
-    /// it had something in flight all the time, and has answered nothing.
+    /// A deadline has passed that began when the word was `before`. Says whether the device is silent from
+    /// now on, and was not: it had something in flight all the time, and has answered nothing.
     pub(super) fn note_silence(&self, before: Seen) -> bool {
         let mut now = self.load();
         loop {

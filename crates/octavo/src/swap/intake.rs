@@ -8,9 +8,9 @@ use crate::swap::clusters::{Ask, SlotRun};
 use crate::units::{CHUNK_FRAMES, FrameId, StoredPage, SwapSlot};
 
 impl Swap {
-    /// Gives consecutive slots to frames that the caller has pinned, and puts the frames into the cache. Takes as
-    /// many of `run` as the first free run of slots has room for, and returns how many. Tells `each` the page's
-    /// place. `None`: the frame is dying.
+    /// Gives consecutive slots to frames that the caller has pinned, and puts the frames into the cache.
+    /// Takes as many of `run` as the first free run of slots has room for, and returns how many. Tells `each`
+    /// the page's place. `None`: the frame is dying.
     pub(crate) fn take_in(
         &self,
         frames: &FrameAllocator,
@@ -25,8 +25,9 @@ impl Swap {
         count
     }
 
-    /// Allocates a whole cluster, 512 consecutive places, for the frames of a block. Returns the first place. Each
-    /// place goes to [`Swap::take_in_at`], or back by [`Swap::give_back`]. `None`: there is no such cluster.
+    /// Allocates a whole cluster, 512 consecutive places, for the frames of a block. Returns the first place.
+    /// Each place goes to [`Swap::take_in_at`], or back by [`Swap::give_back`]. `None`: there is no such
+    /// cluster.
     pub(crate) fn allocate_huge(&self) -> Option<StoredPage> {
         let shunned = self.areas.shunned(self.has_room());
         let first = self.slots.allocate_huge(self.ask(&shunned))?;
@@ -39,8 +40,8 @@ impl Swap {
         Ask { may_grow: !self.areas.are_cautious(), shunned }
     }
 
-    /// Puts a frame that the caller has pinned into the cache, at a place that was allocated. False: the frame is
-    /// dying, and the place is free again.
+    /// Puts a frame that the caller has pinned into the cache, at a place that was allocated. False: the
+    /// frame is dying, and the place is free again.
     pub(crate) fn take_in_at(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool {
         let mut taken = false;
         self.insert(frames, SwapSlot::named(page), [frame].into_iter(), |_, page| taken = page.is_some());

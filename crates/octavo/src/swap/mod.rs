@@ -1,12 +1,12 @@
 //! Swap: the store to which pages go when their frames are needed, and from which they come back.
 //!
-//! The *swap cache* finds each page on its way, by the page's slot. On the way out, a page is in the cache from
-//! before its entries are made Swapped until its frame is free. On the way in, it is there from before the read
-//! begins. So a fault can bring a page back at any moment of its way out, and no page is read twice at once. A page
-//! that was read and not changed since keeps its slot: it goes out again without a write.
+//! The *swap cache* finds each page on its way, by the page's slot. On the way out, a page is in the cache
+//! from before its entries are made Swapped until its frame is free. On the way in, it is there from before
+//! the read begins. So a fault can bring a page back at any moment of its way out, and no page is read twice
+//! at once. A page that was read and not changed since keeps its slot: it goes out again without a write.
 //!
-//! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults read a page's slot in
-//! its entry and ask the cache. Callers that want slots, areas or the pool use them directly.
+//! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults read a page's slot
+//! in its entry and ask the cache. Callers that want slots, areas or the pool use them directly.
 //!
 //! | file | what |
 //! |---|---|
@@ -180,9 +180,9 @@ impl Swap {
 
     // --- the cache ---
 
-    /// Changes DIRTY to WRITEBACK. The frame must be in the cache at this slot, dirty (or clean, as `page` says),
-    /// and held by the caller's pin alone. The frame keeps its slot until the writeback ends, even if all entries
-    /// are unmapped. The caller then calls `forget_orphan`.
+    /// Changes DIRTY to WRITEBACK. The frame must be in the cache at this slot, dirty (or clean, as `page`
+    /// says), and held by the caller's pin alone. The frame keeps its slot until the writeback ends, even if
+    /// all entries are unmapped. The caller then calls `forget_orphan`.
     fn start_writeback(
         &self,
         frames: &FrameAllocator,
@@ -194,9 +194,9 @@ impl Swap {
         self.cache.start_writeback(frames, slot, frame, page)
     }
 
-    /// Returns whether a page that came back should give up its slot, which saves it another write. It should when
-    /// free slots are getting few, or when its bytes in the pool take room from pages that are out. A copy there
-    /// goes alone.
+    /// Returns whether a page that came back should give up its slot, which saves it another write. It should
+    /// when free slots are getting few, or when its bytes in the pool take room from pages that are out. A
+    /// copy there goes alone.
     pub(crate) fn is_better_given_up(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
         let takes_room = || match self.content(slot) {
             // Whoever else drops it leaves the area's content as well.
@@ -216,14 +216,14 @@ impl Swap {
 
     // --- how the areas do ---
 
-    /// The most pages that one transfer should write. After a failure there are fewer, because part of them may
-    /// still fit.
+    /// The most pages that one transfer should write. After a failure there are fewer, because part of them
+    /// may still fit.
     pub(crate) fn write_batch(&self) -> usize {
         if self.areas.are_cautious() { SHORT_WRITE } else { WRITE_BATCH }
     }
 
-    /// The pages under way above which no more should begin. More would take memory from programs that use it, and would gain no speed;
-    /// and [single reads](single_reads) would wait behind them.
+    /// The pages under way above which no more should begin. More would take memory from programs that use
+    /// it, and would gain no speed; and [single reads](single_reads) would wait behind them.
     pub(crate) fn most_writing_pages(&self) -> u64 {
         let gently = (SHORT_WRITE * self.areas.count()) as u64;
         if self.goes_out_gently() { gently.min(MOST_WRITING_PAGES) } else { MOST_WRITING_PAGES }
@@ -254,13 +254,14 @@ impl Swap {
         self.state() != State::Well
     }
 
-    /// Returns whether no area that has room has answered in time. Then nothing new goes out until one answers.
+    /// Returns whether no area that has room has answered in time. Then nothing new goes out until one
+    /// answers.
     pub(crate) fn is_silent(&self) -> bool {
         self.state() == State::Silent
     }
 
-    /// The reason why no page can go out, for an access that needs the room: areas are silent, or have failed since
-    /// `failures` were counted, or have no free slot. `None`: there is none.
+    /// The reason why no page can go out, for an access that needs the room: areas are silent, or have failed
+    /// since `failures` were counted, or have no free slot. `None`: there is none.
     pub(crate) fn obstacle(&self, failures: u64) -> Option<Error> {
         let state = self.state();
         let is_news = state == State::Silent || self.areas.failures() != failures;
@@ -283,8 +284,8 @@ impl Swap {
 
     // --- what slots hold ---
 
-    /// Finds a place for the page of a frame under WRITEBACK. Only with `weights` may the pool take it. True: the
-    /// page is still to be written to its area.
+    /// Finds a place for the page of a frame under WRITEBACK. Only with `weights` may the pool take it. True:
+    /// the page is still to be written to its area.
     fn store_content(
         &self,
         frames: &FrameAllocator,
@@ -300,8 +301,8 @@ impl Swap {
         matches!(content, Content::Device { .. })
     }
 
-    /// Puts a copy of a clean page that is on its area into the pool, so that it comes back from there. Its frame is
-    /// under WRITEBACK. A page that does not fit stays where it is.
+    /// Puts a copy of a clean page that is on its area into the pool, so that it comes back from there. Its
+    /// frame is under WRITEBACK. A page that does not fit stays where it is.
     fn copy_into_pool(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
         let Content::Device { crc } = self.content(slot) else { return };
         if let Some(handle) = self.contents.pack(frames, slot, frame, weights, crc) {
@@ -391,8 +392,8 @@ impl Swap {
         })
     }
 
-    /// Compares the references of slots with `swapped`, which counts the entries that say Swapped to each slot.
-    /// Returns the first contradiction.
+    /// Compares the references of slots with `swapped`, which counts the entries that say Swapped to each
+    /// slot. Returns the first contradiction.
     pub(crate) fn contradicted_by(&self, swapped: &HashMap<SwapSlot, u32>) -> Option<String> {
         self.cache.contradicted_by(self.slots.clusters().used_slots(), swapped)
     }
@@ -421,8 +422,8 @@ impl Swap {
     }
 }
 
-/// Clears the note of a frame's queue before anybody can see the frame under I/O. An earlier transfer, or a list,
-/// may have left something there.
+/// Clears the note of a frame's queue before anybody can see the frame under I/O. An earlier transfer, or a
+/// list, may have left something there.
 fn forget_queue(frames: &FrameAllocator, frame: FrameId) {
     frames.words(frame).prev.store(NO_QUEUE, Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
 //! Packing: the end of each page of a batch, in a word, in the pool, or on its area.
 //!
-//! A dirty page is put away under WRITEBACK. If it repeats a word, or the pool takes it, the writeback ends at
-//! once. Otherwise the page is left to be written. A clean page on its area came back once, so it is packed as well
-//! where that pays. The pool weighs for each batch how many pages of a space may try it.
+//! A dirty page is put away under WRITEBACK. If it repeats a word, or the pool takes it, the writeback ends
+//! at once. Otherwise the page is left to be written. A clean page on its area came back once, so it is
+//! packed as well where that pays. The pool weighs for each batch how many pages of a space may try it.
 
 use crate::frame::{FrameAllocator, PageIs};
 use crate::lru::IsolatedFrame;
@@ -58,8 +58,8 @@ impl Swap {
         }
     }
 
-    /// Returns how many of `pages` clean pages of a space should be packed. A crowded pool takes none: in its place it
-    /// might have to write another page.
+    /// Returns how many of `pages` clean pages of a space should be packed. A crowded pool takes none: in its
+    /// place it might have to write another page.
     pub(super) fn wants_packed(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
         let Some(pool) = self.pool().filter(|pool| !pool.is_crowded()) else { return 0 };
         let device = pool.device_view(leaving.ended_pages, leaving.writing_pages);
@@ -90,8 +90,8 @@ impl Swap {
         PutAway::Done { awaited: false }
     }
 
-    /// Starts the writeback of a dirty page. Ends it if a word takes the page, or the pool does. The page may try
-    /// the pool only with weights.
+    /// Starts the writeback of a dirty page. Ends it if a word takes the page, or the pool does. The page may
+    /// try the pool only with weights.
     pub(crate) fn put_away(
         &self,
         frames: &FrameAllocator,
@@ -109,8 +109,8 @@ impl Swap {
         PutAway::Done { awaited: self.cache.end_writeback(frames, slot, frame, true) }
     }
 
-    /// Packs a page that is on its area and was not changed since. If the pool does not take it, the page is where
-    /// it was. Returns whether somebody waits for it.
+    /// Packs a page that is on its area and was not changed since. If the pool does not take it, the page is
+    /// where it was. Returns whether somebody waits for it.
     pub(super) fn pack_clean(
         &self,
         frames: &FrameAllocator,

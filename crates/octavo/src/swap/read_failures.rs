@@ -1,4 +1,5 @@
-//! The reasons why the last pages that could not be read were not read. Those who wait for such a page ask soon.
+//! The reasons why the last pages that could not be read were not read. Those who wait for such a page ask
+//! soon.
 //!
 //! Locking: one lock. No other lock is held when it is taken, and it is taken only where a read has failed.
 

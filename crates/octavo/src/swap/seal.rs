@@ -1,7 +1,8 @@
 //! Encryption of the pages that leave for a device, with a key that exists only in this process.
 //!
-//! The cipher is AES-256-GCM where the processor has the instructions for it, and ChaCha20-Poly1305 elsewhere. For
-//! each slot, 28 bytes stay in memory. They are no secret, and a page cannot be opened without them:
+//! The cipher is AES-256-GCM where the processor has the instructions for it, and ChaCha20-Poly1305
+//! elsewhere. For each slot, 28 bytes stay in memory. They are no secret, and a page cannot be opened without
+//! them:
 //!
 //! ```text
 //!  0          4            12                     28
@@ -10,9 +11,9 @@
 //! +----------+-------------+----------------------+
 //! ```
 //!
-//! The counter grows by one for each page that is sealed, so no nonce comes twice under the key. The tag covers the
-//! slot's number, so a page of one slot does not open in another. The device sees only pages that [`Seal::seal`]
-//! made. It writes to a bounce frame, and the page itself stays as it is.
+//! The counter grows by one for each page that is sealed, so no nonce comes twice under the key. The tag
+//! covers the slot's number, so a page of one slot does not open in another. The device sees only pages that
+//! [`Seal::seal`] made. It writes to a bounce frame, and the page itself stays as it is.
 //!
 //! The expanded key lies in pages of its own. They are locked and kept out of core dumps as far as the kernel
 //! allows, and wiped at the end. Copies that the making of the key left on the stack are not wiped.
@@ -152,7 +153,8 @@ impl Seal {
     /// Opens the bytes read from the slot, in their frame.
     ///
     /// # Errors
-    /// `Corrupt`: these are not the bytes that were written there last. The frame then holds the bytes as read.
+    /// `Corrupt`: these are not the bytes that were written there last. The frame then holds the bytes as
+    /// read.
     pub(crate) fn open(
         &self,
         frames: &FrameAllocator,

@@ -1,15 +1,18 @@
 //! Whether single pages are asked for while pages go out: one word, and one rule for both.
 //!
-//! A read waits behind the writes that its device has in hand. So while single pages are asked for, writes are short, and a reclaimer begins no other
-//! while more pages than one such write has are under way, for each area. Measured on a virtual disk that writes 1.2 GB/s: with 8,192 pages under way,
-//! one read in a hundred takes 40 ms, and with 32 less than one, at two thirds of the speed. Linux throttles writeback by the same thought
-//! (`blk-wbt`), and finds its depth by the time that reads take. Here the reads are known before they wait.
+//! A read waits behind the writes that its device has in hand. So while single pages are asked for, writes
+//! are short, and a reclaimer begins no other while more pages than one such write has are under way, for
+//! each area. Measured on a virtual disk that writes 1.2 GB/s: with 8,192 pages under way, one read in a
+//! hundred takes 40 ms, and with 32 less than one, at two thirds of the speed. Linux throttles writeback by
+//! the same thought (`blk-wbt`), and finds its depth by the time that reads take. Here the reads are known
+//! before they wait.
 //!
-//! The word is the number of runs of pages that go out gently from now on. A read of a single page adds to it, and a run takes one off. So writes go
-//! at full speed where somebody reads now and then, as a program does that reads in order and begins anew somewhere else.
+//! The word is the number of runs of pages that go out gently from now on. A read of a single page adds to
+//! it, and a run takes one off. So writes go at full speed where somebody reads now and then, as a program
+//! does that reads in order and begins anew somewhere else.
 //!
-//! Orderings: Relaxed. It is a hint, and an addition that is lost between two threads is another read's. Cost: a load and a store of one line
-//! where a transfer begins, which takes a thousand times as long.
+//! Orderings: Relaxed. It is a hint, and an addition that is lost between two threads is another read's.
+//! Cost: a load and a store of one line where a transfer begins, which takes a thousand times as long.
 
 use crate::sizes::FEW_PAGES;
 use crate::sync::{AtomicU32, Ordering};

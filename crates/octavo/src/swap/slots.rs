@@ -1,6 +1,8 @@
-//! The slots that pages may have: the free slots of the clusters. Slots that could not be written are withheld.
+//! The slots that pages may have: the free slots of the clusters. Slots that could not be written are
+//! withheld.
 //!
-//! An area that has failed lately is asked for its slots in this order, and areas of a lower priority come after all of them:
+//! An area that has failed lately is asked for its slots in this order, and areas of a lower priority come
+//! after all of them:
 //!
 //! 1. free slots of clusters that were used before;
 //! 2. where many slots are withheld, some of those, as an attempt;
@@ -13,11 +15,13 @@ use crate::swap::unwritable::Unwritable;
 use crate::sync::{AtomicBool, Ordering};
 use crate::units::{CHUNK_FRAMES, SwapSlot};
 
-/// The most slots that are kept from the allocator because they could not be written. With more, a device that
-/// fails for a while would use up all of its slots, and the budget would pay for the maps of all of them.
+/// The most slots that are kept from the allocator because they could not be written. With more, a device
+/// that fails for a while would use up all of its slots, and the budget would pay for the maps of all of
+/// them.
 const MOST_WITHHELD: u32 = 2048;
 
-/// Free slots and free frames that new pages leave, in all, so that pages that are out can come in (`engine/growth.rs`).
+/// Free slots and free frames that new pages leave, in all, so that pages that are out can come in
+/// (`engine/growth.rs`).
 const KEPT: u32 = 64;
 /// As many more where pages go away: these take their room from home by the chunk, and home stays usable.
 const KEPT_FOR_AWAY: u32 = 2 * CHUNK_FRAMES;
@@ -45,8 +49,8 @@ impl Slots {
         }
     }
 
-    /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned. Who asks not to grow gets slots of
-    /// clusters that were never used if there are no others.
+    /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned. Who asks not to
+    /// grow gets slots of clusters that were never used if there are no others.
     pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         let run = self.allocate_some(count, ask);
         self.note_taken();
@@ -126,7 +130,8 @@ impl Slots {
         free
     }
 
-    /// Lets up to `count` slots of some areas that could not be written be tried again. Returns whether there were any.
+    /// Lets up to `count` slots of some areas that could not be written be tried again. Returns whether there
+    /// were any.
     #[cold]
     fn give_withheld_back(&self, count: u32, is_asked: impl Fn(usize) -> bool) -> bool {
         let area_of = |slot| self.clusters.area_of_slot(slot);

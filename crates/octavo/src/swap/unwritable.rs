@@ -1,9 +1,10 @@
 //! Slots that could not be written. They are withheld for a while, and then tried again.
 //!
-//! On a full file system, a file takes pages where it has room already, and fails wherever it has to grow. Only the
-//! failure shows which places those are. So a slot whose write failed is withheld from the allocator as soon as it
-//! is free. It stays withheld until the allocator has none left. Where too many are withheld, some of them are tried again before
-//! the file grows: as many at a time as one caller asks for, so that the others stay out of the way of places that have room.
+//! On a full file system, a file takes pages where it has room already, and fails wherever it has to grow.
+//! Only the failure shows which places those are. So a slot whose write failed is withheld from the allocator
+//! as soon as it is free. It stays withheld until the allocator has none left. Where too many are withheld,
+//! some of them are tried again before the file grows: as many at a time as one caller asks for, so that the
+//! others stay out of the way of places that have room.
 //!
 //! Locking: one lock. No other lock is held when it is taken, and it is taken only where a write has failed.
 
@@ -43,8 +44,8 @@ impl Unwritable {
         }
     }
 
-    /// Withholds a slot that became free, if its write failed. False: the slot is the allocator's. `area_of` tells
-    /// the area of a slot.
+    /// Withholds a slot that became free, if its write failed. False: the slot is the allocator's. `area_of`
+    /// tells the area of a slot.
     #[inline]
     pub(super) fn withhold(&self, slot: SwapSlot, area_of: impl Fn(SwapSlot) -> usize) -> bool {
         self.noted.load(Ordering::Relaxed) != 0 && self.withhold_noted(slot, area_of)
@@ -61,8 +62,8 @@ impl Unwritable {
         true
     }
 
-    /// Gives up to `count` withheld slots of the areas that are asked to the allocator, the oldest first, each by a call of `free`.
-    /// Returns whether there were any.
+    /// Gives up to `count` withheld slots of the areas that are asked to the allocator, the oldest first,
+    /// each by a call of `free`. Returns whether there were any.
     #[cold]
     pub(super) fn give_back(
         &self,

@@ -1,16 +1,18 @@
 //! The machine that a manager runs on: its clock, its CPUs, its memory and its random bytes.
 //!
-//! All four are parameters. A manager is built with the real machine by default; a test or a simulator gives a
-//! [`Machine`] of its own. No other module of this crate asks the system for any of them.
+//! All four are parameters. A manager is built with the real machine by default; a test or a simulator gives
+//! a [`Machine`] of its own. No other module of this crate asks the system for any of them.
 //!
-//! Cost: no hit path reads the clock. A CPU's number costs one load on the real machine, and one call on a pretended one.
+//! Cost: no hit path reads the clock. A CPU's number costs one load on the real machine, and one call on a
+//! pretended one.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
 use super::{Duration, Shared, face};
 
-/// For tests and simulators: the clock, the CPUs, the memory and the random bytes that a manager goes by. The default is the real machine.
+/// For tests and simulators: the clock, the CPUs, the memory and the random bytes that a manager goes by. The
+/// default is the real machine.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,8 +42,8 @@ impl Machine {
         Self::default()
     }
 
-    /// The same with another clock. `now` returns the time since some fixed moment, and never goes back. Threads that wait
-    /// for a time look at such a clock every millisecond.
+    /// The same with another clock. `now` returns the time since some fixed moment, and never goes back.
+    /// Threads that wait for a time look at such a clock every millisecond.
     pub fn with_clock(mut self, now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.clock = Clock { given: Some(Shared::new(now)) };
         self
@@ -59,7 +61,8 @@ impl Machine {
         self
     }
 
-    /// The same with other random bytes: `fill` fills the slice that it is given. The key that encrypts pages comes from here.
+    /// The same with other random bytes: `fill` fills the slice that it is given. The key that encrypts pages
+    /// comes from here.
     pub fn with_random(
         mut self,
         fill: impl Fn(&mut [u8]) -> std::io::Result<()> + Send + Sync + 'static,

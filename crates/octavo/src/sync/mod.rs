@@ -8,9 +8,9 @@
 //! | `loom/` | `--cfg loom` | loom's, so that a model explores every order that the memory model allows |
 //! | `sim/` | `--cfg octavo_sim`, which the package `octavo-simulated` sets | those of `octavo-sim`: a machine with any number of CPUs, on a virtual clock |
 //!
-//! A face owns the names that the list below takes from it, the storage behind [`percpu`], and the five functions behind
-//! [`machine`]. A further face is one more folder with the same names, and one more line here. The modules above a face are
-//! written once: [`machine`], [`percpu`], [`park`], [`timer`], [`wait`].
+//! A face owns the names that the list below takes from it, the storage behind [`percpu`], and the five
+//! functions behind [`machine`]. A further face is one more folder with the same names, and one more line
+//! here. The modules above a face are written once: [`machine`], [`percpu`], [`park`], [`timer`], [`wait`].
 //!
 //! Code outside `sync/` names no atomic, lock, thread, clock or source of random bytes by another path.
 
@@ -35,7 +35,8 @@ use real as face;
 
 pub(crate) use std::time::Duration;
 
-/// A reference count that orders nothing else: the same in every face. Public signatures call it `Arc`, as users do.
+/// A reference count that orders nothing else: the same in every face. Public signatures call it `Arc`, as
+/// users do.
 pub(crate) use std::sync::{Arc as Shared, Weak as WeakShared};
 
 // Storage of atomic words.
@@ -44,7 +45,8 @@ pub(crate) use face::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderi
 pub(crate) use face::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 // Threads.
 pub(crate) use face::{catch_panic, park_for, pause, spin_hint, thread, with_own_words};
-// A word before each access to the bytes of pages, which are no words: where threads are explored, another may go first.
+// A word before each access to the bytes of pages, which are no words: where threads are explored, another
+// may go first.
 pub(crate) use face::reach_bytes;
 // The machine: the face's clock, CPUs, memory and random bytes.
 pub(crate) use machine::{Clock, Cpus, Instant, Machine, Random};

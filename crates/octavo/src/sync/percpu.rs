@@ -7,12 +7,12 @@
 //! | `Sections` | a restartable sequence, no atomic read-modify-write | where the kernel and glibc offer it |
 //! | `TryLock` | the CPU's stop word is *tried* by one compare-and-swap, never waited for | elsewhere, and by tests |
 //!
-//! The storage and the sections belong to the face of [`crate::sync`]. Under the model checker a section is a mutex of its CPU,
-//! as the scheduler makes it one.
+//! The storage and the sections belong to the face of [`crate::sync`]. Under the model checker a section is a
+//! mutex of its CPU, as the scheduler makes it one.
 //!
-//! Locking: [`PerCpuStacks::exclusive`] takes the stop word of a CPU (0 open, 1 held). While the word is held, that CPU's fast
-//! paths answer `Busy`, and only the holder changes the stacks. A remote holder first waits until running sections have left
-//! (`membarrier`). Fast paths never wait for a holder.
+//! Locking: [`PerCpuStacks::exclusive`] takes the stop word of a CPU (0 open, 1 held). While the word is
+//! held, that CPU's fast paths answer `Busy`, and only the holder changes the stacks. A remote holder first
+//! waits until running sections have left (`membarrier`). Fast paths never wait for a holder.
 //!
 //! A thread that holds one CPU takes no second one. The zone locks come after.
 
@@ -25,8 +25,8 @@ pub(crate) use super::face::percpu::run_on;
 /// For measurements; leave the default. How a thread takes free memory that its CPU keeps at hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackForm {
-    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none, and where the
-    /// CPUs are pretended.
+    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none,
+    /// and where the CPUs are pretended.
     #[default]
     Sections,
     /// A lock word that threads try and never wait for: one compare-and-swap for each operation.
@@ -178,8 +178,8 @@ impl PerCpuStacks {
         Some(Exclusive { stacks: self, cpu })
     }
 
-    /// Holds any CPU, and waits for its present holder. A system call in the `Sections` form. `None` only where the kernel
-    /// refuses to stop a CPU.
+    /// Holds any CPU, and waits for its present holder. A system call in the `Sections` form. `None` only
+    /// where the kernel refuses to stop a CPU.
     pub(crate) fn exclusive(&self, cpu: usize) -> Option<Exclusive<'_>> {
         let stop = self.storage.stop(cpu);
         let mut turns = 0u32;
@@ -204,21 +204,23 @@ impl PerCpuStacks {
         self.storage.top(cpu, class)
     }
 
-    /// Returns whether a CPU's stacks are empty, take nothing on their fast paths, and are in nobody's hand, at about this moment.
+    /// Returns whether a CPU's stacks are empty, take nothing on their fast paths, and are in nobody's hand,
+    /// at about this moment.
     pub(crate) fn is_closed(&self, cpu: usize, classes: usize) -> bool {
         let is_closed = |class| self.len(cpu, class) == 0 && self.storage.limit(cpu, class) == 0;
         // Acquire: what a holder left on the stacks is seen.
         self.storage.stop(cpu).load(Ordering::Acquire) == 0 && (0..classes).all(is_closed)
     }
 
-    /// Values that fast paths have popped so far, and pushed, of one class over all CPUs. Monotone, and exact while no thread
-    /// is at work. `None` where a CPU is held.
+    /// Values that fast paths have popped so far, and pushed, of one class over all CPUs. Monotone, and exact
+    /// while no thread is at work. `None` where a CPU is held.
     pub(crate) fn pops_and_pushes(&self, class: usize) -> Option<(u64, u64)> {
         let (mut pops, mut pushes) = (0u64, 0u64);
         for cpu in 0..self.cpus() {
             let stop = self.storage.stop(cpu);
             let net = self.storage.net(cpu, class);
-            // A holder changes `net` and the top together, and only while stopped. Acquire loads keep the order.
+            // A holder changes `net` and the top together, and only while stopped. Acquire loads keep the
+            // order.
             let before = (stop.load(Ordering::Acquire), net.load(Ordering::Acquire));
             let (top, popped) = self.storage.top_and_pops(cpu, class);
             super::fence(Ordering::Acquire);

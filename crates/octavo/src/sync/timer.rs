@@ -1,10 +1,11 @@
 //! Alarms: wakers that are called at a moment, for futures whose wait has an end.
 //!
-//! A thread that blocks keeps its own deadline, by parking for so long. A future has no thread; [`Timer`] has one for all
-//! futures of a manager. The thread starts with the first alarm and ends with the timer.
+//! A thread that blocks keeps its own deadline, by parking for so long. A future has no thread; [`Timer`] has
+//! one for all futures of a manager. The thread starts with the first alarm and ends with the timer.
 //!
-//! Locking: one lock, a leaf. Wakers are called outside of it, since a waker may do anything. An alarm that is set and cancelled
-//! costs two acquisitions, and an insertion and a removal in a tree. Only a future that waits for a device with a timeout pays.
+//! Locking: one lock, a leaf. Wakers are called outside of it, since a waker may do anything. An alarm that
+//! is set and cancelled costs two acquisitions, and an insertion and a removal in a tree. Only a future that
+//! waits for a device with a timeout pays.
 
 use std::collections::BTreeMap;
 use std::io;

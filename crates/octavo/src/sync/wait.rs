@@ -1,13 +1,15 @@
 //! Waiting for a word: a table of wakers by key, beside the words themselves.
 //!
-//! A word that threads may wait for has a WAITERS bit. A waiter takes the lock of the key's bucket. It sets the bit if the word
-//! is still busy, and leaves a waker. A thread that changes the word does so first. Where it finds WAITERS in the old value, it
-//! takes the bucket's lock and wakes every waker of the key. The waiter sets the bit and stores the waker under one lock. So a
-//! change either comes before (the bit is refused, and there is no wait), or finds the bit and, behind the lock, the waker. Every
-//! waiter is woken, and a change without waiters takes no lock.
+//! A word that threads may wait for has a WAITERS bit. A waiter takes the lock of the key's bucket. It sets
+//! the bit if the word is still busy, and leaves a waker. A thread that changes the word does so first. Where
+//! it finds WAITERS in the old value, it takes the bucket's lock and wakes every waker of the key. The waiter
+//! sets the bit and stores the waker under one lock. So a change either comes before (the bit is refused, and
+//! there is no wait), or finds the bit and, behind the lock, the waker. Every waiter is woken, and a change
+//! without waiters takes no lock.
 //!
-//! A bucket has room for as many threads as will wait in it, so a wait does not allocate. Only a crowd of futures takes more
-//! room. A future cannot be told to try again, since all others may wait for the next poll of its thread.
+//! A bucket has room for as many threads as will wait in it, so a wait does not allocate. Only a crowd of
+//! futures takes more room. A future cannot be told to try again, since all others may wait for the next poll
+//! of its thread.
 
 use std::task::Waker;
 
@@ -65,7 +67,8 @@ impl WaitTable {
     /// Wakes all who wait for `key`. Called by a thread that changed the word and found WAITERS in it.
     pub(crate) fn wake(&self, key: usize) {
         loop {
-            // As many as fit, so that no allocation is needed; outside the lock, since a waker may do anything.
+            // As many as fit, so that no allocation is needed; outside the lock, since a waker may do
+            // anything.
             let mut woken = SmallVec::<[Waker; 8]>::new();
             let mut waiters = self.bucket(key).lock();
             while woken.len() < woken.inline_size()

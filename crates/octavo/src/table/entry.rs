@@ -57,7 +57,8 @@ const NODE: u64 = 5;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NodeId(pub(crate) u32);
 
-/// What a program may do with a region, for [`RegionOptions::protection`](crate::RegionOptions::protection) and [`Space::protect`](crate::Space::protect).
+/// What a program may do with a region, for [`RegionOptions::protection`](crate::RegionOptions::protection)
+/// and [`Space::protect`](crate::Space::protect).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Protection {

@@ -340,8 +340,8 @@ impl Table {
         self.grow_with(walk, page, self.nodes.take())
     }
 
-    /// Does what [`Table::grow`] does, also where the budget has no room: reclaim makes up for it. For what the other side of a
-    /// translation has done already, a fork or a move: its pages cannot go out meanwhile.
+    /// Does what [`Table::grow`] does, also where the budget has no room: reclaim makes up for it. For what
+    /// the other side of a translation has done already, a fork or a move: its pages cannot go out meanwhile.
     pub(crate) fn grow_over_budget(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
         self.grow_with(walk, page, self.nodes.take_for_reclaim())
     }

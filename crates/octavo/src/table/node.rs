@@ -8,12 +8,14 @@
 //! The pool charges memory to the budget 16 nodes at a time. The memory stays charged, because nodes are not
 //! turned into frames.
 //!
-//! Free nodes lie in *shards*, by the CPU that freed them, so that spaces on different CPUs take nodes without
-//! meeting. A shard that is empty gets 16 from the common list, or from new memory; one with more than 32 gives 16
-//! to the common list. Where neither memory nor the common list has any, a node of another shard is taken.
+//! Free nodes lie in *shards*, by the CPU that freed them, so that spaces on different CPUs take nodes
+//! without meeting. A shard that is empty gets 16 from the common list, or from new memory; one with more
+//! than 32 gives 16 to the common list. Where neither memory nor the common list has any, a node of another
+//! shard is taken.
 //!
 //! Locking: the lock of the common list comes before those of shards, and a thread holds one shard at a time.
-//! Cost: one lock on a line that only this CPU uses, a load and two stores; each sixteenth time the common lock too.
+//! Cost: one lock on a line that only this CPU uses, a load and two stores; each sixteenth time the common
+//! lock too.
 
 use crossbeam_utils::CachePadded;
 

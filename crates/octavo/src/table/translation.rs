@@ -20,15 +20,17 @@
 //! its entry is Busy: no other thread asks about the page, and no handle reaches it. Only [`Touch::Accessed`]
 //! is asked of pages in use. An answer counts at once: when a call returns, the pages are as the answers say,
 //! also for accesses that were under way. A call should be short, since other faults on its pages wait for
-//! it. Any thread may make it. The translation must not call the space's own functions from inside. It sets the
-//! answer of a run when the run is done: where it panics, an answer that is set counts.
+//! it. Any thread may make it. The translation must not call the space's own functions from inside. It sets
+//! the answer of a run when the run is done: where it panics, an answer that is set counts.
 //!
 //! **Who learns of stores.** A page that is installed for reading is not written unnoticed. A store to it
-//! becomes a fault for writing ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A
+//! becomes a fault for writing
+//! ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A
 //! translation that cannot see to that answers Unsupported, and Octavo then installs the page for writing
 //! too. Before such a page goes, Octavo asks for its protection, and then whether it was written
-//! ([`Touch::Written`]). So no store falls in between. A device that may write to a page counts as one that writes: a translation
-//! that cannot tell whether there is one answers Unsupported, and the page counts as written.
+//! ([`Touch::Written`]). So no store falls in between. A device that may write to a page counts as one that
+//! writes: a translation that cannot tell whether there is one answers Unsupported, and the page counts as
+//! written.
 #![expect(unsafe_code, reason = "who implements the trait is handed memory of which most is not theirs")]
 
 use octavo_platform::ArenaBytes;
@@ -106,8 +108,8 @@ pub struct Remove {
     /// The destination of their bytes: this home frame and those that follow it. `None` means that nobody
     /// wants the bytes. The bytes and the removal are one step: no store comes between them.
     pub to: Option<FrameId>,
-    /// Octavo has these bytes in a store, and counts on hearing of a store to the pages. So they must not become open to stores
-    /// that go unnoticed, neither before they leave nor where they stay.
+    /// Octavo has these bytes in a store, and counts on hearing of a store to the pages. So they must not
+    /// become open to stores that go unnoticed, neither before they leave nor where they stay.
     pub is_clean: bool,
 }
 
@@ -121,9 +123,11 @@ impl Remove {
 pub enum Touch {
     /// The page was read or written. This is a hint, by which reclaim tells which pages are in use.
     Accessed,
-    /// The page was written, or a device may be writing to it, which no protection stops. Octavo relies on it.
+    /// The page was written, or a device may be writing to it, which no protection stops. Octavo relies on
+    /// it.
     Written,
-    /// The page is there. This is no touch, and nothing is forgotten. Octavo asks where the other side has found nothing
+    /// The page is there. This is no touch, and nothing is forgotten. Octavo asks where the other side has
+    /// found nothing
     /// ([`TranslatedSpace::fault_missing`](crate::translation::TranslatedSpace::fault_missing)).
     There,
 }
@@ -165,25 +169,29 @@ impl<'a> Home<'a> {
 /// Implement this to have the pages of a space reached at addresses of your own too, by
 /// [`Manager::translated_space`](crate::Manager::translated_space). (`octavo-window` does, by userfaultfd.)
 ///
-/// A page has its bytes in one place at a time: *at home*, in the manager's memory, where handles reach it; or *away*, at your side. A page of zeros
-/// has no bytes, and may be shown on both. Octavo asks in batches of [`Run`]s, and each is answered for itself. An answer counts at once: when a call
-/// returns, the pages are as it says, also for accesses that were under way. Calls come from any thread, and should be short, since other faults on
-/// these pages wait. They must not call functions of the space from inside. Where a call panics, the answers that are set count.
+/// A page has its bytes in one place at a time: *at home*, in the manager's memory, where handles reach it;
+/// or *away*, at your side. A page of zeros has no bytes, and may be shown on both. Octavo asks in batches of
+/// [`Run`]s, and each is answered for itself. An answer counts at once: when a call returns, the pages are as
+/// it says, also for accesses that were under way. Calls come from any thread, and should be short, since
+/// other faults on these pages wait. They must not call functions of the space from inside. Where a call
+/// panics, the answers that are set count.
 ///
 /// A page that is installed for reading is not written unnoticed: a store to it becomes a fault for writing
-/// ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A translation that cannot see to that answers Unsupported, and Octavo installs the page
-/// for writing too. Before such a page goes, Octavo asks for its protection, and then whether it was written ([`Touch::Written`]).
+/// ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A
+/// translation that cannot see to that answers Unsupported, and Octavo installs the page for writing too.
+/// Before such a page goes, Octavo asks for its protection, and then whether it was written
+/// ([`Touch::Written`]).
 ///
 /// # Safety
-/// What is done with [`Home`] touches only frames that the runs of the call name, while the call lasts: it reads those of an [`Install`], and writes those of a [`Remove`].
-/// Any other frame may be lent by a guard.
+/// What is done with [`Home`] touches only frames that the runs of the call name, while the call lasts: it
+/// reads those of an [`Install`], and writes those of a [`Remove`]. Any other frame may be lent by a guard.
 pub unsafe trait Translation: Send + Sync {
     /// Makes pages show bytes. The pages reach nothing so far, or zero pages that were installed.
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]);
 
     /// Makes pages reach nothing, and brings their bytes home where they are wanted. A page that reaches
-    /// nothing already is done, and the frame that wants its bytes is filled with zeros. A removal without bytes is never
-    /// Unsupported.
+    /// nothing already is done, and the frame that wants its bytes is filled with zeros. A removal without
+    /// bytes is never Unsupported.
     fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]);
 
     /// Changes the accesses that installed pages allow unnoticed.
@@ -194,8 +202,8 @@ pub unsafe trait Translation: Send + Sync {
     fn split(&self, runs: &mut [Run<()>]);
 
     /// Tells `touched` which pages of the runs were touched since they were installed or last harvested, and
-    /// forgets it. A translation that knows nothing of a run answers Unsupported.
-    /// To forget the one touch leaves the other. A run may hold pages that are not there, and they are untouched.
-    /// [`Touch::Accessed`] is a hint: it may be told late or not, and of pages outside of the runs.
+    /// forgets it. A translation that knows nothing of a run answers Unsupported. To forget the one touch
+    /// leaves the other. A run may hold pages that are not there, and they are untouched. [`Touch::Accessed`]
+    /// is a hint: it may be told late or not, and of pages outside of the runs.
     fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber));
 }

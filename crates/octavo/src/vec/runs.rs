@@ -30,8 +30,8 @@ pub struct Iter<'v, T: Pod> {
     at: usize,
 }
 
-/// For look-ups here and there, as in a binary search: keeps the page of the last one at hand. From [`SpaceVec::cursor`]. (For a stream of bytes there is
-/// [`SpaceCursor`](crate::SpaceCursor).)
+/// For look-ups here and there, as in a binary search: keeps the page of the last one at hand. From
+/// [`SpaceVec::cursor`]. (For a stream of bytes there is [`SpaceCursor`](crate::SpaceCursor).)
 #[derive(Debug)]
 pub struct Cursor<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
@@ -40,7 +40,8 @@ pub struct Cursor<'v, T: Pod> {
 }
 
 impl<T: Pod> Cursor<'_, T> {
-    /// The elements of a range, as far as they lie in one run. Costs next to nothing where they lie in the run of the last call.
+    /// The elements of a range, as far as they lie in one run. Costs next to nothing where they lie in the
+    /// run of the last call.
     ///
     /// # Errors
     /// `InvalidRange` where the range runs past the end; otherwise as [`Space::load`](crate::Space::load).
@@ -67,10 +68,12 @@ impl<T: Pod> Cursor<'_, T> {
 }
 
 impl<T: Pod> SpaceVec<T> {
-    /// Goes through a range by runs: slices of elements that lie in one page, or in a few for large elements. A run is held until its guard is dropped.
+    /// Goes through a range by runs: slices of elements that lie in one page, or in a few for large elements.
+    /// A run is held until its guard is dropped.
     ///
     /// # Errors
-    /// `InvalidRange` where the range runs past the end. Each run may fail as [`Space::load`](crate::Space::load) does.
+    /// `InvalidRange` where the range runs past the end. Each run may fail as
+    /// [`Space::load`](crate::Space::load) does.
     pub fn runs(&self, range: impl RangeBounds<usize>) -> Result<Runs<'_, T>> {
         Ok(Runs { vec: self, rest: self.check(range)? })
     }
@@ -83,8 +86,9 @@ impl<T: Pod> SpaceVec<T> {
         Ok(RunsMut { rest: self.check(range)?, vec: self })
     }
 
-    /// All elements, lent for reading by pieces: as many at once as [`SpaceVec::piece`] says, 2 MiB for most types. Who holds them all has the
-    /// whole vector in memory. Each may fail as [`Space::shared`](crate::Space::shared) does.
+    /// All elements, lent for reading by pieces: as many at once as [`SpaceVec::piece`] says, 2 MiB for most
+    /// types. Who holds them all has the whole vector in memory. Each may fail as
+    /// [`Space::shared`](crate::Space::shared) does.
     pub fn pieces(&self) -> impl Iterator<Item = Result<SharedGuard<'_, T>>> {
         self.piece_ranges().map(|piece| self.lend(piece))
     }
@@ -104,13 +108,14 @@ impl<T: Pod> SpaceVec<T> {
         })
     }
 
-    /// Makes a reader for look-ups here and there, as in a binary search: the page that was read last stays lent, and so in memory, and the next look-up
-    /// there is nearly free.
+    /// Makes a reader for look-ups here and there, as in a binary search: the page that was read last stays
+    /// lent, and so in memory, and the next look-up there is nearly free.
     pub fn cursor(&self) -> Cursor<'_, T> {
         Cursor { vec: self, run: None }
     }
 
-    /// Copies of all elements, in order. Each may fail as [`Space::load`](crate::Space::load) does. After a failure the next run is tried.
+    /// Copies of all elements, in order. Each may fail as [`Space::load`](crate::Space::load) does. After a
+    /// failure the next run is tried.
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { runs: Runs { vec: self, rest: 0..self.len }, run: None, at: 0 }
     }

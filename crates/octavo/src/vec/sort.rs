@@ -1,18 +1,22 @@
 //! Sorting a vector in place: a quicksort that has two runs in hand.
 //!
-//! One run is lent from the start of a range and one from its end. Each is partitioned itself, without branches. Then both exchange what belongs to the other
-//! side, as slices, and a run in which all elements are of its side is let go, and the next one lent. So every level goes through its range once
-//! from each end, and pages come and go in order. A run is a unit; where a block shows more, it has 32, for which processors read ahead.
+//! One run is lent from the start of a range and one from its end. Each is partitioned itself, without
+//! branches. Then both exchange what belongs to the other side, as slices, and a run in which all elements
+//! are of its side is let go, and the next one lent. So every level goes through its range once from each
+//! end, and pages come and go in order. A run is a unit; where a block shows more, it has 32, for which
+//! processors read ahead.
 //!
-//! A range that a block shows is sorted by the standard library where it lies. One that fits the buffer is copied there, sorted, and copied back.
+//! A range that a block shows is sorted by the standard library where it lies. One that fits the buffer is
+//! copied there, sorted, and copied back.
 //!
-//! The pivot is the median of elements at random places; a range in which none is less than the pivot is partitioned into those that equal it,
-//! which are done, and the others.
+//! The pivot is the median of elements at random places; a range in which none is less than the pivot is
+//! partitioned into those that equal it, which are done, and the others.
 //!
 //! An error, or a panic of the caller's comparison, leaves all elements in the vector, in some order.
 //!
-//! Cost, where all pages are there and blocks show them: 64 MiB of words take 1.1 times as long as a `Vec`'s (`docs/benchmarks.md`, "Guards beside mapped files").
-//! The rest is a guard for every run at every level, and a copy of the ranges at the end that lie in two pieces.
+//! Cost, where all pages are there and blocks show them: 64 MiB of words take 1.1 times as long as a `Vec`'s
+//! (`docs/benchmarks.md`, "Guards beside mapped files"). The rest is a guard for every run at every level,
+//! and a copy of the ranges at the end that lie in two pieces.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -25,7 +29,8 @@ use crate::vec::SpaceVec;
 
 /// Bytes of the buffer, which lies on the heap.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Elements that are looked at for a pivot, neighbours at each place among them, and the most bytes of them all.
+/// Elements that are looked at for a pivot, neighbours at each place among them, and the most bytes of them
+/// all.
 const SAMPLES: usize = 27;
 const NEIGHBOURS: usize = 3;
 const SAMPLE_BYTES: usize = 64 << 10;
@@ -41,7 +46,8 @@ impl<T: Pod> SpaceVec<T> {
         if most < Self::PER_PIECE { most } else { Self::PER_PIECE }
     };
 
-    /// Sorts the elements. Equal ones end in any order. Takes 128 KiB of the heap, or an element's size if that is more.
+    /// Sorts the elements. Equal ones end in any order. Takes 128 KiB of the heap, or an element's size if
+    /// that is more.
     ///
     /// # Errors
     /// As [`Space::load`](crate::Space::load). All elements are in the vector then, in some order.
@@ -132,7 +138,8 @@ impl<T: Pod> SpaceVec<T> {
         Ok(samples[samples.len() / 2])
     }
 
-    /// Copies a range to the buffer, sorts it there, and copies it back. All of it is lent before: an error comes before any change.
+    /// Copies a range to the buffer, sorts it there, and copies it back. All of it is lent before: an error
+    /// comes before any change.
     fn sort_in_buffer(
         &mut self,
         range: Range<usize>,
@@ -157,7 +164,8 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Lends a run: the range for as many elements as several units have, if a block shows it, or else for a unit's.
+    /// Lends a run: the range for as many elements as several units have, if a block shows it, or else for a
+    /// unit's.
     fn lend_run(&self, range: impl Fn(usize) -> Range<usize>) -> Result<ExclusiveGuard<'_, T>> {
         match self.lend_at_hand(&range(Self::PER_RUN))? {
             Some(run) => Ok(run),
@@ -165,7 +173,8 @@ impl<T: Pod> SpaceVec<T> {
         }
     }
 
-    /// Moves elements for which `goes_first` holds before the others, and returns the place of the first of these.
+    /// Moves elements for which `goes_first` holds before the others, and returns the place of the first of
+    /// these.
     fn partition(&mut self, range: Range<usize>, mut goes_first: impl FnMut(&T) -> bool) -> Result<usize> {
         let this = &*self;
         let (mut low, mut high): (Option<Side<'_, T>>, Option<Side<'_, T>>) = (None, None);

@@ -1,4 +1,5 @@
-//! Faults under way that nobody waits for, driven by hand: polled when they were woken, dropped when the driver likes.
+//! Faults under way that nobody waits for, driven by hand: polled when they were woken, dropped when the
+//! driver likes.
 
 use std::future::Future;
 use std::pin::Pin;

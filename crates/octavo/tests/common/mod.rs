@@ -1,4 +1,5 @@
-//! What the tests of spaces share: seeded randomness, switches, watchdogs, and a device that misbehaves as told.
+//! What the tests of spaces share: seeded randomness, switches, watchdogs, and a device that misbehaves as
+//! told.
 //!
 //! The soak command of `octavo-bench` includes this folder too.
 #![allow(dead_code, reason = "each test uses some of it")]
@@ -144,8 +145,8 @@ impl Wake for CountingWaker {
     }
 }
 
-/// Polls a future until it is ready, each time only after it was woken; says what it came to, and how many polls and
-/// wakes that took. A lost wake-up is a panic.
+/// Polls a future until it is ready, each time only after it was woken; says what it came to, and how many
+/// polls and wakes that took. A lost wake-up is a panic.
 pub fn run_woken<T>(future: impl Future<Output = T>) -> (T, usize, usize) {
     let counting = Arc::new(CountingWaker { wakes: AtomicUsize::new(0), thread: thread::current() });
     let waker = Waker::from(Arc::clone(&counting));
@@ -184,8 +185,8 @@ pub fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Ends the process, with a message, if it is not dropped within minutes: a test that hangs is a failure too. A test on a busy
-/// machine may take many times as long as on a quiet one.
+/// Ends the process, with a message, if it is not dropped within minutes: a test that hangs is a failure too.
+/// A test on a busy machine may take many times as long as on a quiet one.
 pub struct Watchdog(#[allow(dead_code, reason = "dropping it is the signal")] mpsc::Sender<()>);
 
 impl Watchdog {

@@ -1,7 +1,9 @@
-//! The other side of a space's translation, with memory of its own: what a window over another process is to Octavo.
+//! The other side of a space's translation, with memory of its own: what a window over another process is to
+//! Octavo.
 //!
-//! A program at the other side loads and stores by [`Target::load`] and [`Target::store`]. What it may not do there is a fault.
-//! The target checks each question against what it has, and answers as a script or a seed says.
+//! A program at the other side loads and stores by [`Target::load`] and [`Target::store`]. What it may not do
+//! there is a fault. The target checks each question against what it has, and answers as a script or a seed
+//! says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,7 +126,8 @@ impl Target {
         self.panic_at(ask, 0, false);
     }
 
-    /// Panics when `before` more questions of that kind have been answered, and if `answers`, when this one is, too.
+    /// Panics when `before` more questions of that kind have been answered, and if `answers`, when this one
+    /// is, too.
     pub fn panic_at(&self, ask: Ask, before: u32, answers: bool) {
         self.state().panics = Some((ask, before, answers));
     }
@@ -272,7 +275,8 @@ impl State {
     }
 }
 
-// SAFETY: it copies out of the frames that runs of `install` name, and into those that runs of `remove` name, and keeps no `Home`.
+// SAFETY: it copies out of the frames that runs of `install` name, and into those that runs of `remove` name,
+// and keeps no `Home`.
 unsafe impl Translation for Target {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         let able = self.state().able;

@@ -45,7 +45,8 @@ struct HeldPin<'s> {
     pin: Pin<'s>,
     /// Address of its first byte.
     address: u64,
-    /// The pages under it as the model has them; `None` for one that read as zeros and may have been written since.
+    /// The pages under it as the model has them; `None` for one that read as zeros and may have been written
+    /// since.
     pages: Vec<Option<Bytes>>,
 }
 
@@ -85,8 +86,8 @@ pub fn run(case: &Case) {
     assert_only_kept(&manager, case.switches.keeps_huge_zero(), case.switches.encrypt);
 }
 
-/// Runs a case in a manager of the caller's, perhaps over a device that this thread drives; there, transfers may be under way when the
-/// space is dropped.
+/// Runs a case in a manager of the caller's, perhaps over a device that this thread drives; there, transfers
+/// may be under way when the space is dropped.
 pub fn run_in(case: &Case, manager: &Manager, device: Option<&TestDevice>) {
     let space = manager.space().unwrap();
     let mut run = Run {
@@ -161,7 +162,8 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Repeats what the device's fault failed, each time with everything as it was; heals the device in the end.
+    /// Repeats what the device's fault failed, each time with everything as it was; heals the device in the
+    /// end.
     fn insist<T>(&mut self, op: &mut impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         let mut result = op(self);
         let Some(device) = self.device else { return result };

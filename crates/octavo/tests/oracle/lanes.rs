@@ -1,6 +1,7 @@
-//! A space under several threads: each owns a lane of eight bytes in every 64 of a shared range, and a model of them that is
-//! exact; beside them one thread maps, protects and unmaps ranges of its own between the shared ones, and one reclaims and
-//! changes the budget. Neighbouring bytes of one page thus belong to different threads.
+//! A space under several threads: each owns a lane of eight bytes in every 64 of a shared range, and a model
+//! of them that is exact; beside them one thread maps, protects and unmaps ranges of its own between the
+//! shared ones, and one reclaims and changes the budget. Neighbouring bytes of one page thus belong to
+//! different threads.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -139,7 +140,8 @@ impl Shared<'_> {
         self.first + if page < half { page } else { page + GAP_PAGES } * PAGE
     }
 
-    /// Repeats what failed for want of room, or by the device's fault: each such error says that nothing was lost.
+    /// Repeats what failed for want of room, or by the device's fault: each such error says that nothing was
+    /// lost.
     fn insist<T>(&self, mut op: impl FnMut() -> Result<T>) -> T {
         for attempt in 0..20_000 {
             match op() {
@@ -165,7 +167,8 @@ impl Shared<'_> {
         );
     }
 
-    /// Its own ranges, between and among the shared pages' blocks: mapped, written, protected, partly unmapped.
+    /// Its own ranges, between and among the shared pages' blocks: mapped, written, protected, partly
+    /// unmapped.
     fn map_and_unmap(&self) {
         let mut random = Random::new(self.seed ^ 0x6D61_7073);
         let gap = self.first + self.load.pages / 2 * PAGE;

@@ -8,8 +8,8 @@ use octavo::{Access, ErrorKind, Protection};
 
 use crate::common::PAGE;
 
-/// The bytes of a page, shared with the pins that were taken on it: unmapping drops the model's reference, and the pin keeps
-/// its own, as in the engine.
+/// The bytes of a page, shared with the pins that were taken on it: unmapping drops the model's reference,
+/// and the pin keeps its own, as in the engine.
 pub type Bytes = Rc<RefCell<Box<[u8]>>>;
 
 /// A mapped page.

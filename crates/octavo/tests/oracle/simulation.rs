@@ -12,13 +12,14 @@ use super::lanes::{self, Load};
 use crate::common::device::{Happened, Manner, TestDevice, Whims};
 use crate::common::{MIB, PAGE, Random, Switches, Watchdog, assert_only_kept};
 
-/// Whether the seed's run goes by nothing but the seed. The compressed pool also goes by how long things take.
+/// Whether the seed's run goes by nothing but the seed. The compressed pool also goes by how long things
+/// take.
 pub fn repeats_exactly(seed: u64) -> bool {
     Switches::random(&mut Random::new(seed)).compression == Compression::Off
 }
 
-/// One thread does everything, the device's part included: the same seed gives the same run. Says what happened at the
-/// device.
+/// One thread does everything, the device's part included: the same seed gives the same run. Says what
+/// happened at the device.
 pub fn run_driven(seed: u64) -> Happened {
     let _watchdog = Watchdog::new(repeat(seed, "driven"));
     let mut random = Random::new(seed);
@@ -47,15 +48,15 @@ pub fn run_driven(seed: u64) -> Happened {
     device.happened()
 }
 
-/// A machine whose clock goes by how often it is read: what goes by time, like trying a failing device again, is repeated
-/// too, however busy the real machine is.
+/// A machine whose clock goes by how often it is read: what goes by time, like trying a failing device again,
+/// is repeated too, however busy the real machine is.
 fn counted_time() -> Machine {
     let readings = AtomicU64::new(0);
     Machine::real().with_clock(move || Duration::from_millis(readings.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Keeps the thread on one CPU: lists are kept for each, and a run that changes between them is not repeated exactly. Where
-/// that is refused, the run is right all the same.
+/// Keeps the thread on one CPU: lists are kept for each, and a run that changes between them is not repeated
+/// exactly. Where that is refused, the run is right all the same.
 struct OneCpu(Option<CpuSet>);
 
 impl OneCpu {
@@ -79,7 +80,8 @@ impl Drop for OneCpu {
     }
 }
 
-/// Several threads on their lanes of one space, over a device that somebody must pull, or one with threads of its own.
+/// Several threads on their lanes of one space, over a device that somebody must pull, or one with threads of
+/// its own.
 pub fn run_threaded(seed: u64) {
     let _watchdog = Watchdog::new(repeat(seed, "threaded"));
     let mut random = Random::new(seed ^ 0x7468_7264);

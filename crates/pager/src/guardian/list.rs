@@ -1,5 +1,6 @@
-//! The list of what is entrusted to the guardians: a file without a name, in memory. The runner writes it, and a guardian reads it
-//! once the runner is dead. What was written is there then, at whatever moment the runner has died.
+//! The list of what is entrusted to the guardians: a file without a name, in memory. The runner writes it,
+//! and a guardian reads it once the runner is dead. What was written is there then, at whatever moment the
+//! runner has died.
 //!
 //! ```text
 //!   0     4     8        16       24   28

@@ -22,8 +22,8 @@ fn guardian() {
     guardian_main();
 }
 
-/// Held while a process is started, and alone by a test whose process is to inherit a descriptor: others must not have it, as their
-/// guardians would wait for the end of this process's memory.
+/// Held while a process is started, and alone by a test whose process is to inherit a descriptor: others must
+/// not have it, as their guardians would wait for the end of this process's memory.
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// A process that ends with its test at the latest.

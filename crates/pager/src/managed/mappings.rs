@@ -1,7 +1,7 @@
 //! The mappings of a managed process: which of them are in doubt, and how those are taken over that are new.
 //!
-//! A mapping is watched before it is looked at. What is seen after that is adopted (`adopter.rs`), and what has changed meanwhile is
-//! not: it stays watched.
+//! A mapping is watched before it is looked at. What is seen after that is adopted (`adopter.rs`), and what
+//! has changed meanwhile is not: it stays watched.
 
 use std::ops::Range;
 
@@ -21,12 +21,13 @@ const PAGE: u64 = PAGE_BYTES as u64;
 const MOST_ROUNDS: u32 = 4;
 
 impl Managed {
-    /// Finds out about ranges that are in doubt, and returns those that are watched. Others are no memory of the parent's: it has kept
-    /// them from its children (`MADV_DONTFORK`), and what the child has mapped there since is its own. The space forgets them. So it does
-    /// with the mover's `own` range. Ranges that change just now, and those for which there is no room, stay in doubt.
+    /// Finds out about ranges that are in doubt, and returns those that are watched. Others are no memory of
+    /// the parent's: it has kept them from its children (`MADV_DONTFORK`), and what the child has mapped
+    /// there since is its own. The space forgets them. So it does with the mover's `own` range. Ranges that
+    /// change just now, and those for which there is no room, stay in doubt.
     ///
-    /// While the layout is held, no change is taken in. So what was asked of the kernel holds until the space has forgotten it, unless
-    /// the kernel said that a change is unread, or one was read.
+    /// While the layout is held, no change is taken in. So what was asked of the kernel holds until the space
+    /// has forgotten it, unless the kernel said that a change is unread, or one was read.
     pub(super) fn find_doubtful(&self, pid: u32, own: &Range<u64>) -> Result<Vec<Range<u64>>, String> {
         let mut layout = self.shared.layout.lock();
         if layout.doubtful.is_empty() {
@@ -50,7 +51,8 @@ impl Managed {
             } else {
                 match self.space.forget_mapping(start, len) {
                     Ok(()) => layout.unmap(part),
-                    // There is no room to split a block, or it is pinned for a moment. So the part stays in doubt.
+                    // There is no room to split a block, or it is pinned for a moment. So the part stays in
+                    // doubt.
                     Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory) => {}
                     Err(error) => return Err(error.to_string()),
                 }
@@ -59,7 +61,8 @@ impl Managed {
         Ok(found)
     }
 
-    /// Returns addresses that the descriptor should watch, each in a mapping of its own, and in memory of staging's kind.
+    /// Returns addresses that the descriptor should watch, each in a mapping of its own, and in memory of
+    /// staging's kind.
     pub(super) fn watched_in(&self, mappings: &[proc::Mapping]) -> Vec<u64> {
         let layout = self.shared.layout.lock();
         let usable = mappings.iter().filter(|mapping| {
@@ -93,13 +96,14 @@ impl Managed {
         result
     }
 
-    /// Returns how much of what is outside of management has changed since it was counted by kind, where that is much and its mappings
-    /// can be looked at; else 0.
+    /// Returns how much of what is outside of management has changed since it was counted by kind, where that
+    /// is much and its mappings can be looked at; else 0.
     pub(crate) fn uncounted_bytes(&self) -> u64 {
         if self.is_equipped() && self.is_settled() { self.outside.uncounted_bytes() } else { 0 }
     }
 
-    /// Counts by kind what is outside of management. The cost goes by what is mapped of files, and by what is outside of all else.
+    /// Counts by kind what is outside of management. The cost goes by what is mapped of files, and by what is
+    /// outside of all else.
     pub(crate) fn count_outside(&mut self) {
         let reach = self.window.reach();
         let (Some(pid), Some(pagemap)) = (reach.pid(), reach.pagemap()) else { return };
@@ -120,8 +124,8 @@ impl Managed {
         Ok(Seen::of(pid)?.after(&mut self.shared.layout.lock()))
     }
 
-    /// Has pages adopted again that the program has dropped and that are there still (`MADV_FREE`), once no thread may be dropping
-    /// them.
+    /// Has pages adopted again that the program has dropped and that are there still (`MADV_FREE`), once no
+    /// thread may be dropping them.
     pub(crate) fn take_kept(&mut self) {
         let (Some(droppers), Some(pid)) = (&mut self.droppers, self.window.reach().pid()) else { return };
         if droppers.have_left(pid) {
@@ -135,8 +139,9 @@ impl Managed {
         }
     }
 
-    /// Takes what was seen over, and what that has grown by meanwhile. A mapping that is watched in part is divided, and the program
-    /// could not move or resize it as one. What a mapping grows by while it is watched is watched as well.
+    /// Takes what was seen over, and what that has grown by meanwhile. A mapping that is watched in part is
+    /// divided, and the program could not move or resize it as one. What a mapping grows by while it is
+    /// watched is watched as well.
     pub(super) fn take_all(&self, pid: u32, mut seen: Seen) -> Result<(), String> {
         let own = self.window.reach().own_range();
         let mut taken = RangeSet::new();
@@ -164,14 +169,14 @@ impl Managed {
         result
     }
 
-    /// Has ranges adopted that are watched now, by what was seen after that. Mappings may have been replaced between the look and
-    /// the watch, by a thread's stack for instance. What is there in such parts stays as it is, and only pages that come from now on
-    /// are Octavo's.
+    /// Has ranges adopted that are watched now, by what was seen after that. Mappings may have been replaced
+    /// between the look and the watch, by a thread's stack for instance. What is there in such parts stays as
+    /// it is, and only pages that come from now on are Octavo's.
     ///
     /// Small ranges count here however few they have become meanwhile: they are watched now.
     ///
-    /// Such parts are not given back. A range may have moved there whose event is unread. Unwatched, its pages that are out
-    /// would read as zeros.
+    /// Such parts are not given back. A range may have moved there whose event is unread. Unwatched, its
+    /// pages that are out would read as zeros.
     fn confirm(&self, seen: &Seen, taken: &RangeSet<u64>) {
         if taken.is_empty() {
             return;
@@ -187,7 +192,8 @@ impl Managed {
     }
 }
 
-/// Maps the parts of a range that the space does not map yet, and watches them. They are doubtful until they are confirmed.
+/// Maps the parts of a range that the space does not map yet, and watches them. They are doubtful until they
+/// are confirmed.
 pub(crate) fn take(
     space: &Space,
     window: &Window<Target>,
@@ -221,7 +227,8 @@ pub(crate) fn take(
 /// # Errors
 /// `AGAIN` where an event is unread, and `NOENT` where the page is not watched.
 pub(super) fn watches(window: &Window<Target>, page: u64) -> Result<(), Errno> {
-    // A mover that makes pages of a fork its own must not meet the protection: it would wait for the driver, and the driver for it.
+    // A mover that makes pages of a fork its own must not meet the protection: it would wait for the driver,
+    // and the driver for it.
     let protected = window.hold_still(|| window.reach().events().write_protect(page, PAGE, true));
     protected.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }

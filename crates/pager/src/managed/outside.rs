@@ -2,7 +2,8 @@
 
 use crate::kinds::Kinds;
 
-/// What a process may get outside before its mappings are looked at again. It is as much as may be in staging.
+/// What a process may get outside before its mappings are looked at again. It is as much as may be in
+/// staging.
 pub(super) const LEAST_OUTSIDE: u64 = 2 << 20;
 
 /// The memory of a process that its space does not have.
@@ -27,8 +28,9 @@ impl Outside {
         self.bytes
     }
 
-    /// Takes note that the process has `anonymous` bytes now, of which its space has `resident`. Growth counts where the changes of its
-    /// mappings are settled. Returns whether what the space has there has changed.
+    /// Takes note that the process has `anonymous` bytes now, of which its space has `resident`. Growth
+    /// counts where the changes of its mappings are settled. Returns whether what the space has there has
+    /// changed.
     pub(super) fn note(&mut self, anonymous: u64, resident: u64, is_settled: bool) -> bool {
         self.growth = 0;
         let has_changed = std::mem::replace(&mut self.resident, resident) != resident;

@@ -1,4 +1,5 @@
-//! Managed processes of which only the kernel's messages are real: their descriptors are sockets. And real ones.
+//! Managed processes of which only the kernel's messages are real: their descriptors are sockets. And real
+//! ones.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::ops::Range;
@@ -17,7 +18,8 @@ use crate::eligible::Seen;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const BUDGET: u64 = 32 << 20;
-/// The messages of a fork, of a move and of an unmapping, without their numbers (`UFFD_EVENT_FORK` and others).
+/// The messages of a fork, of a move and of an unmapping, without their numbers (`UFFD_EVENT_FORK` and
+/// others).
 const FORK: u64 = 0x13;
 const REMAP: u64 = 0x14;
 const UNMAP: u64 = 0x16;
@@ -156,7 +158,8 @@ fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
     assert_eq!(commons.guardian.pids(), [0], "the child is served by a thread of its own");
 }
 
-/// Room may be made by a driver, or waited for. Meanwhile the kernel lets no page of a process go that tells of something.
+/// Room may be made by a driver, or waited for. Meanwhile the kernel lets no page of a process go that tells
+/// of something.
 #[test]
 fn what_a_process_tells_is_read_while_its_driver_is_busy() {
     let commons = Commons::new();
@@ -172,7 +175,8 @@ fn what_a_process_tells_is_read_while_its_driver_is_busy() {
     assert_eq!(managed.take_forks(7).len(), 2);
 }
 
-/// The kernel lets no page go before it has told all of a move. So a move that waited for room would wait in vain.
+/// The kernel lets no page go before it has told all of a move. So a move that waited for room would wait in
+/// vain.
 #[test]
 fn a_move_is_taken_in_though_there_is_no_room_for_its_table_nodes() {
     const TABLE: u64 = 2 << 20;
@@ -323,7 +327,8 @@ fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
     }
 }
 
-/// The program grows after its mappings were read. Watched in part, its memory would be two mappings, which do not move as one.
+/// The program grows after its mappings were read. Watched in part, its memory would be two mappings, which
+/// do not move as one.
 #[test]
 fn a_mapping_that_grows_while_it_is_taken_over_stays_whole() {
     let commons = Commons::new();

@@ -15,8 +15,8 @@ use crate::{priority, proc, signals};
 const LEAST_ROUNDS: u32 = 8;
 
 impl Monitor {
-    /// Kills every process of the tree, and waits until none is left that would read zeros without the runner. Where some are left
-    /// after a while, the guardian searches for them.
+    /// Kills every process of the tree, and waits until none is left that would read zeros without the
+    /// runner. Where some are left after a while, the guardian searches for them.
     pub(crate) fn kill_all(&mut self) {
         self.spare.clear();
         let began = Instant::now();
@@ -41,7 +41,8 @@ impl Monitor {
         }
     }
 
-    /// Ends the management of all processes, after the program's end. The manager is dropped, or left to the end of this process.
+    /// Ends the management of all processes, after the program's end. The manager is dropped, or left to the
+    /// end of this process.
     pub(crate) fn finish(mut self, leaves_manager: bool) -> Summary {
         priority::starts_others();
         // A program that has ended early does not care whether it could have been served.
@@ -52,7 +53,8 @@ impl Monitor {
         let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);
         let all: Vec<_> = managed.chain(ending).collect();
         if self.has_survivors {
-            // The guardians go by descriptors that are open until the runner's end. Those who are left wait for their pages until then.
+            // The guardians go by descriptors that are open until the runner's end. Those who are left wait
+            // for their pages until then.
             std::mem::forget((all, self.manager.take()));
             return self.summary;
         }
@@ -73,8 +75,8 @@ impl Monitor {
         self.summary
     }
 
-    /// Waits until no helper of the runner is left, so that whoever started the runner finds none. The kernel may take a while to give
-    /// back the memory that a mover has had last.
+    /// Waits until no helper of the runner is left, so that whoever started the runner finds none. The kernel
+    /// may take a while to give back the memory that a mover has had last.
     fn wait_for_helpers(&self) {
         let began = Instant::now();
         let runs = |pid: &u32| proc::stat(*pid).is_some_and(|stat| stat.state != b'Z');

@@ -1,7 +1,7 @@
 //! The children of forks: which processes they are.
 //!
-//! A fork's event brings a descriptor for the child's memory, and does not say whose it is. So the child is looked for among the
-//! processes of the tree. Where another was taken for it, it is looked for again.
+//! A fork's event brings a descriptor for the child's memory, and does not say whose it is. So the child is
+//! looked for among the processes of the tree. Where another was taken for it, it is looked for again.
 
 use std::time::Duration;
 
@@ -48,8 +48,9 @@ impl Monitor {
         }
     }
 
-    /// Has a fork's child looked for again, which was taken for this process and is another. This one may be a sibling, and another
-    /// sibling may have been taken for the child. So all of them are looked for again but those of which it is certain.
+    /// Has a fork's child looked for again, which was taken for this process and is another. This one may be
+    /// a sibling, and another sibling may have been taken for the child. So all of them are looked for again
+    /// but those of which it is certain.
     pub(super) fn look_again(&mut self, pid: u32) {
         let Some(mut fork) = self.managed.remove(&pid) else { return };
         fork.is_not(pid);

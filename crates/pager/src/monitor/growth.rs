@@ -6,7 +6,8 @@ use super::SHORTEST;
 
 /// The fastest that a tree is expected to grow, in bytes a second.
 const GROWTH: u64 = 4 << 30;
-/// How long it takes at most from a look at a tree that grows until it stands still, unless the monitor has come later of late.
+/// How long it takes at most from a look at a tree that grows until it stands still, unless the monitor has
+/// come later of late.
 const REACTION: Duration = Duration::from_millis(16);
 const LONGEST_REACTION: Duration = Duration::from_millis(500);
 /// To start movers takes at most so many times that on a busy machine.
@@ -52,7 +53,8 @@ impl Growth {
         MOVER_REACTIONS * self.in_reaction
     }
 
-    /// The monitor was at work, and the tree has `total` bytes now. That says nothing of when the monitor comes.
+    /// The monitor was at work, and the tree has `total` bytes now. That says nothing of when the monitor
+    /// comes.
     pub(super) fn go_on(&mut self, now: Instant, total: u64) {
         (self.at, self.total) = (now, total);
     }

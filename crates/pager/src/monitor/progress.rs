@@ -67,8 +67,8 @@ impl Progress {
 }
 
 impl Monitor {
-    /// Says a word to standard error where the program has done little for a while but wait. Costs a look at each
-    /// process, in ten seconds.
+    /// Says a word to standard error where the program has done little for a while but wait. Costs a look at
+    /// each process, in ten seconds.
     pub(crate) fn tell_progress(&mut self) {
         let now = Instant::now();
         if self.manager.is_none() || !self.progress.is_due(now) {

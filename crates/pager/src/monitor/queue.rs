@@ -1,17 +1,19 @@
 //! Small processes wait for room near the limit.
 //!
-//! One small process is not worth taking over, and most end soon. But many outgrow a limit together as a large one does. So near the
-//! limit each that grows stands still, and so does who starts more of them. They go on one after the other, where there is room: as a
-//! rule others have ended meanwhile. Where nobody ends, they are taken over as they stand, the largest first.
+//! One small process is not worth taking over, and most end soon. But many outgrow a limit together as a
+//! large one does. So near the limit each that grows stands still, and so does who starts more of them. They
+//! go on one after the other, where there is room: as a rule others have ended meanwhile. Where nobody ends,
+//! they are taken over as they stand, the largest first.
 //!
 //! ```text
 //!   grows, and there is no room ─► waits ─► has room, and its turn ─► goes on ─► has ended, or got what it wanted: the next one
 //!                                    └─► nobody ends ─► is taken over, and waits on until others' pages have gone out
 //! ```
 //!
-//! The manager is told of more memory outside than there is, so that it keeps room for those that go on. One goes on every second
-//! at the least, whatever there is: others may wait for it. Where there is no room at all, the first is tried soon: if it ends, it has made
-//! room, and so may the next one. To take over a hundred small processes would cost more memory than they have.
+//! The manager is told of more memory outside than there is, so that it keeps room for those that go on. One
+//! goes on every second at the least, whatever there is: others may wait for it. Where there is no room at
+//! all, the first is tried soon: if it ends, it has made room, and so may the next one. To take over a
+//! hundred small processes would cost more memory than they have.
 //!
 //! Who starts processes goes on after those that wait already.
 
@@ -31,8 +33,8 @@ use crate::tree::LEAST_GROWN;
 const SHARE: u64 = 8;
 /// A process is not worth it to be taken over below this size.
 const LEAST: u64 = 1 << 20;
-/// A process has got what it wanted when it has not grown by much for so long, or after so long in any case. Where pages come back all
-/// the time, nobody gets on, and only the time counts.
+/// A process has got what it wanted when it has not grown by much for so long, or after so long in any case.
+/// Where pages come back all the time, nobody gets on, and only the time counts.
 const SETTLED: Duration = Duration::from_millis(50);
 const MOST_GOING: Duration = Duration::from_millis(500);
 /// Memory is short where so many pages come back within [`PRESSED`].
@@ -62,11 +64,12 @@ pub(super) struct Queue {
     went_at: Instant,
     /// The manager keeps room until then.
     keeps_until: Option<Instant>,
-    /// The pages that had come back at a time, and whether so many did since the time before that others have to wait.
+    /// The pages that had come back at a time, and whether so many did since the time before that others have
+    /// to wait.
     came_back: (Instant, u64),
     is_pressed: bool,
-    /// How long one waits without room: less where nobody has gone on yet or the last one that had its time has not grown, and not at
-    /// all where the last one has ended.
+    /// How long one waits without room: less where nobody has gone on yet or the last one that had its time
+    /// has not grown, and not at all where the last one has ended.
     patience: Duration,
 }
 
@@ -226,7 +229,8 @@ impl Monitor {
         }
     }
 
-    /// Has small processes wait that have grown, or are new and about to run, and who has started more of them.
+    /// Has small processes wait that have grown, or are new and about to run, and who has started more of
+    /// them.
     pub(super) fn have_wait(&mut self) {
         for (anonymous, pid) in self.tree.grown() {
             if self.is_small(anonymous, pid) {
@@ -236,7 +240,8 @@ impl Monitor {
         self.have_newcomers_wait();
     }
 
-    /// Has small processes wait that are new and about to run, and who has started more of them. They do not overtake those that wait.
+    /// Has small processes wait that are new and about to run, and who has started more of them. They do not
+    /// overtake those that wait.
     pub(super) fn have_newcomers_wait(&mut self) {
         for (anonymous, pid) in self.tree.newcomers(Instant::now()) {
             if self.is_small(anonymous, pid) {

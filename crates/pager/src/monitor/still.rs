@@ -14,12 +14,14 @@ use crate::priority;
 use crate::tree::Process;
 
 impl Monitor {
-    /// Has processes stand still that could outgrow the limit before they are managed, until they are, and until the manager has made
-    /// room. Where less is left than what is `coming`, and where nothing can go out yet, these are all that are to be taken over. Otherwise,
-    /// they are those without a mover that share pages, and all without one if the tree could fill the memory while movers wait for their turns
-    /// of the CPU. Managed processes that grow outside of management stand still where less is left than what is coming: they have new
-    /// mappings, and a look at these may have to wait. So do those that share pages, where copies come faster than others go out. And so do
-    /// those that are not all adopted, once less than `least_room` is left: the manager does not hold the limit by itself yet.
+    /// Has processes stand still that could outgrow the limit before they are managed, until they are, and
+    /// until the manager has made room. Where less is left than what is `coming`, and where nothing can go
+    /// out yet, these are all that are to be taken over. Otherwise, they are those without a mover that share
+    /// pages, and all without one if the tree could fill the memory while movers wait for their turns of the
+    /// CPU. Managed processes that grow outside of management stand still where less is left than what is
+    /// coming: they have new mappings, and a look at these may have to wait. So do those that share pages,
+    /// where copies come faster than others go out. And so do those that are not all adopted, once less than
+    /// `least_room` is left: the manager does not hold the limit by itself yet.
     pub(super) fn keep_still(&mut self, pids: &[(u64, u32)], total: u64, coming: u64, least_room: u64) {
         if self.stops_none {
             return;
@@ -62,8 +64,9 @@ impl Monitor {
         }
     }
 
-    /// Returns how many bytes of copies of shared pages may come before the tree stands still. Nobody hears of the stores that make them.
-    /// While a process is to get its mover, nobody looks either, and all may come.
+    /// Returns how many bytes of copies of shared pages may come before the tree stands still. Nobody hears
+    /// of the stores that make them. While a process is to get its mover, nobody looks either, and all may
+    /// come.
     fn coming_copies(&self) -> u64 {
         let shared = self.tree.shared_bytes();
         let is_to_get_one = |(pid, process): (&u32, &Process)| {
@@ -82,13 +85,15 @@ impl Monitor {
         self.ledger.limit_bytes() / LEAST_COPIES
     }
 
-    /// Returns whether those that share pages may go on: the tree has `total` bytes, and the copies that may come fit beside that.
+    /// Returns whether those that share pages may go on: the tree has `total` bytes, and the copies that may
+    /// come fit beside that.
     pub(super) fn has_room_for_copies(&self, total: u64) -> bool {
         self.tree.shared_bytes() > 0
             && total + self.coming_copies() + self.least_for_copies() <= self.ledger.limit_bytes()
     }
 
-    /// Returns whether a process has no mover and cannot get one, since a debugger has it. It would stand still in vain.
+    /// Returns whether a process has no mover and cannot get one, since a debugger has it. It would stand
+    /// still in vain.
     pub(super) fn is_beyond_reach(&self, pid: u32) -> bool {
         !self.managed.get(&pid).is_some_and(Managed::is_equipped) && octavo_stub::is_traced(pid)
     }

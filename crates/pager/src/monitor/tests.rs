@@ -102,7 +102,8 @@ fn what_has_failed_in_a_process_that_has_ended_stops_nobody_but_the_children_of_
     }
 }
 
-/// Starts a shell whose forks go on until its input ends, as if their memory were watched. Returns it and them, when there are `count`.
+/// Starts a shell whose forks go on until its input ends, as if their memory were watched. Returns it and
+/// them, when there are `count`.
 fn family(monitor: &mut Monitor, script: &str, count: usize) -> (Child, Vec<u32>) {
     let shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
     let mut forks = Vec::new();

@@ -1,8 +1,8 @@
 //! Memory of the tree that cannot be paged: how much there is of each kind, and what is said of it.
 //!
-//! It is counted near the limit. Where it outgrows the limit, that is said, and ends a strict run: at once for
-//! kinds that stay what they are, and after a while for those that may be taken over, shared or unlocked by then.
-//! Where the tree has had more than its limit for a while for any reason, that is said as well.
+//! It is counted near the limit. Where it outgrows the limit, that is said, and ends a strict run: at once
+//! for kinds that stay what they are, and after a while for those that may be taken over, shared or unlocked
+//! by then. Where the tree has had more than its limit for a while for any reason, that is said as well.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,8 @@ use crate::kinds::Kind;
 use crate::messages::{self, as_option};
 use crate::proc::{self, Told};
 
-/// A tree that has had an eighth more than its limit for so long is told of, or more than its limit that may not stay so.
+/// A tree that has had an eighth more than its limit for so long is told of, or more than its limit that may
+/// not stay so.
 const LONG: Duration = Duration::from_millis(800);
 /// To count by kind takes at most one part in so many of the time.
 const COUNT_SHARE: u32 = 20;
@@ -74,8 +75,8 @@ const fn is_firm(kind: Kind) -> bool {
 }
 
 impl Monitor {
-    /// Counts what cannot be paged where the tree is near its limit, and says once where it has outgrown that for this reason, or for
-    /// long. The tree has `total` bytes.
+    /// Counts what cannot be paged where the tree is near its limit, and says once where it has outgrown that
+    /// for this reason, or for long. The tree has `total` bytes.
     ///
     /// # Errors
     /// The same sentence, where what cannot be paged outgrows the limit, and the run is strict.
@@ -94,7 +95,8 @@ impl Monitor {
         };
         let all = sum(&|_| true);
         self.summary.unpaged_bytes = self.summary.unpaged_bytes.max(all);
-        // Other kinds may be about to be taken over, or be counted too high until each process has been asked.
+        // Other kinds may be about to be taken over, or be counted too high until each process has been
+        // asked.
         let stays = self.excess.unpaged.lasts(now, all > limit);
         let is_certain = stays || sum(&is_firm) > limit;
         let is_impossible = is_certain || sum(&|kind| is_firm(kind) || kind == Kind::Shared) > limit;
@@ -120,7 +122,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Counts by kind the process of which most has changed since it was counted. One a look: that may take long.
+    /// Counts by kind the process of which most has changed since it was counted. One a look: that may take
+    /// long.
     fn count_one(&mut self, now: Instant) {
         if self.excess.next_count.is_some_and(|at| now < at) {
             return;
@@ -132,7 +135,8 @@ impl Monitor {
         }
     }
 
-    /// Returns what of the failure of a run was about memory that cannot be paged, where that is a large part of the limit.
+    /// Returns what of the failure of a run was about memory that cannot be paged, where that is a large part
+    /// of the limit.
     pub(super) fn cause(&self) -> String {
         let unpaged = self.unpaged();
         let bytes: u64 = unpaged.iter().map(|one| one.bytes).sum();

@@ -5,12 +5,13 @@
 //!   walk     process ──► its memory ──► top table ──► for each run: table by table, to the entries of its pages
 //! ```
 //!
-//! A run lies within one last table, so its entries are read at once. Runs that follow each other mostly have the same last table, and
-//! then no other one is read.
+//! A run lies within one last table, so its entries are read at once. Runs that follow each other mostly have
+//! the same last table, and then no other one is read.
 //!
-//! Both work on words that they share with this process (`words`). They only read. The kernel's verifier has proved, before they
-//! run, that they end and that they touch no memory but these words; what is read elsewhere goes through a call that fails where
-//! there is no memory. A table that was freed meanwhile gives a wrong entry, and no harm.
+//! Both work on words that they share with this process (`words`). They only read. The kernel's verifier has
+//! proved, before they run, that they end and that they touch no memory but these words; what is read
+//! elsewhere goes through a call that fails where there is no memory. A table that was freed meanwhile gives
+//! a wrong entry, and no harm.
 
 /// An instruction.
 #[repr(C)]
@@ -232,8 +233,8 @@ impl Program {
     }
 }
 
-/// The program that finds out where the kernel has all memory: what the variable has that is named by the shared words. Its result
-/// is 0, or the kernel has no such variable.
+/// The program that finds out where the kernel has all memory: what the variable has that is named by the
+/// shared words. Its result is 0, or the kernel has no such variable.
 pub(super) fn locate(map: i32, name_bytes: usize) -> Vec<Instruction> {
     let mut program = Program::default();
     program.shared(R1, map, words::NAME);
@@ -252,7 +253,8 @@ pub(super) fn locate(map: i32, name_bytes: usize) -> Vec<Instruction> {
     program.finish()
 }
 
-/// The program that finds the entries of runs. Its result is 0, or [`NO_PROCESS`]. Entries of pages without a table are 0.
+/// The program that finds the entries of runs. Its result is 0, or [`NO_PROCESS`]. Entries of pages without a
+/// table are 0.
 pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     let mut program = Program::default();
     // The top table. The process is held meanwhile.

@@ -34,8 +34,8 @@ pub enum Event {
         /// The length in bytes.
         len: u64,
     },
-    /// The process gives the pages of a range back (`MADV_DONTNEED`, `MADV_FREE`). The kernel drops them after
-    /// the event was read.
+    /// The process gives the pages of a range back (`MADV_DONTNEED`, `MADV_FREE`). The kernel drops them
+    /// after the event was read.
     Remove {
         /// The first address.
         start: u64,

@@ -1,6 +1,7 @@
 //! The kernel's structures and numbers for userfaultfd, as `linux/userfaultfd.h` lays them out.
 
-/// The kernel's `uffdio_move`. Another process, whose memory moves, hands it to the call [`MOVE`] by raw numbers.
+/// The kernel's `uffdio_move`. Another process, whose memory moves, hands it to the call [`MOVE`] by raw
+/// numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveRequest {

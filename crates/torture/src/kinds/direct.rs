@@ -1,7 +1,7 @@
 //! Direct reads of up to 16 MiB, while other threads look at the same pages and fork.
 //!
-//! No processor stores to these pages: devices write them, by the pages that the kernel holds for each read. A pager that
-//! protects such a page, and then takes the next store for the first, keeps old bytes.
+//! No processor stores to these pages: devices write them, by the pages that the kernel holds for each read.
+//! A pager that protects such a page, and then takes the next store for the first, keeps old bytes.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

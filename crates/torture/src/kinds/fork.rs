@@ -87,7 +87,8 @@ pub fn run_wiped(team: Team<'_>) {
     });
 }
 
-/// A child that has zeros in place of the first pages. It may use them, and its parent keeps its own words there.
+/// A child that has zeros in place of the first pages. It may use them, and its parent keeps its own words
+/// there.
 fn wipe(work: &mut Work<'_>, memory: &mut Patterned, wiped: usize) {
     for (pages, advice) in [(0..wiped, libc::MADV_WIPEONFORK), (wiped..memory.pages(), libc::MADV_KEEPONFORK)]
     {
@@ -151,7 +152,8 @@ fn with_grandchild(work: &mut Work<'_>, memory: &mut Patterned) {
     child.wait("a child that forked");
 }
 
-/// The child reads all pages slowly, as a snapshot is written to a disk, while the parent overwrites all of them.
+/// The child reads all pages slowly, as a snapshot is written to a disk, while the parent overwrites all of
+/// them.
 fn snapshot(work: &mut Work<'_>, memory: &mut Patterned) {
     let part = memory.pages().div_ceil(8);
     let child = fork(|| {

@@ -1,4 +1,5 @@
-//! System calls that read and write the memory: files, pipes, other processes' memory, and buffers registered with a ring.
+//! System calls that read and write the memory: files, pipes, other processes' memory, and buffers registered
+//! with a ring.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -211,7 +212,8 @@ fn through_debugger(work: &mut Work<'_>, debugged: &Debugged, from: &mut Pattern
     arrived(from, source, to, target, "after a debugger's read");
 }
 
-/// Registers a buffer, leaves it alone so that a pager would take it, and has the kernel write it by its pages.
+/// Registers a buffer, leaves it alone so that a pager would take it, and has the kernel write it by its
+/// pages.
 fn through_ring(work: &mut Work<'_>, files: &Files, from: &mut Patterned, to: &mut Patterned) {
     let (source, target) = runs(work, from, to, REGISTERED_PAGES);
     let file = files.direct.as_ref().unwrap_or(&files.buffered);

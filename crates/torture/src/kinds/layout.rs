@@ -35,7 +35,8 @@ pub const OPERATIONS: &[&str] = &[
 /// The most mappings of one worker.
 const MOST_PLOTS: usize = 24;
 
-/// One mapping. It is whole as long as nothing has made the kernel divide it, so that calls on all of it must go well.
+/// One mapping. It is whole as long as nothing has made the kernel divide it, so that calls on all of it must
+/// go well.
 struct Plot {
     memory: Patterned,
     whole: bool,

@@ -1,4 +1,5 @@
-//! The kinds of torture. Each is a module with the names of its operations and a function that runs its workers.
+//! The kinds of torture. Each is a module with the names of its operations and a function that runs its
+//! workers.
 
 mod brk;
 mod direct;

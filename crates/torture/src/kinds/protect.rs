@@ -1,7 +1,8 @@
-//! A large reservation that is committed in pieces, as virtual machines of languages do, and permissions that come and go.
+//! A large reservation that is committed in pieces, as virtual machines of languages do, and permissions that
+//! come and go.
 //!
-//! Exactly those loads and stores must fault that the permission forbids. The handler runs on an alternate stack in memory of
-//! this kind, and the words on both sides of the stack are known.
+//! Exactly those loads and stores must fault that the permission forbids. The handler runs on an alternate
+//! stack in memory of this kind, and the words on both sides of the stack are known.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Threads that come and go, and what the kernel does for them in memory: futexes, robust mutexes, signal frames.
+//! Threads that come and go, and what the kernel does for them in memory: futexes, robust mutexes, signal
+//! frames.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -155,7 +156,8 @@ fn crowd(work: &mut Work<'_>) {
     work.team.tally.add("threads that ended at once", CROWD as u64);
 }
 
-/// A thread ends while it holds a mutex in the memory. The kernel has to write so, and the next owner has to learn it.
+/// A thread ends while it holds a mutex in the memory. The kernel has to write so, and the next owner has to
+/// learn it.
 fn robust_mutex(work: &mut Work<'_>, memory: &mut Patterned) {
     let page = work.random.below(memory.pages());
     memory.check(page..page + 1, "before a mutex lay here");

@@ -1,7 +1,7 @@
 //! Threads that write and read back: in sequence, at random, with a stride, and counters.
 //!
-//! Counters lie one to a page. An atomic counter belongs to all threads, and a plain one to one thread, which increments it by
-//! one instruction. A store that a pager loses is a count that lags behind.
+//! Counters lie one to a page. An atomic counter belongs to all threads, and a plain one to one thread, which
+//! increments it by one instruction. A store that a pager loses is a count that lags behind.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,7 +1,9 @@
-//! Lines of keys: the first column of a CSV, or one key in each line. Each line is a read of the page that belongs to its key.
+//! Lines of keys: the first column of a CSV, or one key in each line. Each line is a read of the page that
+//! belongs to its key.
 //!
-//! A key is any text, and may stand in double quotes, in which two quotes mean one. Empty lines and a byte order mark are skipped. The
-//! first line is a header where it names its column (`key`, `obj_id`, `page` …), or where it has no digit and the second one is a number.
+//! A key is any text, and may stand in double quotes, in which two quotes mean one. Empty lines and a byte
+//! order mark are skipped. The first line is a header where it names its column (`key`, `obj_id`, `page` …),
+//! or where it has no digit and the second one is a number.
 
 use std::io::BufRead;
 

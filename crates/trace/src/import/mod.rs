@@ -23,8 +23,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Tells the format by the first bytes of a file. Text is taken for keys, and other bytes for oracleGeneral where they
-    /// make sense as such.
+    /// Tells the format by the first bytes of a file. Text is taken for keys, and other bytes for
+    /// oracleGeneral where they make sense as such.
     ///
     /// # Errors
     /// Where the file is empty, compressed, or of none of the formats.
@@ -53,8 +53,8 @@ fn is_compressed(head: &[u8]) -> bool {
     COMPRESSED.iter().any(|first| head.starts_with(first))
 }
 
-/// Reads a trace. `format` is told by the file where it is not given. Returns the trace, its format, and the bytes of a page where the
-/// file tells them.
+/// Reads a trace. `format` is told by the file where it is not given. Returns the trace, its format, and the
+/// bytes of a page where the file tells them.
 ///
 /// # Errors
 /// Where the file fails, or is no trace of this format.

@@ -1,4 +1,5 @@
-//! oracleGeneral, the binary format in which libCacheSim publishes its traces: records of 24 bytes, little endian, without a header.
+//! oracleGeneral, the binary format in which libCacheSim publishes its traces: records of 24 bytes, little
+//! endian, without a header.
 //!
 //! ```text
 //! +--------------+------------+--------------+-------------------+
@@ -6,8 +7,9 @@
 //! +--------------+------------+--------------+-------------------+
 //! ```
 //!
-//! Each record is a read of the page that belongs to its object, whatever the object's size. The next use is the number of a later
-//! record. It is -1 or 2^63 - 1 where there is none, and -2 where nobody knows. Only the detection of the format looks at it.
+//! Each record is a read of the page that belongs to its object, whatever the object's size. The next use is
+//! the number of a later record. It is -1 or 2^63 - 1 where there is none, and -2 where nobody knows. Only
+//! the detection of the format looks at it.
 
 use std::io::{self, BufRead};
 
@@ -36,7 +38,8 @@ pub(super) fn read(mut from: impl BufRead) -> Result<Trace, TraceError> {
     Ok(numbering.finish())
 }
 
-/// Whether the first records could be some: next uses are numbers of records, times never go back, and sizes are not all 0.
+/// Whether the first records could be some: next uses are numbers of records, times never go back, and sizes
+/// are not all 0.
 pub(super) fn makes_sense(head: &[u8]) -> bool {
     let (records, _) = head.as_chunks::<RECORD_BYTES>();
     let records = &records[..records.len().min(CHECKED)];

@@ -4,12 +4,14 @@
 //!   a call ─► the world changes ─► its events wait, one after the other ─► told ─► read in a batch ─► Changes ─► the space
 //! ```
 //!
-//! Two threads of a program unmap, move, drop and fork. All that a call changes is changed at once, as under the kernel's
-//! lock. Its events come later, each when the one before was told of, and the thread makes no other call until then. A move
-//! tells of what it has overwritten, then of itself, and then of the unmapping of where it came from. Pages are dropped
-//! after the event was told of. When all was told of, the space agrees with the world.
+//! Two threads of a program unmap, move, drop and fork. All that a call changes is changed at once, as under
+//! the kernel's lock. Its events come later, each when the one before was told of, and the thread makes no
+//! other call until then. A move tells of what it has overwritten, then of itself, and then of the unmapping
+//! of where it came from. Pages are dropped after the event was told of. When all was told of, the space
+//! agrees with the world.
 //!
-//! Not modelled: mappings that grow, and ranges that stay watched where they have moved from (`MREMAP_DONTUNMAP`).
+//! Not modelled: mappings that grow, and ranges that stay watched where they have moved from
+//! (`MREMAP_DONTUNMAP`).
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -157,7 +159,8 @@ impl World {
         }
     }
 
-    /// The pages that a call works on. Where a range moves to free addresses, the kernel may have chosen them.
+    /// The pages that a call works on. Where a range moves to free addresses, the kernel may have chosen
+    /// them.
     fn named(&self, call: Call) -> impl Iterator<Item = u64> {
         let ranges = match call {
             Call::Unmap { start, len } | Call::Drop { start, len } => [start..start + len, 0..0],
@@ -168,8 +171,8 @@ impl World {
         ranges.into_iter().flatten()
     }
 
-    /// Unmaps a range. The event is the same as that of a move which has left just this range, so the one that is told of first passes
-    /// for that of the move, and the other for this one.
+    /// Unmaps a range. The event is the same as that of a move which has left just this range, so the one
+    /// that is told of first passes for that of the move, and the other for this one.
     fn unmap(&mut self, start: u64, len: u64) -> Told {
         let told = Told::Unmap(start, start + len);
         at(&mut self.pages, start..start + len).fill(None);
@@ -230,19 +233,20 @@ impl World {
     }
 }
 
-/// Returns whether a call works on what another's unfinished call works on, or has just moved. A program that does so cannot know what
-/// it will find.
+/// Returns whether a call works on what another's unfinished call works on, or has just moved. A program that
+/// does so cannot know what it will find.
 fn meets_an_unfinished_call(world: &World, call: Call, other: &Unfinished) -> bool {
     world.named(call).any(|page| other.holds(page))
 }
 
-/// Returns whether a call names pages that nobody has mapped. Another thread's range may come to that place at any time.
+/// Returns whether a call names pages that nobody has mapped. Another thread's range may come to that place
+/// at any time.
 fn names_holes(world: &World, call: Call) -> bool {
     world.named(call).any(|page| world.pages[page as usize].is_none())
 }
 
-/// Returns whether a range leaves an address again where it has come to, while nothing was told yet of what was there before. The
-/// events are the same as if that had left later.
+/// Returns whether a range leaves an address again where it has come to, while nothing was told yet of what
+/// was there before. The events are the same as if that had left later.
 fn leaves_before_its_forerunner(world: &World, call: Call, other: &Unfinished) -> bool {
     match call {
         Call::Move { .. } | Call::Unmap { .. } => world.named(call).any(|page| other.has_freed_untold(page)),
@@ -250,7 +254,8 @@ fn leaves_before_its_forerunner(world: &World, call: Call, other: &Unfinished) -
     }
 }
 
-/// Returns whether mappings change while a fork is not told of, or the reverse. The child got them as before the change or as after.
+/// Returns whether mappings change while a fork is not told of, or the reverse. The child got them as before
+/// the change or as after.
 fn is_beside_a_fork(call: Call, other: &Unfinished) -> bool {
     call == Call::Fork || other.call == Call::Fork
 }

@@ -1,6 +1,7 @@
 //! Pages that the kernel refuses to move as they are, and what is put out of their way.
 //!
-//! The kernel moves pages within one mapping at either side. Both are written to, and both are executable or none is.
+//! The kernel moves pages within one mapping at either side. Both are written to, and both are executable or
+//! none is.
 //!
 //! | refused | way |
 //! |---|---|
@@ -9,15 +10,17 @@
 //! | read-only and inaccessible memory | the program stands still, and the mover makes the memory writable until the pages have moved |
 //! | locked memory, or with a protection key | none: it stays |
 //!
-//! **Why the program stands still.** While memory is writable that should not be, a store to it must not succeed. And a change of
-//! protection raises no event. One that the program makes meanwhile would be lost when the mover gives the old protection back. While all
-//! threads stand still, no event is unread either, as whoever made the change waits for that in a call. So what the mappings say is true.
-//! The move refuses pinned pages as ever: a copy would lose what a device writes.
+//! **Why the program stands still.** While memory is writable that should not be, a store to it must not
+//! succeed. And a change of protection raises no event. One that the program makes meanwhile would be lost
+//! when the mover gives the old protection back. While all threads stand still, no event is unread either, as
+//! whoever made the change waits for that in a call. So what the mappings say is true. The move refuses
+//! pinned pages as ever: a copy would lose what a device writes.
 //!
 //! Where the runner ends in between, the program goes on, and is killed by the guardian as ever.
 //!
-//! Costs: to look at the mappings takes some 10 µs, and some 0.5 µs for each of them. A standstill takes two changes of
-//! threads for each thread, and twice a walk over the page tables from the first page to the last one.
+//! Costs: to look at the mappings takes some 10 µs, and some 0.5 µs for each of them. A standstill takes two
+//! changes of threads for each thread, and twice a walk over the page tables from the first page to the last
+//! one.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -108,8 +111,9 @@ fn spans(pieces: &[Piece]) -> Vec<(Run, ProtFlags)> {
 }
 
 impl Target {
-    /// Takes out of a batch what the kernel has refused as it was. `outcomes` has an outcome for each run, and gets the new ones. Returns
-    /// false where the program has ended, or its mover, or where it must not go on.
+    /// Takes out of a batch what the kernel has refused as it was. `outcomes` has an outcome for each run,
+    /// and gets the new ones. Returns false where the program has ended, or its mover, or where it must not
+    /// go on.
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -123,7 +127,8 @@ impl Target {
         let tried = equipment.moving.is_executable;
         let (mut open, closed): (Vec<_>, Vec<_>) =
             pieces(runs, outcomes, &mappings).into_iter().partition(|piece| piece.mapping.is_open());
-        // The others were refused as they are, unless they were to move together with a neighbour in another mapping.
+        // The others were refused as they are, unless they were to move together with a neighbour in another
+        // mapping.
         if !meet_at_a_boundary(runs, &mappings) {
             open.retain(|Piece { index, taking, mapping }| {
                 taking.len < runs[*index].len || mapping.is_executable() != tried

@@ -69,8 +69,8 @@ pub fn switch_on(path: &Path) -> Result<(), Failure> {
 /// A tenth of a second apart.
 const SWITCH_OFF_TRIES: u32 = 100;
 
-/// Switches the area off, where it is on. The kernel gives up where a signal comes, or memory is short for a moment. Then the
-/// keeper asks again.
+/// Switches the area off, where it is on. The kernel gives up where a signal comes, or memory is short for a
+/// moment. Then the keeper asks again.
 pub fn switch_off(path: &Path) -> Result<(), Failure> {
     for last in (0..SWITCH_OFF_TRIES).map(|tried| tried + 1 == SWITCH_OFF_TRIES) {
         match kernel_swap::swap_off(path) {
@@ -105,7 +105,8 @@ fn header(pages: u64) -> [u8; PAGE_BYTES as usize] {
     header
 }
 
-/// A file whose blocks have all been written. So the kernel finds no block that the device has yet to allocate.
+/// A file whose blocks have all been written. So the kernel finds no block that the device has yet to
+/// allocate.
 fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     // btrfs swaps only to files that it does not copy on write; others know no such flag.

@@ -1,5 +1,5 @@
-//! The keeper: a process of its own that sets the machine up for the kernel's side, and in every case puts it back as it
-//! was.
+//! The keeper: a process of its own that sets the machine up for the kernel's side, and in every case puts it
+//! back as it was.
 //!
 //! ```text
 //!   octavo ── orders ──► keeper        limit and area, on, off; the end of the pipe: undo
@@ -7,10 +7,11 @@
 //!      └──── replies ──────┘
 //! ```
 //!
-//! Only the keeper changes the machine: control group, swap file or zram, swap switched on, vm.page-cluster, a mount. It notes
-//! each step first ([`note`]). When `octavo-lab` ends, by itself, by a panic or by a signal (SIGKILL too), the pipe closes. The
-//! keeper then undoes all steps, the last one first. It has a session of its own, so the terminal's signals do not reach it. If
-//! the keeper itself is killed, `octavo-lab` undoes the steps of the note, or the next keeper does.
+//! Only the keeper changes the machine: control group, swap file or zram, swap switched on, vm.page-cluster,
+//! a mount. It notes each step first ([`note`]). When `octavo-lab` ends, by itself, by a panic or by a signal
+//! (SIGKILL too), the pipe closes. The keeper then undoes all steps, the last one first. It has a session of
+//! its own, so the terminal's signals do not reach it. If the keeper itself is killed, `octavo-lab` undoes
+//! the steps of the note, or the next keeper does.
 
 mod area;
 mod cgroup;

@@ -1,8 +1,8 @@
 //! Notes of the changes to the machine, written before each change, so that the next keeper can undo them.
 //!
-//! A note is a file in `/run/octavo`, named by its keeper's process id. A start of the machine empties /run, and ends control
-//! groups and swap as well. The keeper writes the note before each step. To undo a step that was noted and not done does no
-//! harm.
+//! A note is a file in `/run/octavo`, named by its keeper's process id. A start of the machine empties /run,
+//! and ends control groups and swap as well. The keeper writes the note before each step. To undo a step that
+//! was noted and not done does no harm.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};

@@ -37,7 +37,8 @@ fn only<A>(runs: &mut [Run<A>]) -> &mut Run<A> {
     run
 }
 
-// SAFETY: it copies out of the frame that the run of `install` names, and into the one that the run of `remove` names.
+// SAFETY: it copies out of the frame that the run of `install` names, and into the one that the run of
+// `remove` names.
 unsafe impl Translation for OtherSide {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         let run = only(runs);
@@ -159,7 +160,8 @@ fn other_store(model: &Model, other: &OtherSide, value: u8) -> bool {
     }
 }
 
-/// Whether the other side is told of stores, or they are found out: a page that goes out takes the last one along.
+/// Whether the other side is told of stores, or they are found out: a page that goes out takes the last one
+/// along.
 #[test]
 fn loom_a_store_at_the_other_side_against_eviction() {
     for (watches, clean) in [(true, true), (false, true), (true, false)] {

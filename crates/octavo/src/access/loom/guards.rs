@@ -1,7 +1,8 @@
-//! Models of guards: against each other, against eviction, against frames that become other pages', and while pages are brought together.
+//! Models of guards: against each other, against eviction, against frames that become other pages', and while
+//! pages are brought together.
 //!
-//! The bytes of each frame are a cell of the checker's, which a guard borrows as its slice is borrowed. So the checker says where two
-//! guards have one frame.
+//! The bytes of each frame are a cell of the checker's, which a guard borrows as its slice is borrowed. So
+//! the checker says where two guards have one frame.
 
 use ::loom::cell::UnsafeCell;
 
@@ -162,7 +163,8 @@ fn loom_pages_that_are_brought_together_lose_nothing() {
     });
 }
 
-/// Both pages of a block are lent by one pin, while another writer adds to one of them, and the block goes out.
+/// Both pages of a block are lent by one pin, while another writer adds to one of them, and the block goes
+/// out.
 #[test]
 fn loom_pages_of_a_block_are_lent_by_one_pin() {
     bounded(1, || {

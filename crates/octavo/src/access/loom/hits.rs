@@ -1,8 +1,9 @@
 //! Models of hits against eviction and reuse: an entry, a frame's hold word, and bytes that race.
 //!
-//! Entry and hold words are the real ones, and each step is that of `access`, `reclaim::evict` or `fault`, with its ordering. A
-//! frame's bytes are one relaxed word, or a cell where only a holder may look. The models leave out the table above the entry,
-//! the swap cache, and the allocator, whose hand-over orders more.
+//! Entry and hold words are the real ones, and each step is that of `access`, `reclaim::evict` or `fault`,
+//! with its ordering. A frame's bytes are one relaxed word, or a cell where only a holder may look. The
+//! models leave out the table above the entry, the swap cache, and the allocator, whose hand-over orders
+//! more.
 
 use ::loom::cell::UnsafeCell;
 
@@ -101,8 +102,8 @@ impl Words {
     }
 }
 
-/// An optimistic load that validates has our bytes, and never zeros or bytes of the frame's next owner. That owner's load never
-/// has ours.
+/// An optimistic load that validates has our bytes, and never zeros or bytes of the frame's next owner. That
+/// owner's load never has ours.
 #[test]
 fn loom_a_load_never_returns_bytes_of_another_owner() {
     bounded(3, || {
@@ -129,8 +130,8 @@ fn loom_a_load_never_returns_bytes_of_another_owner() {
     });
 }
 
-/// A store that validates holds the frame. An eviction does not free it meanwhile, and the bytes are neither lost nor written
-/// into the next owner's page.
+/// A store that validates holds the frame. An eviction does not free it meanwhile, and the bytes are neither
+/// lost nor written into the next owner's page.
 #[test]
 fn loom_a_store_holds_its_frame_against_eviction_and_reuse() {
     bounded(3, || {
@@ -226,7 +227,8 @@ impl Page {
     }
 }
 
-/// Who loads what another thread has stored sees what that thread stored before, also where either page moves meanwhile.
+/// Who loads what another thread has stored sees what that thread stored before, also where either page moves
+/// meanwhile.
 #[test]
 fn loom_a_load_acquires_what_a_store_releases() {
     for moves_message in [true, false] {
@@ -279,8 +281,8 @@ fn loom_no_change_of_a_word_is_lost_while_its_page_moves() {
     });
 }
 
-/// Of two threads that each change a word of their own and then look at the other's by a change, one sees what the other did: changes are in
-/// one order for all.
+/// Of two threads that each change a word of their own and then look at the other's by a change, one sees
+/// what the other did: changes are in one order for all.
 #[test]
 fn loom_changes_of_two_words_are_in_one_order_for_all() {
     bounded(3, || {

@@ -1,8 +1,9 @@
 //! Models of paths that cross structures, on a real engine that is very small.
 //!
-//! Under the model checker a chunk has two frames, a node two entries and a swap cluster two slots. An engine here has a few of
-//! each, and one CPU. All code is the real code but the device, which keeps the first word of each page. The arena's bytes are
-//! real memory, which the checker does not see; `hits` models racing bytes.
+//! Under the model checker a chunk has two frames, a node two entries and a swap cluster two slots. An engine
+//! here has a few of each, and one CPU. All code is the real code but the device, which keeps the first word
+//! of each page. The arena's bytes are real memory, which the checker does not see; `hits` models racing
+//! bytes.
 //!
 //! The models leave out the background thread, and counters, which order nothing.
 

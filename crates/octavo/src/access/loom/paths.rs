@@ -13,8 +13,8 @@ fn fault(model: &Model, space: usize, page: u64, access: Access) -> bool {
     resolve(&model.engine, &model.spaces[space], PageNumber(page).address(), access).is_ok()
 }
 
-/// A fault has walked to an entry. Then the range is unmapped, the node goes to another space, and a new region is mapped at the
-/// old place. The fault changes nothing in the other space.
+/// A fault has walked to an entry. Then the range is unmapped, the node goes to another space, and a new
+/// region is mapped at the old place. The fault changes nothing in the other space.
 #[test]
 fn loom_a_late_fault_never_reaches_the_next_owner_of_its_node() {
     bounded(1, || {
@@ -44,7 +44,8 @@ fn loom_a_late_fault_never_reaches_the_next_owner_of_its_node() {
     });
 }
 
-/// A load or store is on its way to a page whose node goes to another space. It neither reads nor writes there.
+/// A load or store is on its way to a page whose node goes to another space. It neither reads nor writes
+/// there.
 #[test]
 fn loom_a_late_access_never_reaches_the_next_owner_of_its_node() {
     let accesses: [fn(&Model); 2] = [
@@ -59,7 +60,8 @@ fn loom_a_late_access_never_reaches_the_next_owner_of_its_node() {
             shared.map(0, 0, 2);
             shared.map(1, 0, 4);
             assert!(shared.store(0, 0, 7) && fault(&shared, 1, 2, Access::Read));
-            // The frame is not reused as well, since the checker does not see its bytes and could not order them.
+            // The frame is not reused as well, since the checker does not see its bytes and could not order
+            // them.
             let ours = shared.frame_of(0, 0);
             shared.engine.frames.words(ours).holds.take_pin();
             race(&shared, access, |model| {
@@ -137,8 +139,8 @@ fn loom_eviction_against_unmap_frees_slot_and_frame_once() {
     });
 }
 
-/// An eviction against an access to its page, in an area that has room, or in one so crowded that a fault takes the page's slot
-/// away. The bytes are there at once, and again after another trip.
+/// An eviction against an access to its page, in an area that has room, or in one so crowded that a fault
+/// takes the page's slot away. The bytes are there at once, and again after another trip.
 fn eviction_against(slots: u32, access: fn(&Model), expected: u64) {
     bounded(2, move || {
         let shared = Model::new(slots);
@@ -192,8 +194,8 @@ fn loom_eviction_against_a_pin_and_a_write_of_the_whole_page() {
     eviction_against(4, write, 8);
 }
 
-/// A thread writes a whole page that is out, while another loads it, reads it ahead, or unmaps it. The page has the old bytes or
-/// the new ones, and its slot and frames are freed once.
+/// A thread writes a whole page that is out, while another loads it, reads it ahead, or unmaps it. The page
+/// has the old bytes or the new ones, and its slot and frames are freed once.
 #[test]
 fn loom_a_page_that_is_out_is_overwritten_against_others() {
     let others: [fn(&Model); 3] = [
@@ -227,7 +229,8 @@ fn loom_a_page_that_is_out_is_overwritten_against_others() {
     }
 }
 
-/// A page is unmapped during its write, and the slot's next page is written. The second write begins after the first has ended.
+/// A page is unmapped during its write, and the slot's next page is written. The second write begins after
+/// the first has ended.
 #[test]
 fn loom_a_slot_is_not_reused_while_it_is_written() {
     bounded(1, || {

@@ -59,8 +59,8 @@ fn loom_two_faults_on_a_page_that_is_out() {
     }
 }
 
-/// The page is unmapped during its read, and its range is mapped again. The fault ends with the old page, the new one, or none,
-/// and the new range is empty.
+/// The page is unmapped during its read, and its range is mapped again. The fault ends with the old page, the
+/// new one, or none, and the new range is empty.
 #[test]
 fn loom_a_swap_in_against_unmap_and_remap() {
     bounded(1, || {
@@ -79,7 +79,8 @@ fn loom_a_swap_in_against_unmap_and_remap() {
     });
 }
 
-/// A fault has looked up its region, and then the region is protected. The page is not shown with the old permissions.
+/// A fault has looked up its region, and then the region is protected. The page is not shown with the old
+/// permissions.
 #[test]
 fn loom_a_swap_in_against_protect() {
     for protection in [Protection::READ, Protection::NONE] {
@@ -135,8 +136,9 @@ fn loom_a_swap_in_against_readahead() {
     });
 }
 
-/// A future comes for a page after its read was begun and before the device has it, so it asks too early to be served. The thread
-/// that starts the read asks again. (A future that is never woken is a deadlock, which the checker reports.)
+/// A future comes for a page after its read was begun and before the device has it, so it asks too early to
+/// be served. The thread that starts the read asks again. (A future that is never woken is a deadlock, which
+/// the checker reports.)
 #[test]
 fn loom_a_future_that_comes_before_the_device_has_the_read_is_woken() {
     bounded(1, || {

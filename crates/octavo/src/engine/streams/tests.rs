@@ -4,8 +4,8 @@ use super::*;
 
 const MOST: u32 = 512;
 
-/// Faults on `pages` in turn, with every page asked for read at once; says what was asked for, and how many pages had
-/// not been.
+/// Faults on `pages` in turn, with every page asked for read at once; says what was asked for, and how many
+/// pages had not been.
 fn run_on(
     streams: &Streams,
     pages: impl IntoIterator<Item = u64>,
@@ -165,8 +165,8 @@ fn pages_that_are_wanted_after_their_stream_is_gone_count() {
     assert!(windows.len() >= 100, "{}", windows.len());
 }
 
-/// Pages of a program in order are in memory here and there, and the others look as if they had a stride. Streams of such strides shared
-/// the pages of a reader in order among them for as long as it went on.
+/// Pages of a program in order are in memory here and there, and the others look as if they had a stride.
+/// Streams of such strides shared the pages of a reader in order among them for as long as it went on.
 #[test]
 fn a_reader_in_order_takes_over_from_the_strides_that_its_pages_showed() {
     for strides in [&[2][..], &[2, 4], &[4, 5, 35], &[3, 2, 10, 32]] {
@@ -186,7 +186,8 @@ fn a_reader_in_order_takes_over_from_the_strides_that_its_pages_showed() {
     }
 }
 
-/// The window of the first stride was shut for waste, and then its stream took each page of the new one as its own.
+/// The window of the first stride was shut for waste, and then its stream took each page of the new one as
+/// its own.
 #[test]
 fn a_reader_that_doubles_its_stride_is_followed() {
     for stride in [1, 3, -2] {
@@ -328,8 +329,8 @@ fn a_region_read_in_order_begins_with_the_largest_window() {
     assert_eq!(place(windows[0]), (6, MOST, 1));
 }
 
-/// Reads `pages` in order, with all that is asked for read at once, until the stream has its largest window. Returns
-/// that window.
+/// Reads `pages` in order, with all that is asked for read at once, until the stream has its largest window.
+/// Returns that window.
 fn warm(streams: &Streams, pages: std::ops::Range<u64>) -> Window {
     pages
         .into_iter()

@@ -5,8 +5,8 @@ use crate::frame::chunk::online_cost_bytes;
 use crate::frame::stored::StoredWord;
 use crate::units::{ChunkId, FrameId, Order, PAGE_BYTES};
 
-/// Free frames at home with which pages can still come home on their way out: one in so many of the budget's, within bounds. An
-/// access that finds fewer makes room there first.
+/// Free frames at home with which pages can still come home on their way out: one in so many of the budget's,
+/// within bounds. An access that finds fewer makes room there first.
 const HOME_SHARE: u64 = 64;
 const LEAST_AT_HOME: u64 = 8;
 const MOST_AT_HOME: u64 = 1024;
@@ -33,7 +33,8 @@ impl FrameAllocator {
         self.away.used_frames() > 0 && self.arena.budget.room_for_chunks_bytes() < pages * PAGE_BYTES as u64
     }
 
-    /// Returns how many more pages can be away and leave some room: half of what only reclaim itself should use.
+    /// Returns how many more pages can be away and leave some room: half of what only reclaim itself should
+    /// use.
     pub(crate) fn spare_away_pages(&self) -> u64 {
         let room_pages = self.arena.budget.room_for_chunks_bytes() / PAGE_BYTES as u64;
         room_pages.saturating_sub(self.watermarks().min_frames / 2)

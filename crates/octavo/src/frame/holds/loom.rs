@@ -1,4 +1,5 @@
-//! Models of the hold word: the last drop against release and reuse, dirt against a writeback, and who lists a parked frame.
+//! Models of the hold word: the last drop against release and reuse, dirt against a writeback, and who lists
+//! a parked frame.
 //!
 //! The hold and entry words are the real ones. Where a thread must have the bytes of a frame alone, they are
 //! a cell of the checker's. Where a copy races with stores, they are a relaxed word. Tables, lists and
@@ -126,8 +127,8 @@ fn loom_a_store_is_in_the_copy_or_leaves_the_frame_dirty() {
     }
 }
 
-/// A pin that is accounted and dropped, a census, and a reclaimer that takes the frame. A frame that was taken has no mark left, whatever
-/// the others did.
+/// A pin that is accounted and dropped, a census, and a reclaimer that takes the frame. A frame that was
+/// taken has no mark left, whatever the others did.
 #[test]
 fn loom_a_frame_that_is_taken_is_not_accounted() {
     ::loom::model(|| {
@@ -217,8 +218,8 @@ impl Parking {
     }
 }
 
-/// A reclaimer parks a frame that it has alone while another lists what is parked, a pin comes and goes, and the owner may let it go. Who
-/// lists a frame has it alone, and one that was let go is freed once.
+/// A reclaimer parks a frame that it has alone while another lists what is parked, a pin comes and goes, and
+/// the owner may let it go. Who lists a frame has it alone, and one that was let go is freed once.
 #[test]
 fn loom_a_frame_that_is_parked_alone_is_in_one_hand_or_none() {
     for released in [false, true] {
@@ -260,8 +261,8 @@ fn loom_a_frame_that_is_parked_alone_is_in_one_hand_or_none() {
     }
 }
 
-/// A reclaimer parks a frame while its holder drops the last pin, another pin comes and goes, and the owner may let it go. A live
-/// frame ends on the list, once. One that was let go is freed once.
+/// A reclaimer parks a frame while its holder drops the last pin, another pin comes and goes, and the owner
+/// may let it go. A live frame ends on the list, once. One that was let go is freed once.
 #[test]
 fn loom_a_parked_frame_is_listed_by_one_thread() {
     for released in [false, true] {

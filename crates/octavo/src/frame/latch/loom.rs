@@ -1,6 +1,6 @@
-//! Models of the latch: holders against each other, optimistic readers against a writer, and waiters against releases. The latch and
-//! the table of waiters are the real ones; the bytes are a cell of the checker's where a holder borrows them, and a relaxed
-//! word where a reader copies them.
+//! Models of the latch: holders against each other, optimistic readers against a writer, and waiters against
+//! releases. The latch and the table of waiters are the real ones; the bytes are a cell of the checker's
+//! where a holder borrows them, and a relaxed word where a reader copies them.
 
 use std::task::Poll;
 

@@ -73,7 +73,8 @@ fn pages_that_were_read_for_nobody_need_no_room_elsewhere() {
     let at = space.map(3 * MIB, RegionOptions::default()).unwrap();
     (0..3 * MIB / PAGE).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
     while manager.reclaim(512).unwrap() > 0 {}
-    // This thread may have been on several CPUs. No chunk is to come online for frames that another one's list has.
+    // This thread may have been on several CPUs. No chunk is to come online for frames that another one's
+    // list has.
     while shrink_by_one(engine) {}
     engine.frames.drain();
     assert_eq!(space.prefetch(at, 3 * MIB).unwrap(), 3 * MIB / PAGE);

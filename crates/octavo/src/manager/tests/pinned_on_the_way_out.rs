@@ -11,7 +11,8 @@ use crate::table::entry::State;
 use crate::units::PageNumber;
 use crate::{Pin, SwapArea};
 
-/// Pins a page that goes out as far as it can: its entry leads to its slot then, and the swap cache has its frame.
+/// Pins a page that goes out as far as it can: its entry leads to its slot then, and the swap cache has its
+/// frame.
 fn pin_on_the_way_out<'s>(manager: &Manager, space: &'s Space, at: u64, access: Access) -> Pin<'s> {
     let (engine, frame) = (manager.engine(), frame_at(manager, space, at).expect("the page has a frame"));
     let isolated = engine.isolate(frame).expect("the frame is on the LRU");

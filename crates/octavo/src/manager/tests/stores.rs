@@ -1,4 +1,5 @@
-//! A second store under the same transfers and the same eviction: pages without slots, whose entries become empty.
+//! A second store under the same transfers and the same eviction: pages without slots, whose entries become
+//! empty.
 
 use super::{MIB, PAGE, frame_at, take_and_migrate};
 use crate::Advice;

@@ -119,8 +119,9 @@ impl Index {
         }
     }
 
-    /// Removes the frame and leaves a shadow, if `gone` then still agrees. Meanwhile look-ups find nothing. `gone`
-    /// sees a look-up that has pinned the frame. A look-up that comes later sees that the frame is not there.
+    /// Removes the frame and leaves a shadow, if `gone` then still agrees. Meanwhile look-ups find nothing.
+    /// `gone` sees a look-up that has pinned the frame. A look-up that comes later sees that the frame is not
+    /// there.
     pub(super) fn forget_if(
         &self,
         slot: SwapSlot,
@@ -207,8 +208,8 @@ impl Index {
         }
     }
 
-    /// Under the slot's lock: checks that the page of a slot is tagged as being written if its frame says so. The write
-    /// may end just now, so both are looked at under the tree's lock.
+    /// Under the slot's lock: checks that the page of a slot is tagged as being written if its frame says so.
+    /// The write may end just now, so both are looked at under the tree's lock.
     pub(super) fn validate_writeback(&self, slot: SwapSlot, words: &FrameWords) {
         let Some((mapping, index)) = self.tagged(slot) else { return };
         let changes = mapping.lock();
@@ -221,10 +222,11 @@ impl Index {
 ///
 /// Three kinds of threads could take the slot away meanwhile:
 /// - A thread that detaches the frame, or forgets it because its read failed, holds a pin.
-///   `HoldWord::start_writeback` fails while it does. Once it has let go, the start acquires what it did, so the
-///   second look below sees it.
-/// - A thread that forgets an orphan takes the frame out of LIVE before it touches the slot, by a read-modify-write
-///   that fails under WRITEBACK. If it comes first, this start fails. If it comes later, it is refused.
+///   `HoldWord::start_writeback` fails while it does. Once it has let go, the start acquires what it did, so
+///   the second look below sees it.
+/// - A thread that forgets an orphan takes the frame out of LIVE before it touches the slot, by a
+///   read-modify-write that fails under WRITEBACK. If it comes first, this start fails. If it comes later, it
+///   is refused.
 /// - A thread that evicts must hold the only pin, and the caller's pin is another.
 fn start_unlocked(slot: SwapSlot, words: &FrameWords, page: PageIs) -> Started {
     // The first look only saves the mark and its removal.

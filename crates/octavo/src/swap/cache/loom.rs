@@ -1,9 +1,10 @@
-//! Models of the cache in its three forms: pages that come, are looked up, written and removed, against faults that bring
-//! them back, stores, and the end of their last entry.
+//! Models of the cache in its three forms: pages that come, are looked up, written and removed, against
+//! faults that bring them back, stores, and the end of their last entry.
 //!
-//! The cache, the trees, and the words of frames are the real ones; so is each step, in the order in which reclaim and
-//! faults take it. A frame's bytes and a slot's place on the device are a relaxed word each, and a cell of the checker's
-//! says who may look at a frame. Entries are left out: what they make certain is said where it is used.
+//! The cache, the trees, and the words of frames are the real ones; so is each step, in the order in which
+//! reclaim and faults take it. A frame's bytes and a slot's place on the device are a relaxed word each, and
+//! a cell of the checker's says who may look at a frame. Entries are left out: what they make certain is said
+//! where it is used.
 
 use ::loom::cell::UnsafeCell;
 
@@ -261,7 +262,8 @@ impl Model {
     }
 }
 
-/// A page is on its way out when the entry that leads to it goes: slot and frame are freed once, and not while it is written.
+/// A page is on its way out when the entry that leads to it goes: slot and frame are freed once, and not
+/// while it is written.
 #[test]
 fn loom_cache_the_way_out_against_the_last_reference() {
     in_all_forms(3, |form| {
@@ -305,8 +307,8 @@ fn loom_cache_the_way_out_against_both_entries() {
     });
 }
 
-/// An entry has just come to lead to its slot, and its use is not ended yet. Meanwhile a fault shows the page again, which gives its
-/// slot up, and unmaps it: whoever ends the last use lets the frame go, once.
+/// An entry has just come to lead to its slot, and its use is not ended yet. Meanwhile a fault shows the page
+/// again, which gives its slot up, and unmaps it: whoever ends the last use lets the frame go, once.
 #[test]
 fn loom_cache_the_end_of_a_use_against_a_return_that_is_unmapped() {
     in_all_forms(2, |form| {
@@ -333,8 +335,9 @@ fn loom_cache_the_end_of_a_use_against_a_return_that_is_unmapped() {
     });
 }
 
-/// A page is on its way out when it is touched and stored to: it has its old bytes, and the store is in a dirty frame or on the
-/// device. Where slots are short, the frame leaves the cache, and another page takes its slot at once.
+/// A page is on its way out when it is touched and stored to: it has its old bytes, and the store is in a
+/// dirty frame or on the device. Where slots are short, the frame leaves the cache, and another page takes
+/// its slot at once.
 fn refault_with_a_store(crowded: bool) {
     in_all_forms(2, move |form| {
         let (model, frame) = Model::page_on_its_way_out(form);
@@ -380,8 +383,8 @@ fn loom_cache_the_way_out_against_a_store_in_a_crowded_area() {
     refault_with_a_store(true);
 }
 
-/// A clean page loses its frame, which goes to another page and with that into another slot, while the first page is
-/// touched: the look-up has the page's own bytes, in whichever frame.
+/// A clean page loses its frame, which goes to another page and with that into another slot, while the first
+/// page is touched: the look-up has the page's own bytes, in whichever frame.
 #[test]
 fn loom_cache_a_look_up_never_has_a_frame_that_moved_to_another_slot() {
     in_all_forms(3, |form| {
@@ -406,8 +409,8 @@ fn loom_cache_a_look_up_never_has_a_frame_that_moved_to_another_slot() {
     });
 }
 
-/// Neighbours come and go, the tree grows and nodes change places: a page that is there is found without the lock, every time,
-/// and one that came and went is found in its own slot or not at all.
+/// Neighbours come and go, the tree grows and nodes change places: a page that is there is found without the
+/// lock, every time, and one that came and went is found in its own slot or not at all.
 #[test]
 fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
     in_all_forms(2, |form| {
@@ -448,8 +451,8 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
     });
 }
 
-/// A read is begun while a neighbour goes, and the node above both of them to others: what stands in that node is no frame
-/// of the slot's.
+/// A read is begun while a neighbour goes, and the node above both of them to others: what stands in that
+/// node is no frame of the slot's.
 #[test]
 fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
     in_all_forms(2, |form| {
@@ -483,7 +486,8 @@ fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
     });
 }
 
-/// Under the lock of a mapping with tags, a page is tagged exactly if its frame says that it is being written.
+/// Under the lock of a mapping with tags, a page is tagged exactly if its frame says that it is being
+/// written.
 #[test]
 fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
     bounded(3, || {
@@ -506,8 +510,9 @@ fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
     });
 }
 
-/// Two pages, of one cluster and of two, lose their frames in one go, while the entry of the first goes, and the second is
-/// touched: the first is freed once, slot and frame, and the second's bytes are found in whichever frame.
+/// Two pages, of one cluster and of two, lose their frames in one go, while the entry of the first goes, and
+/// the second is touched: the first is freed once, slot and frame, and the second's bytes are found in
+/// whichever frame.
 #[test]
 fn loom_cache_a_run_goes_out_against_a_drop_and_a_look_up_in_it() {
     for next in [SwapSlot(1), SwapSlot(CLUSTER_SLOTS as u32)] {

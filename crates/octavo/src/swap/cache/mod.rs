@@ -1,5 +1,5 @@
-//! The swap cache: the frame of each slot's page, the number of entries that lead to the slot, and the content of
-//! its bytes.
+//! The swap cache: the frame of each slot's page, the number of entries that lead to the slot, and the
+//! content of its bytes.
 //!
 //! One type has three forms ([`SwapCache`]), which differ in `index` only.
 //!
@@ -11,27 +11,29 @@
 //! | `standalone` | a cache without a manager, for measurements |
 //!
 //! Invariants:
-//! - A frame's `stored` word and the index agree under the lock of the slot's cluster. Both change under it only.
+//! - A frame's `stored` word and the index agree under the lock of the slot's cluster. Both change under it
+//!   only.
 //! - A page under writeback is never removed, and its slot never freed.
 //! - One compare-and-swap evicts a frame. It asks at once for no pin but the evictor's, and for no dirt.
-//! - If there are tags, a page has the tag WRITEBACK if and only if its frame has the flag, whenever the lock is
-//!   free.
+//! - If there are tags, a page has the tag WRITEBACK if and only if its frame has the flag, whenever the lock
+//!   is free.
 //!
-//! Locking: one lock for each cluster of 512 slots; clusters with the same number modulo 256 share it. It is taken
-//! with pins held. In the tree forms, the mapping's lock comes under it. [`FreeSlot::slot_freed`] is called with
-//! neither. Look-ups take no lock in any form. References are counted under the cluster's lock in all three forms
-//! alike. The counters `swap_lock_*` count how often the lock that guards the *index* is taken to change it.
+//! Locking: one lock for each cluster of 512 slots; clusters with the same number modulo 256 share it. It is
+//! taken with pins held. In the tree forms, the mapping's lock comes under it. [`FreeSlot::slot_freed`] is
+//! called with neither. Look-ups take no lock in any form. References are counted under the cluster's lock in
+//! all three forms alike. The counters `swap_lock_*` count how often the lock that guards the *index* is
+//! taken to change it.
 //!
-//! **Look-ups.** A look-up reads the word, pins the frame, and reads the word again. A thread that takes a frame
-//! out of the cache changes the word first. Then it does a read-modify-write on the frame's holds (`try_reclaim`,
-//! `release`, or the drop of its own pin). So of the two on the holds, one comes first. If that is the pin, the
-//! remover sees it. If that is the remover, the pin acquires the changed word. Frame words are never anything else,
-//! so a pin on a frame that is not the slot's any more harms nobody. The look-up then asks the frame for its slot,
-//! too: in a tree, each of the two walks may end in a leaf that went elsewhere. A miss is a hint:
-//! [`Cache::begin_read`] looks again under the lock.
+//! **Look-ups.** A look-up reads the word, pins the frame, and reads the word again. A thread that takes a
+//! frame out of the cache changes the word first. Then it does a read-modify-write on the frame's holds
+//! (`try_reclaim`, `release`, or the drop of its own pin). So of the two on the holds, one comes first. If
+//! that is the pin, the remover sees it. If that is the remover, the pin acquires the changed word. Frame
+//! words are never anything else, so a pin on a frame that is not the slot's any more harms nobody. The
+//! look-up then asks the frame for its slot, too: in a tree, each of the two walks may end in a leaf that
+//! went elsewhere. A miss is a hint: [`Cache::begin_read`] looks again under the lock.
 //!
-//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `evict_run` are kept out of line,
-//! since a sampler sees calls only.
+//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `evict_run` are kept out of
+//! line, since a sampler sees calls only.
 //!
 //! **Writeback.** `index::start_unlocked` says why the forms without tags need no lock at its start and end.
 
@@ -169,8 +171,8 @@ impl Cache {
         inserted
     }
 
-    /// Puts frames that the caller has pinned into the cache at reserved slots, consecutive from `first`. Tells the
-    /// outcome of each, with a lock held. False: the frame is dying, and the slot still reserved.
+    /// Puts frames that the caller has pinned into the cache at reserved slots, consecutive from `first`.
+    /// Tells the outcome of each, with a lock held. False: the frame is dying, and the slot still reserved.
     #[inline(never)]
     pub(crate) fn insert_run(
         &self,
@@ -231,12 +233,14 @@ impl Cache {
         words.set_references(references + 1);
     }
 
-    /// Returns whether a frame at home is more than one page's: after a fork, other entries show it, or lead to its slot. The caller
-    /// has an entry that shows it. A frame that is one page's alone stays so while that entry shows it, since only entries that share
-    /// a frame or a slot make more of their kind. A frame may look shared while others are about to leave it.
+    /// Returns whether a frame at home is more than one page's: after a fork, other entries show it, or lead
+    /// to its slot. The caller has an entry that shows it. A frame that is one page's alone stays so while
+    /// that entry shows it, since only entries that share a frame or a slot make more of their kind. A frame
+    /// may look shared while others are about to leave it.
     pub(crate) fn is_shared(&self, frames: &FrameAllocator, frame: FrameId) -> bool {
         let words = frames.words(frame);
-        // An entry counts its new use or reference before it drops the old one, and references change under this lock.
+        // An entry counts its new use or reference before it drops the old one, and references change under
+        // this lock.
         match self.lock_cached(words) {
             Some((_lock, slot)) => self.words(slot).references() != 0 || words.uses.get() > 2,
             None => words.uses.get() > 1,
@@ -281,21 +285,22 @@ impl Cache {
         }
     }
 
-    /// The cached frame of a slot, pinned. Takes the slot's lock, so that a miss is no hint: while an entry leads to the slot, and
-    /// somebody has pinned the frame through it, the frame is found.
+    /// The cached frame of a slot, pinned. Takes the slot's lock, so that a miss is no hint: while an entry
+    /// leads to the slot, and somebody has pinned the frame through it, the frame is found.
     pub(crate) fn find(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<PinnedFrame> {
         let _lock = self.lock(slot);
         self.pin_cached(frames, slot)
     }
 
-    /// Under the slot's lock: pins the frame that has its page. A frame in the cache is in use, so it cannot end meanwhile.
+    /// Under the slot's lock: pins the frame that has its page. A frame in the cache is in use, so it cannot
+    /// end meanwhile.
     fn pin_cached(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<PinnedFrame> {
         self.cached(frames, slot).map(|frame| PinnedFrame::take(frame, frames.words(frame)).0)
     }
 
-    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out. Or finds
-    /// that another frame is there already. The slot need not be the caller's: an entry that led to it may have
-    /// changed meanwhile.
+    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out. Or
+    /// finds that another frame is there already. The slot need not be the caller's: an entry that led to it
+    /// may have changed meanwhile.
     pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: Block) -> Begun<Shadow> {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
@@ -315,7 +320,8 @@ impl Cache {
         words.frame() != PageWord::RESERVED && self.index.peek(slot, words).as_frame().is_none()
     }
 
-    /// Under the slot's lock: sets a fresh frame for a page that is out. Returns what the frame before left behind.
+    /// Under the slot's lock: sets a fresh frame for a page that is out. Returns what the frame before left
+    /// behind.
     fn put_for_reading(
         &self,
         frames: &FrameAllocator,
@@ -342,9 +348,9 @@ impl Cache {
 
     // --- the way out ---
 
-    /// Changes DIRTY to WRITEBACK. The frame must be in the cache at this slot, dirty (or clean, as `page` says),
-    /// and held by the caller's pin alone. The frame keeps its slot until the writeback ends, even if all entries
-    /// are unmapped. The caller then calls [`Cache::forget_orphan`].
+    /// Changes DIRTY to WRITEBACK. The frame must be in the cache at this slot, dirty (or clean, as `page`
+    /// says), and held by the caller's pin alone. The frame keeps its slot until the writeback ends, even if
+    /// all entries are unmapped. The caller then calls [`Cache::forget_orphan`].
     #[inline(never)]
     pub(crate) fn start_writeback(
         &self,
@@ -359,8 +365,8 @@ impl Cache {
         self.index.start_writeback(slot, frame, frames.words(frame), page)
     }
 
-    /// Ends the writeback of a frame. A failed writeback leaves it dirty. Returns whether somebody waits for the
-    /// frame.
+    /// Ends the writeback of a frame. A failed writeback leaves it dirty. Returns whether somebody waits for
+    /// the frame.
     #[inline(never)]
     pub(crate) fn end_writeback(
         &self,
@@ -389,9 +395,9 @@ impl Cache {
         outcome
     }
 
-    /// Forgets clean frames. Only the caller has them pinned, and no entry shows them. Their slots keep the bytes,
-    /// and their places the shadow. Frames of one cluster that follow each other take its lock once. Tells the
-    /// outcome of each, with a lock held.
+    /// Forgets clean frames. Only the caller has them pinned, and no entry shows them. Their slots keep the
+    /// bytes, and their places the shadow. Frames of one cluster that follow each other take its lock once.
+    /// Tells the outcome of each, with a lock held.
     #[inline(never)]
     pub(crate) fn evict_run(
         &self,
@@ -426,8 +432,8 @@ impl Cache {
         shadow: Option<Shadow>,
     ) -> Evicted {
         let (words, frame_words) = (self.words(slot), frames.words(frame));
-        // One use is the cache's own: no entry shows the frame. All but the uses is asked again below. Uses cannot
-        // grow while nobody else holds a pin.
+        // One use is the cache's own: no entry shows the frame. All but the uses is asked again below. Uses
+        // cannot grow while nobody else holds a pin.
         let holds = frame_words.holds.load();
         if slot_of(frame_words) != Some(slot)
             || frame_words.uses.get() != 1
@@ -451,8 +457,8 @@ impl Cache {
         Evicted::Freed
     }
 
-    /// The page of a slot was in use without a frame here, and is out again. A shadow that it left before gives way to this one,
-    /// unless others, after a fork, have the same page: it is out for them since then.
+    /// The page of a slot was in use without a frame here, and is out again. A shadow that it left before
+    /// gives way to this one, unless others, after a fork, have the same page: it is out for them since then.
     pub(crate) fn leave(&self, slot: SwapSlot, shadow: Shadow) {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
@@ -478,17 +484,17 @@ impl Cache {
         frame: FrameId,
     ) -> Orphan {
         let frame_words = frames.words(frame);
-        // While the frame is being written, the slot must not go to another page. The writer comes by here again
-        // when it is done. A fault that comes too late adds a use for a moment. It comes by here again when it
-        // takes its use back.
+        // While the frame is being written, the slot must not go to another page. The writer comes by here
+        // again when it is done. A fault that comes too late adds a use for a moment. It comes by here again
+        // when it takes its use back.
         if self.words(slot).references() != 0
             || frame_words.holds.load().is_writeback()
             || !frame_words.uses.take_only()
         {
             return Orphan::None;
         }
-        // The frame leaves LIVE before the slot is touched: then no writeback can start any more. A pin of our own
-        // keeps the frame. Others who drop theirs must not free it before all changes here are made.
+        // The frame leaves LIVE before the slot is touched: then no writeback can start any more. A pin of
+        // our own keeps the frame. Others who drop theirs must not free it before all changes here are made.
         let (pin, _) = PinnedFrame::take(frame, frame_words);
         if !frame_words.holds.release_unless_writeback() {
             frame_words.uses.restore_only();
@@ -502,9 +508,9 @@ impl Cache {
         Orphan::Frame(pin)
     }
 
-    /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The frame
-    /// becomes dirty, as its bytes are nowhere else now. The caller has it pinned, and looks at [`slot_of`]
-    /// afterwards.
+    /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The
+    /// frame becomes dirty, as its bytes are nowhere else now. The caller has it pinned, and looks at
+    /// [`slot_of`] afterwards.
     pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) {
         let frame_words = frames.words(frame);
         let Some((lock, slot)) = self.lock_cached(frame_words) else { return };
@@ -519,8 +525,8 @@ impl Cache {
         self.uncache_pinned(lock, frames, slot, frame_words);
     }
 
-    /// Under the slot's lock, which it gives back: ends the cache's use of a frame that the caller has pinned.
-    /// Frees the slot if nothing refers to it.
+    /// Under the slot's lock, which it gives back: ends the cache's use of a frame that the caller has
+    /// pinned. Frees the slot if nothing refers to it.
     fn uncache_pinned(
         &self,
         lock: MutexGuard<'_, ()>,
@@ -548,8 +554,8 @@ impl Cache {
         self.words(slot).content()
     }
 
-    /// Sets the content of the slot, and returns the one before. Only for the thread that has the slot's frame
-    /// under WRITEBACK.
+    /// Sets the content of the slot, and returns the one before. Only for the thread that has the slot's
+    /// frame under WRITEBACK.
     pub(crate) fn set_content(&self, slot: SwapSlot, content: u64) -> u64 {
         self.words(slot).swap_content(content)
     }
@@ -569,8 +575,8 @@ impl Cache {
             || self.index.peek(slot, words) != PageWord::NOTHING
     }
 
-    /// Compares the references of `slots` with `swapped`, which counts the entries that say Swapped to each slot.
-    /// Returns the first contradiction.
+    /// Compares the references of `slots` with `swapped`, which counts the entries that say Swapped to each
+    /// slot. Returns the first contradiction.
     pub(crate) fn contradicted_by(
         &self,
         mut slots: impl Iterator<Item = SwapSlot>,

@@ -13,7 +13,8 @@ use crate::swap::clusters::{AreaShape, Ask, Clusters};
 use crate::sync::{Arc, Cpus};
 use crate::units::{FrameId, Order, SwapSlot};
 
-/// The swap cache of an area whose device takes no time, without reclaim and without page tables. Not for programs.
+/// The swap cache of an area whose device takes no time, without reclaim and without page tables. Not for
+/// programs.
 #[derive(Debug)]
 pub struct StandaloneSwapCache {
     cache: Cache,
@@ -51,8 +52,8 @@ impl StandaloneSwapCache {
         Ok(Self { cache, clusters, frames })
     }
 
-    /// Sends up to `most` new pages out together, and brings each of them back, written. Returns how many: there may be fewer slots in
-    /// a run.
+    /// Sends up to `most` new pages out together, and brings each of them back, written. Returns how many:
+    /// there may be fewer slots in a run.
     ///
     /// # Panics
     /// Without free slots or frames.

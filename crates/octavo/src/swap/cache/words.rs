@@ -8,9 +8,9 @@
 //! 0, or a shadow      n > 0         out: `content` says where
 //! ```
 //!
-//! In the tree forms, frames and shadows stand in the tree, and only 0 and RESERVED here. `references` counts the
-//! entries that say Swapped to the slot. `content` says where the bytes are and what they must be. This file does
-//! not look into it.
+//! In the tree forms, frames and shadows stand in the tree, and only 0 and RESERVED here. `references` counts
+//! the entries that say Swapped to the slot. `content` says where the bytes are and what they must be. This
+//! file does not look into it.
 
 use crate::frame::FrameWords;
 use crate::mapping::PageWord;

@@ -1,7 +1,7 @@
 //! One area: its clusters, the locks over their bits, and how many slots are in use.
 //!
-//! Slots are counted by lock, where no other thread writes. The sum is told to all in steps, so that a word that all CPUs read
-//! changes seldom.
+//! Slots are counted by lock, where no other thread writes. The sum is told to all in steps, so that a word
+//! that all CPUs read changes seldom.
 
 use crossbeam_utils::CachePadded;
 
@@ -103,8 +103,8 @@ impl Area {
         self.locks.iter().map(|counted| counted.used.load(Ordering::Relaxed)).sum()
     }
 
-    /// As many slots as may be in use: at least those that are, and up to an eighth of the area more. Cost: a word that changes
-    /// seldom.
+    /// As many slots as may be in use: at least those that are, and up to an eighth of the area more. Cost: a
+    /// word that changes seldom.
     pub(super) fn most_used(&self) -> u32 {
         self.told.load(Ordering::Relaxed) + self.untold * self.locks.len() as u32
     }

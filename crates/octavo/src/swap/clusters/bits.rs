@@ -1,7 +1,7 @@
 //! The slots of one cluster: a bit for each slot in use, and the runs between them.
 //!
-//! It is a value. A thread takes it out of the cluster's words and puts it back under the cluster's lock. Positions
-//! count from the cluster's first slot.
+//! It is a value. A thread takes it out of the cluster's words and puts it back under the cluster's lock.
+//! Positions count from the cluster's first slot.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -5,7 +5,8 @@ use crate::swap::clusters::lists::{ClusterState, List};
 use crate::swap::clusters::{Area, Clusters, Current};
 
 impl Clusters {
-    /// Where places, lists or counts contradict the bits. Linear, and exact only while nobody else is at work.
+    /// Where places, lists or counts contradict the bits. Linear, and exact only while nobody else is at
+    /// work.
     pub(crate) fn contradiction(&self) -> Option<String> {
         self.areas.iter().find_map(|area| {
             let lists = area.lists.lock();

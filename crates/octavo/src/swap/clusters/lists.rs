@@ -9,8 +9,8 @@
 //!                                                    +-- pick (steal) --> Held
 //! ```
 //!
-//! `Runs(k)`: the longest run of free slots has at least 2^k of them, and fewer than 2^(k+1). Lists are queues,
-//! linked through the clusters.
+//! `Runs(k)`: the longest run of free slots has at least 2^k of them, and fewer than 2^(k+1). Lists are
+//! queues, linked through the clusters.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -92,7 +92,8 @@ impl ClusterState {
 /// | clusters held by CPUs, 20 | some were never used, 1 | lists that have something, 11 |
 /// ```
 ///
-/// The word changes once for each move of a cluster, under the lists' lock. So where it is 0, all clusters were full at that moment.
+/// The word changes once for each move of a cluster, under the lists' lock. So where it is 0, all clusters
+/// were full at that moment.
 #[derive(Debug)]
 pub(super) struct ListHints(AtomicU32);
 

@@ -1,4 +1,5 @@
-//! Models of what is not under one lock: which cluster is a CPU's, while others pick, leave, free and help themselves.
+//! Models of what is not under one lock: which cluster is a CPU's, while others pick, leave, free and help
+//! themselves.
 //!
 //! Clusters have two slots here.
 

@@ -153,7 +153,8 @@ impl Model<'_> {
         self.own(run(first.0, CLUSTER));
     }
 
-    /// Frees the owned slots among the `count` from the `nth` owned one on, in as few calls as there are runs.
+    /// Frees the owned slots among the `count` from the `nth` owned one on, in as few calls as there are
+    /// runs.
     fn free(&mut self, nth: usize, count: u32, one_by_one: bool) {
         let Some(&first) = self.owned.iter().nth(nth % self.owned.len().max(1)) else { return };
         let end = (first + count).min((first / CLUSTER + 1) * CLUSTER);

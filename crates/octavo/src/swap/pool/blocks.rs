@@ -1,10 +1,10 @@
 //! The pool's memory: blocks of the frame allocator, cut into spans.
 //!
-//! Blocks are of 2 MiB if there are such, so that chunks stay whole: only the pool itself can move its frames. A
-//! span comes from the block in use, then from the fullest with room, so that sparse blocks empty.
+//! Blocks are of 2 MiB if there are such, so that chunks stay whole: only the pool itself can move its
+//! frames. A span comes from the block in use, then from the fullest with room, so that sparse blocks empty.
 //!
-//! Locking: one lock, held for a few stores, or for a look at all blocks when the block in use has run out. Frames
-//! are allocated and freed outside.
+//! Locking: one lock, held for a few stores, or for a look at all blocks when the block in use has run out.
+//! Frames are allocated and freed outside.
 
 use super::classes::{SPAN_BYTES, SPAN_ORDER};
 use super::span::{NO_SPAN, SpanWords};
@@ -100,7 +100,8 @@ impl Blocks {
         self.inner.lock().put(words, span)
     }
 
-    /// Closes and returns the block with the fewest spans in use. `None`: there is no other for its spans to move to, and some are in use.
+    /// Closes and returns the block with the fewest spans in use. `None`: there is no other for its spans to
+    /// move to, and some are in use.
     pub(super) fn close_sparsest(&self) -> Option<usize> {
         let mut inner = self.inner.lock();
         let blocks = inner.blocks.iter().enumerate();
@@ -123,7 +124,8 @@ impl Blocks {
         Some((held.first, held.order))
     }
 
-    /// Closes and returns the smallest block that is smaller than a chunk, if its spans fit into other blocks.
+    /// Closes and returns the smallest block that is smaller than a chunk, if its spans fit into other
+    /// blocks.
     pub(super) fn close_small(&self) -> Option<usize> {
         let mut inner = self.inner.lock();
         let open = inner.blocks.iter().enumerate().filter_map(|(at, held)| Some((at, (*held)?)));
@@ -145,7 +147,8 @@ impl Blocks {
         }
     }
 
-    /// Returns how many more spans have to be free for those of a closed block to fit into other blocks, and `spare` to be left there.
+    /// Returns how many more spans have to be free for those of a closed block to fit into other blocks, and
+    /// `spare` to be left there.
     pub(super) fn missing_spans(&self, block: usize, spare: u32) -> u32 {
         let inner = self.inner.lock();
         let open = inner.blocks.iter().flatten().filter(|held| !held.closed);

@@ -8,11 +8,11 @@
 //!                                                0      4                8     12         16         size
 //! ```
 //!
-//! The first checksum is of the packed bytes and of the rest of the header. The other is that of the page on its area, for an
-//! object that is a copy.
+//! The first checksum is of the packed bytes and of the rest of the header. The other is that of the page on
+//! its area, for an object that is a copy.
 //!
-//! Classes are so close that an object of 300 bytes and more wastes less than 11 % of its share of a span, and
-//! 5 % on average.
+//! Classes are so close that an object of 300 bytes and more wastes less than 11 % of its share of a span,
+//! and 5 % on average.
 
 use crate::frame::Order;
 use crate::sizes;

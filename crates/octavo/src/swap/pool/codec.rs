@@ -1,7 +1,8 @@
 //! Packing and unpacking of one page, and the scratch memory for it.
 //!
-//! Scratch is taken for one page and given back, usually by the same CPU. There are as many as ever packed at once.
-//! Each is made when it is first missed, and charged to the budget. No lock is held while a page is packed.
+//! Scratch is taken for one page and given back, usually by the same CPU. There are as many as ever packed at
+//! once. Each is made when it is first missed, and charged to the budget. No lock is held while a page is
+//! packed.
 
 use crossbeam_utils::CachePadded;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
@@ -15,8 +16,8 @@ use crate::units::PAGE_BYTES;
 
 /// Room for a page that does not shrink: LZ4 asks for all of it beforehand.
 const OUT_BYTES: usize = PAGE_BYTES + PAGE_BYTES / 8;
-/// The greatest level that packs no literals by Huffman's code. Its tables take a quarter to nearly half of the time, for 3 to 22 % of the
-/// size.
+/// The greatest level that packs no literals by Huffman's code. Its tables take a quarter to nearly half of
+/// the time, for 3 to 22 % of the size.
 const ZSTD_LEVEL: i32 = -1;
 /// The memory that Zstandard takes for both directions at that level and size, rounded up.
 const ZSTD_CONTEXT_BYTES: u64 = 192 << 10;

@@ -1,9 +1,9 @@
 //! A cheap look at a page before it is packed: is it worth a try?
 //!
-//! The look samples 256 bytes, 8 in every 128, and counts distinct values. Random bytes (packed, encrypted, or
-//! mantissas of floating point) show some 162 of 256. A page of which a quarter is zeros shows some 136, and would
-//! pack to the three quarters that are refused anyway. Text shows about 60, and machine code about 100. A page that
-//! repeats itself at a distance of a few hundred bytes repeats its samples too.
+//! The look samples 256 bytes, 8 in every 128, and counts distinct values. Random bytes (packed, encrypted,
+//! or mantissas of floating point) show some 162 of 256. A page of which a quarter is zeros shows some 136,
+//! and would pack to the three quarters that are refused anyway. Text shows about 60, and machine code about
+//! 100. A page that repeats itself at a distance of a few hundred bytes repeats its samples too.
 
 use crate::units::PAGE_BYTES;
 

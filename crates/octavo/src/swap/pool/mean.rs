@@ -15,7 +15,8 @@ impl Mean {
         Self { ns, events: 0.0 }
     }
 
-    /// Takes in the sum over a number of events. The first measurement replaces the assumption: devices differ a thousandfold.
+    /// Takes in the sum over a number of events. The first measurement replaces the assumption: devices
+    /// differ a thousandfold.
     pub(super) fn add(&mut self, (sum_ns, number): (f64, f64)) {
         if number > 0.0 {
             // Nothing more than doubles the time: a thread that waits may be one that does not run.

@@ -10,8 +10,8 @@
 //!
 //! Key types: [`Pool`], [`Handle`], [`Stored`], [`Weights`].
 //!
-//! How it is used. A slot's content says `Pool(handle)`, and the pool itself keeps no map. A thread that changes a
-//! content from `Pool(handle)` to anything else, by compare-and-swap, frees the handle, once.
+//! How it is used. A slot's content says `Pool(handle)`, and the pool itself keeps no map. A thread that
+//! changes a content from `Pool(handle)` to anything else, by compare-and-swap, frees the handle, once.
 //!
 //! | call | who | and then |
 //! |---|---|---|
@@ -23,21 +23,22 @@
 //! | [`Pool::coldest`] | the shrinker | for each: see below, `free`, or `stays` |
 //! | [`Pool::give_back`] | the shrinker, compaction | blocks return to the frame allocator |
 //!
-//! The write of a cold page to its area needs its slot to stay. Between `coldest` and the end of the write, the
-//! slot might be freed, given to another page, and written by that page. So the shrinker goes through the swap
-//! cache. It begins a read of a fresh frame at the slot (`begin_read`), unpacks the page into it
-//! ([`Pool::unpack`]), and ends the read. The frame then goes out like any dirty one. Under WRITEBACK nobody else
-//! writes the slot. At its end the content changes from exactly `Pool(handle)` to `Device`. `Gone` from `unpack`
-//! means that the page has left by itself.
+//! The write of a cold page to its area needs its slot to stay. Between `coldest` and the end of the write,
+//! the slot might be freed, given to another page, and written by that page. So the shrinker goes through the
+//! swap cache. It begins a read of a fresh frame at the slot (`begin_read`), unpacks the page into it
+//! ([`Pool::unpack`]), and ends the read. The frame then goes out like any dirty one. Under WRITEBACK nobody
+//! else writes the slot. At its end the content changes from exactly `Pool(handle)` to `Device`. `Gone` from
+//! `unpack` means that the page has left by itself.
 //!
 //! Invariants:
 //! - Blocks come from the frame allocator, which charges them, and never exceed the limit.
 //! - An object's bytes have a checksum, which is checked before they are unpacked.
-//! - A handle that was freed is never taken for another page's: slot and generation are in the object's header.
+//! - A handle that was freed is never taken for another page's: slot and generation are in the object's
+//!   header.
 //!
 //! Locking: a class, then the blocks. Neither is held while a page is packed or unpacked, nor when frames are
-//! allocated or freed. `victims` and `moving` stand above both. All may be taken under locks of the swap cache. The
-//! pool calls `retarget` with none held.
+//! allocated or freed. `victims` and `moving` stand above both. All may be taken under locks of the swap
+//! cache. The pool calls `retarget` with none held.
 //!
 //! Not done here: the choice of pages that go out, writes to areas, and the contents of slots.
 
@@ -86,7 +87,8 @@ const STARVED_STORES: u64 = 32;
 const REFUSALS: u32 = 32;
 /// Stores of a class after which the clock advances, by all of them at once.
 const TICK_STORES: u32 = 16;
-/// A pool may have holes of so many bytes, and of one byte in so many of its objects': its classes are coarse.
+/// A pool may have holes of so many bytes, and of one byte in so many of its objects': its classes are
+/// coarse.
 const MOST_HOLES_BYTES: u64 = CHUNK_BYTES as u64;
 const HOLES_SHARE: u64 = 8;
 /// One of so many slots is timed. The second number is for waits for a page from a device, which take longer.
@@ -97,13 +99,15 @@ const TIMED_WAIT_EVERY: u32 = 4;
 const FEW_PAGES: u64 = 512;
 /// The part of the budget that a pool may take whose frames hold [`FULL_WORTH_PAGES`] each: seven of 25.
 const LIMIT_PARTS: (u64, u64) = (7, 25);
-/// A frame of the pool takes the place of one page that is not packed. What it is worth is the pages that it holds beyond that.
+/// A frame of the pool takes the place of one page that is not packed. What it is worth is the pages that it
+/// holds beyond that.
 const FULL_WORTH_PAGES: f64 = 5.0;
 /// The part of a frame of the pool that pages fill, where it is full.
 const FULL_SHARE: f64 = 0.85;
 /// The worth of the pool is counted in parts of its limit.
 const WHOLE: u32 = 16;
-/// Where pages return from devices that a larger pool would have had, it grows to so many times what it is worth by itself.
+/// Where pages return from devices that a larger pool would have had, it grows to so many times what it is
+/// worth by itself.
 const MOST_GROWTH: u32 = 4;
 
 /// What the pool's share depends on, by whether pages are reached by handles or through translations.
@@ -121,8 +125,9 @@ impl Faults {
     /// Of pages that handles reach.
     pub(crate) const BY_HANDLES: Self = Self { fault_ns: 1_000.0, kept_frames: 0, growth: MOST_GROWTH };
 
-    /// Of pages behind translations, where a fault wakes two threads. Home keeps some of what a pool gives up, and pages that are away get
-    /// the rest. Their use is only seen now and then, so what a larger pool would push out is less sure, and it grows to its worth alone.
+    /// Of pages behind translations, where a fault wakes two threads. Home keeps some of what a pool gives
+    /// up, and pages that are away get the rest. Their use is only seen now and then, so what a larger pool
+    /// would push out is less sure, and it grows to its worth alone.
     pub(crate) fn translated(kept_frames: u64) -> Self {
         Self { fault_ns: 25_000.0, kept_frames, growth: 1 }
     }
@@ -135,7 +140,8 @@ pub(crate) enum Stored {
     Kept(Handle),
     /// The page does not shrink enough.
     Incompressible,
-    /// There is no room: the limit is reached, the frame allocator has no block at hand, or there is no scratch memory.
+    /// There is no room: the limit is reached, the frame allocator has no block at hand, or there is no
+    /// scratch memory.
     Full,
 }
 
@@ -169,8 +175,8 @@ pub(crate) struct Pool {
     counters: Arc<Counters>,
     budget: Arc<Budget>,
     limit_bytes: AtomicU64,
-    /// The parts of the limit that pay by how its pages shrink alone, and those that the pool may use by the pages that return: 0 before
-    /// these have told.
+    /// The parts of the limit that pay by how its pages shrink alone, and those that the pool may use by the
+    /// pages that return: 0 before these have told.
     worth: AtomicU32,
     parts: AtomicU32,
     /// How many times what it is worth by itself the pool may grow to.
@@ -205,7 +211,8 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Makes a pool in frames of `frames`, which may use `limit_bytes`. It takes nothing before the first store.
+    /// Makes a pool in frames of `frames`, which may use `limit_bytes`. It takes nothing before the first
+    /// store.
     ///
     /// # Errors
     /// The kernel's, when the address space is exhausted.
@@ -255,8 +262,9 @@ impl Pool {
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Judges how much of its limit the pool is worth: nothing where a frame of it holds one page, and all where a frame holds
-    /// [`FULL_WORTH_PAGES`]. A pool with few pages, and not half full, is worth what it was before.
+    /// Judges how much of its limit the pool is worth: nothing where a frame of it holds one page, and all
+    /// where a frame holds [`FULL_WORTH_PAGES`]. A pool with few pages, and not half full, is worth what it
+    /// was before.
     fn judge_worth(&self, pages: u64, packed_bytes: u64) {
         let (_, wanted_bytes) = self.used_and_wanted_bytes();
         if pages < FEW_PAGES && 2 * packed_bytes < wanted_bytes || packed_bytes == 0 {
@@ -273,7 +281,8 @@ impl Pool {
         }
     }
 
-    /// Looks at what the pool has, and judges its worth. That takes each class's lock in turn, so once for a batch is enough.
+    /// Looks at what the pool has, and judges its worth. That takes each class's lock in turn, so once for a
+    /// batch is enough.
     pub(crate) fn turnover(&self) -> Turnover {
         let (pages, packed_bytes) = self.spans.contents();
         self.judge_worth(pages, packed_bytes);
@@ -344,7 +353,8 @@ impl Pool {
         &self.weights[space.map_or(WEIGHED_SPACES, |space| space.0 as usize % WEIGHED_SPACES)]
     }
 
-    /// A space has ended, and another may get its number. (So may a space that shares its notes, which are lost then.)
+    /// A space has ended, and another may get its number. (So may a space that shares its notes, which are
+    /// lost then.)
     pub(crate) fn forget(&self, space: SpaceId) {
         self.weights(Some(space)).reset(&self.inside);
     }
@@ -360,8 +370,9 @@ impl Pool {
         }
     }
 
-    /// Packs a frame's page and keeps it. If the frame is written meanwhile, the kept bytes are torn. The frame is
-    /// then dirty again, and the kept bytes are worth nothing. `area_crc` is kept for [`Pool::area_crc`].
+    /// Packs a frame's page and keeps it. If the frame is written meanwhile, the kept bytes are torn. The
+    /// frame is then dirty again, and the kept bytes are worth nothing. `area_crc` is kept for
+    /// [`Pool::area_crc`].
     pub(crate) fn store(
         &self,
         frames: &FrameAllocator,
@@ -498,7 +509,8 @@ impl Pool {
         unpacked.unwrap_or(Err(LoadFailure::Gone))
     }
 
-    /// The checksum that an object was stored with, of its page on its area. `None`: the object is not there any more.
+    /// The checksum that an object was stored with, of its page on its area. `None`: the object is not there
+    /// any more.
     pub(crate) fn area_crc(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<u32> {
         self.spans.area_crc(frames, slot, handle)
     }
@@ -519,8 +531,8 @@ impl Pool {
         }
     }
 
-    /// Takes one more block from the frame allocator, the largest at hand. False: the limit is reached, or there is
-    /// none.
+    /// Takes one more block from the frame allocator, the largest at hand. False: the limit is reached, or
+    /// there is none.
     #[cold]
     fn grow(&self, frames: &FrameAllocator, clock: u64) -> bool {
         if clock < self.starved_until.load(Ordering::Relaxed) {
@@ -543,8 +555,8 @@ impl Pool {
         may_grow && self.clock.load(Ordering::Relaxed) < self.starved_until.load(Ordering::Relaxed)
     }
 
-    /// Gives the pool a block of order 9 that was allocated for it. The block comes back if the pool does not need
-    /// it any more.
+    /// Gives the pool a block of order 9 that was allocated for it. The block comes back if the pool does not
+    /// need it any more.
     pub(crate) fn feed(&self, block: Block) -> Option<Block> {
         let mut block = Some(block);
         self.starved_until.store(0, Ordering::Relaxed);
@@ -615,22 +627,23 @@ impl Pool {
         (self.worth.load(Ordering::Relaxed) * self.growth.load(Ordering::Relaxed)).min(WHOLE)
     }
 
-    /// Returns the bytes in use, and up to how many the pool grows: the limit, as far as the pool is worth it.
+    /// Returns the bytes in use, and up to how many the pool grows: the limit, as far as the pool is worth
+    /// it.
     fn used_and_wanted_bytes(&self) -> (u64, u64) {
         let wanted_bytes = self.part_bytes() * u64::from(self.parts_in_use());
         (self.used_bytes.load(Ordering::Relaxed), wanted_bytes)
     }
 
-    /// Returns whether room should be kept for pages that are out: half of it is used, or there is no block for
-    /// more.
+    /// Returns whether room should be kept for pages that are out: half of it is used, or there is no block
+    /// for more.
     pub(crate) fn is_short(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         self.is_starved() || 2 * used_bytes > wanted_bytes
     }
 
-    /// Gives a block back if much of the pool is holes: pages that come back leave them, and nothing fills them where no more pages
-    /// go into the pool. After an attempt in vain, it tries again when there are more holes by a block. Returns whether it gave
-    /// one back.
+    /// Gives a block back if much of the pool is holes: pages that come back leave them, and nothing fills
+    /// them where no more pages go into the pool. After an attempt in vain, it tries again when there are
+    /// more holes by a block. Returns whether it gave one back.
     pub(crate) fn close_holes(
         &self,
         frames: &FrameAllocator,
@@ -654,7 +667,8 @@ impl Pool {
         emptied == Emptied::Block
     }
 
-    /// Returns whether the pool has less room left than a 16th of what it may grow to: the shrinker should write some of it out.
+    /// Returns whether the pool has less room left than a 16th of what it may grow to: the shrinker should
+    /// write some of it out.
     pub(crate) fn is_crowded(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         used_bytes + wanted_bytes / 16 > wanted_bytes + self.spans.blocks.free_bytes()

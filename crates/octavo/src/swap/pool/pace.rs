@@ -6,9 +6,9 @@
 //!         t0                                    t1          devices were never idle: (t1 - t0) / (e1 - e0) is their time
 //! ```
 //!
-//! Reclaim looks once a batch, and a transfer pays nothing. If pages end faster than reclaim looks, or too few are
-//! in flight, nothing is learned; nor is it needed then. The time of reads in between counts as the writes' time,
-//! and so does the time of threads that complete them. Key type: [`WritePace`].
+//! Reclaim looks once a batch, and a transfer pays nothing. If pages end faster than reclaim looks, or too
+//! few are in flight, nothing is learned; nor is it needed then. The time of reads in between counts as the
+//! writes' time, and so does the time of threads that complete them. Key type: [`WritePace`].
 
 use crate::sync::{AtomicU32, Duration, Instant, Mutex, Ordering};
 
@@ -73,7 +73,8 @@ fn tells(look: &Look) -> bool {
 mod tests {
     use super::*;
 
-    /// A device that takes `ns` for a page, with up to `queue` pages in flight; looked at each time `every` pages ended.
+    /// A device that takes `ns` for a page, with up to `queue` pages in flight; looked at each time `every`
+    /// pages ended.
     fn measured(pace: &WritePace, ns: u64, queue: u64, every: u64, idle: Duration) {
         let (mut at, mut ended) = (crate::sync::Clock::default().now(), 0);
         for _ in 0..200 {

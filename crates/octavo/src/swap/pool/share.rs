@@ -1,8 +1,8 @@
 //! The pool's share of memory while a program mostly waits: pages that stay need no fault at all.
 //!
-//! A frame of the pool holds several pages, which need no device when they return. In its place one page could stay. Which of the
-//! two saves more time follows from the *distances* of returns: the evictions between a page's going and its return, as its shadow
-//! tells.
+//! A frame of the pool holds several pages, which need no device when they return. In its place one page
+//! could stay. Which of the two saves more time follows from the *distances* of returns: the evictions
+//! between a page's going and its return, as its shadow tells.
 //!
 //! ```text
 //!   pages that are out, the young first:       ├──────── in the pool ────────┤── on devices ──
@@ -11,40 +11,48 @@
 //!                                              in memory         on a device
 //! ```
 //!
-//! So that saves the faults on the `d` youngest pages that are out, and has the returns of the pool's `(k-1)d` oldest wait for a
-//! device. More frames for the pool do the contrary, for as many of the old pages that return as it had of the young ones: pages that
-//! do not shrink, and those that went straight to a device, are no more for a larger pool. The returns of the pages that it pushes
-//! out of memory are not known, and are taken to be half as many again as those of the youngest that are out.
+//! So that saves the faults on the `d` youngest pages that are out, and has the returns of the pool's
+//! `(k-1)d` oldest wait for a device. More frames for the pool do the contrary, for as many of the old pages
+//! that return as it had of the young ones: pages that do not shrink, and those that went straight to a
+//! device, are no more for a larger pool. The returns of the pages that it pushes out of memory are not
+//! known, and are taken to be half as many again as those of the youngest that are out.
 //!
-//! A page's *place* among those that are out is less than its distance, since others have returned meanwhile. It is the sum, over
-//! all younger evictions, of the share that is still out, as in a life table. Among the youngest only pages that return count: the
-//! policy lets go first what nobody comes back for, and the pool does not know.
+//! A page's *place* among those that are out is less than its distance, since others have returned meanwhile.
+//! It is the sum, over all younger evictions, of the share that is still out, as in a life table. Among the
+//! youngest only pages that return count: the policy lets go first what nobody comes back for, and the pool
+//! does not know.
 //!
-//! Not all that a larger pool would have is old, though. Holes that returns leave are filled with new pages, and a span leaves as a whole.
-//! And a page that is on a device as well stays out of a crowded pool. So it is also counted how many pages did not go straight to a device
-//! and returned from one all the same, and by Little's law how many of them are out. A larger pool has the returns of so many of these as
-//! it has more room than it takes from memory. Of both counts, the larger holds. By it the pool may grow to several times what it is
-//! [worth](super::Pool) by how its pages shrink: frames that hold two pages each are worth little where all pages are alike and a good pool
-//! would have nearly all that is out, and that is when a program needs just more than its memory.
+//! Not all that a larger pool would have is old, though. Holes that returns leave are filled with new pages,
+//! and a span leaves as a whole. And a page that is on a device as well stays out of a crowded pool. So it is
+//! also counted how many pages did not go straight to a device and returned from one all the same, and by
+//! Little's law how many of them are out. A larger pool has the returns of so many of these as it has more
+//! room than it takes from memory. Of both counts, the larger holds. By it the pool may grow to several times
+//! what it is [worth](super::Pool) by how its pages shrink: frames that hold two pages each are worth little
+//! where all pages are alike and a good pool would have nearly all that is out, and that is when a program
+//! needs just more than its memory.
 //!
-//! **When.** The estimate errs by a factor of two either way. So the pool shrinks only if it has to: when returns have taken most of the
-//! time for as long as it takes to exchange half of memory. And it gives up half at the most: the program may have begun something
-//! else, of which the returns so far say nothing. (A Python program that fills a dict and then looks its strings up took 60 to 70 s
-//! where its pool went to the least at once while it was filled, and 44 to 51 s where it stayed.) Then it is judged anew at each turn,
-//! and the pool grows again where devices have become the greater loss. After each change that is judged here the count begins anew, since all distances change. After a
-//! step back the next step forward waits: twice as long as the last time, unless the pool has grown meanwhile. A program of one thread
-//! that computes most of the time keeps the largest pool that pays; the time that returns take is the sum over all threads.
+//! **When.** The estimate errs by a factor of two either way. So the pool shrinks only if it has to: when
+//! returns have taken most of the time for as long as it takes to exchange half of memory. And it gives up
+//! half at the most: the program may have begun something else, of which the returns so far say nothing. (A
+//! Python program that fills a dict and then looks its strings up took 60 to 70 s where its pool went to the
+//! least at once while it was filled, and 44 to 51 s where it stayed.) Then it is judged anew at each turn,
+//! and the pool grows again where devices have become the greater loss. After each change that is judged here
+//! the count begins anew, since all distances change. After a step back the next step forward waits: twice as
+//! long as the last time, unless the pool has grown meanwhile. A program of one thread that computes most of
+//! the time keeps the largest pool that pays; the time that returns take is the sum over all threads.
 //!
-//! **What returns cost.** Faults tell how long they waited for a device, and the pool how long it packed and unpacked pages. The means
-//! are over all spaces. A fault on a page that another read brings along counts neither as a return nor as a wait.
+//! **What returns cost.** Faults tell how long they waited for a device, and the pool how long it packed and
+//! unpacked pages. The means are over all spaces. A fault on a page that another read brings along counts
+//! neither as a return nor as a wait.
 //!
-//! Not noted: pages that return by readahead or repeat one word, and the time that a page which the shrinker sent on was in the pool.
+//! Not noted: pages that return by readahead or repeat one word, and the time that a page which the shrinker
+//! sent on was in the pool.
 //!
-//! That distances tell what more memory is worth is the idea of Linux's `mm/workingset.c`. Key types: [`Share`] (the notes, by
-//! many threads), [`Times`] (what they cost).
+//! That distances tell what more memory is worth is the idea of Linux's `mm/workingset.c`. Key types:
+//! [`Share`] (the notes, by many threads), [`Times`] (what they cost).
 //!
-//! Cost: one relaxed atomic addition for each return, a lock for each batch that goes out, and some ten thousand floating-point
-//! operations at a turn's end, after thousands of evictions.
+//! Cost: one relaxed atomic addition for each return, a lock for each batch that goes out, and some ten
+//! thousand floating-point operations at a turn's end, after thousands of evictions.
 
 mod costs;
 #[cfg(all(test, not(loom)))]
@@ -59,13 +67,15 @@ const BINS: usize = 88;
 /// A turn is so many times a part of the limit in evictions, and at least so many.
 const TURN_PARTS: u64 = 4;
 const LEAST_TURN: u64 = 2048;
-/// Shadows that lie farther apart are taken for being the wrong way round. Each batch with pages at home looks at the turn.
+/// Shadows that lie farther apart are taken for being the wrong way round. Each batch with pages at home
+/// looks at the turn.
 const LONGEST_TURN: u64 = 1 << 27;
 /// Memory is half exchanged after so many parts of the limit. (A limit is about a quarter of memory.)
 const EXCHANGED_PARTS: f64 = 32.0;
 /// The share of a turn's time that returns take where a program mostly waits.
 const MOSTLY: f64 = 0.7;
-/// A larger pool has to save one in so many of the time that returns take, and a smaller one, whose gain is less sure.
+/// A larger pool has to save one in so many of the time that returns take, and a smaller one, whose gain is
+/// less sure.
 const WORTHWHILE: f64 = 64.0;
 const SURELY_WORTHWHILE: f64 = 16.0;
 /// Returns without which nothing is decided.
@@ -214,8 +224,8 @@ impl Share {
         (noted.sum::<u64>() + past.returned() as u64, past.began.is_some())
     }
 
-    /// Takes in the turn that has ended, if one has. A fault takes `fault_ns`, wherever its page is. Returns how many parts the pool
-    /// should use from now on. `None`: as many as before.
+    /// Takes in the turn that has ended, if one has. A fault takes `fault_ns`, wherever its page is. Returns
+    /// how many parts the pool should use from now on. `None`: as many as before.
     pub(super) fn judge(&self, now: Shadow, fault_ns: f64, size: Size) -> Option<u32> {
         let mut past = self.past.lock();
         let Some((began, began_at)) = past.began else {
@@ -323,9 +333,10 @@ impl Past {
         })
     }
 
-    /// Returns what the pool had no room for. Where pages return at all ages, the pool's oldest are not much older than the others: holes
-    /// that returns leave are filled with new pages, and a span leaves as a whole. And pages that are on a device as well stay out of
-    /// a crowded pool. So a page that a larger pool would have had may return at any place.
+    /// Returns what the pool had no room for. Where pages return at all ages, the pool's oldest are not much
+    /// older than the others: holes that returns leave are filled with new pages, and a span leaves as a
+    /// whole. And pages that are on a device as well stay out of a crowded pool. So a page that a larger pool
+    /// would have had may return at any place.
     fn crowded_out(&self) -> CrowdedOut {
         let returned: f64 = self.device.iter().sum();
         let sent = (self.evictions - self.pool.iter().sum::<f64>()).max(1.0);
@@ -360,7 +371,8 @@ impl Past {
         let from_device = |low: f64, high: f64| sum(&|at| at.device * part(at.all, low, high));
         let wait_ns = (costs.wait_ns - costs.unpack_ns).max(0.0);
         let (pages, frames) = (size.pages as f64, size.frames as f64);
-        // Young pages that return from a device never were in the pool, and a larger one would not have their like either.
+        // Young pages that return from a device never were in the pool, and a larger one would not have their
+        // like either.
         let (young_pool, young_device) = (from_pool(0.0, pages), from_device(0.0, pages));
         let had = if young_device > 0.0 { young_pool / (young_pool + young_device) } else { 1.0 };
         let more = (size.packs - 1.0).max(0.0);
@@ -383,15 +395,16 @@ impl Past {
         let is_exchanged = self.evictions >= EXCHANGED_PARTS * size.part_frames as f64;
         let half = size.parts.div_ceil(2).max(LEAST_PARTS).min(size.parts);
         let least = if self.waits && is_exchanged { half } else { size.parts };
-        // A pool that is not full does not need more. Smaller blocks than one that others make for it may not be at hand.
+        // A pool that is not full does not need more. Smaller blocks than one that others make for it may not
+        // be at hand.
         let wanted_frames = u64::from(size.parts) * size.part_frames;
         let is_full =
             16 * size.frames >= 15 * wanted_frames || size.frames + size.block_frames > wanted_frames;
         let most = if self.shy == 0 && is_full { 2 * size.parts } else { size.parts }.min(size.most);
         let best = (least..=most).map(|parts| (saved_ns(parts), parts)).max_by(|a, b| a.0.total_cmp(&b.0))?;
         let worthwhile = if best.1 < size.parts { SURELY_WORTHWHILE } else { WORTHWHILE };
-        // What the parts save anyway is no gain. A loss by them is not counted: it would come of growing, and the returns that a pool
-        // grows for are seen last.
+        // What the parts save anyway is no gain. A loss by them is not counted: it would come of growing, and
+        // the returns that a pool grows for are seen last.
         let gained_ns = best.0 - saved_ns(size.parts).max(0.0);
         (best.1 != size.parts && gained_ns * worthwhile > youngest_ns(f64::INFINITY)).then_some(best.1)
     }

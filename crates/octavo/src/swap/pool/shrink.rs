@@ -1,13 +1,14 @@
 //! Making the pool smaller: the pages that leave first, and the emptying of sparse blocks.
 //!
-//! Pages leave by span ([`victims`](super::victims)), so that a span's memory is free when its pages have left.
-//! Pages stored one after the other lie in spans of about one age and leave together. Sorted by slot they make
-//! runs.
+//! Pages leave by span ([`victims`](super::victims)), so that a span's memory is free when its pages have
+//! left. Pages stored one after the other lie in spans of about one age and leave together. Sorted by slot
+//! they make runs.
 //!
-//! A block is emptied by its spans: they change places with free spans of other blocks. Nobody notices, because a handle names
-//! a span and not a place. If there are too few free spans, the sparsest of all are emptied, wherever they lie: their objects move to
-//! holes in fuller ones of their class, and `retarget` changes the contents that name them. zsmalloc compacts its classes likewise. A
-//! class whose one span lies in the block so keeps nobody from giving the block back.
+//! A block is emptied by its spans: they change places with free spans of other blocks. Nobody notices,
+//! because a handle names a span and not a place. If there are too few free spans, the sparsest of all are
+//! emptied, wherever they lie: their objects move to holes in fuller ones of their class, and `retarget`
+//! changes the contents that name them. zsmalloc compacts its classes likewise. A class whose one span lies
+//! in the block so keeps nobody from giving the block back.
 
 use super::blocks::spans_of;
 use super::classes::{CLASSES, SPAN_BYTES, objects};
@@ -32,8 +33,9 @@ pub(super) enum Emptied {
 }
 
 impl Pool {
-    /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each page is named
-    /// once. Call [`Pool::free`] when its content says Device, or [`Pool::stays`] if it could not be written.
+    /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each page is
+    /// named once. Call [`Pool::free`] when its content says Device, or [`Pool::stays`] if it could not be
+    /// written.
     pub(crate) fn coldest(&self, frames: &FrameAllocator, n: usize, named: &mut Vec<(SwapSlot, Handle)>) {
         let mut victims = self.victims.lock();
         let enough = named.len() + n;
@@ -49,9 +51,9 @@ impl Pool {
         self.spans.stop_draining(handle.span());
     }
 
-    /// Gives up to `n_blocks` blocks back to the frame allocator, the sparsest first, by moving their objects.
-    /// Returns how many. `retarget` changes the content of a slot from one handle to the other by compare-and-swap.
-    /// False: the content was another by then.
+    /// Gives up to `n_blocks` blocks back to the frame allocator, the sparsest first, by moving their
+    /// objects. Returns how many. `retarget` changes the content of a slot from one handle to the other by
+    /// compare-and-swap. False: the content was another by then.
     pub(crate) fn give_back(
         &self,
         frames: &FrameAllocator,
@@ -63,7 +65,8 @@ impl Pool {
         (0..n_blocks).take_while(gone).count()
     }
 
-    /// Gives a block back that is smaller than a chunk, and so keeps the rest of the chunk from going back, if its spans fit elsewhere.
+    /// Gives a block back that is smaller than a chunk, and so keeps the rest of the chunk from going back,
+    /// if its spans fit elsewhere.
     pub(crate) fn give_small_back(&self, frames: &FrameAllocator) -> bool {
         let _single = self.moving.lock();
         let Some(block) = self.spans.blocks.close_small() else { return false };

@@ -1,7 +1,7 @@
 //! The words of one span.
 //!
-//! A span belongs to one class from the taking of its memory until its last object is gone. The lock of its class
-//! guards its words ([`spans`](super::spans)). Other threads read them for guesses.
+//! A span belongs to one class from the taking of its memory until its last object is gone. The lock of its
+//! class guards its words ([`spans`](super::spans)). Other threads read them for guesses.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::FrameId;

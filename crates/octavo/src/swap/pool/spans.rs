@@ -2,10 +2,10 @@
 //!
 //! Key types: [`Spans`], [`SpanWords`](super::span::SpanWords).
 //!
-//! A span belongs to one class from the taking of its memory until its last object is gone. The class's lock guards
-//! the span's words and the bytes of its objects. It is held for a copy of one object at most (or of one span, when
-//! that moves). A thread asks whether a handle is still good under the lock of the class that the handle names: a
-//! span joins and leaves a class only under that lock.
+//! A span belongs to one class from the taking of its memory until its last object is gone. The class's lock
+//! guards the span's words and the bytes of its objects. It is held for a copy of one object at most (or of
+//! one span, when that moves). A thread asks whether a handle is still good under the lock of the class that
+//! the handle names: a span joins and leaves a class only under that lock.
 //!
 //! Locking: one class; under it, `blocks`.
 
@@ -184,7 +184,8 @@ impl Spans {
         self.header(frames, slot, handle).map(|(_, header)| header.area_crc)
     }
 
-    /// Under the lock of the handle's class: the place of an object and its header, if the object is the slot's.
+    /// Under the lock of the handle's class: the place of an object and its header, if the object is the
+    /// slot's.
     fn header(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<(usize, Header)> {
         if !self.is_good(handle) {
             return None;
@@ -203,8 +204,8 @@ impl Spans {
         })
     }
 
-    /// Frees an object. A span without objects goes back to its block. A block without spans goes to the caller,
-    /// who frees it.
+    /// Frees an object. A span without objects goes back to its block. A block without spans goes to the
+    /// caller, who frees it.
     pub(super) fn free(&self, frames: &FrameAllocator, handle: Handle) -> Option<(FrameId, Order)> {
         let (class, span, object) = (handle.class(), handle.span(), handle.object());
         let mut held = self.classes[class].lock();
@@ -277,8 +278,8 @@ impl Spans {
         }
     }
 
-    /// Moves a span's bytes to the place of a free span of no class, which gets the first one's place. False: the
-    /// span is in no class any more.
+    /// Moves a span's bytes to the place of a free span of no class, which gets the first one's place. False:
+    /// the span is in no class any more.
     pub(super) fn exchange_places(&self, frames: &FrameAllocator, span: u32, free: u32) -> bool {
         let words = self.span(span);
         let Some(class) = words.class() else { return false };

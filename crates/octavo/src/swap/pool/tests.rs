@@ -578,7 +578,8 @@ proptest! {
     }
 }
 
-/// Contents as the swap cache would keep them: a word each, changed by compare-and-swap; and the seed of each page.
+/// Contents as the swap cache would keep them: a word each, changed by compare-and-swap; and the seed of each
+/// page.
 #[test]
 fn threads_store_load_free_shrink_and_move_at_once() {
     const SLOTS: u32 = 2048;

@@ -1,13 +1,15 @@
 //! The decision whether a batch of pages tries the pool, or goes straight to the area.
 //!
-//! To pack a page costs more time than a quick device takes for it. So a stream that nobody comes back for goes
-//! straight. A page that comes back saves the wait for a device. Octavo measures over all who share the [`Weights`]
-//! how many pages shrink and come back, how long that takes, and how long faults wait for pages on an area.
+//! To pack a page costs more time than a quick device takes for it. So a stream that nobody comes back for
+//! goes straight. A page that comes back saves the wait for a device. Octavo measures over all who share the
+//! [`Weights`] how many pages shrink and come back, how long that takes, and how long faults wait for pages
+//! on an area.
 //!
-//! A page that is in the pool says nothing yet. It counts when it comes back, or when it leaves for a device. Nobody notes whose
-//! pages leave: each space is taken to lose the same share of those that it has there. Nobody notes either whose pages are unmapped.
-//! So the spaces together may seem to have more pages there than there are, and each loses less of them. So a program that only writes at
-//! first, and reads later, finds its pages in the pool, as many as there is room for. Without a background thread pages leave the
+//! A page that is in the pool says nothing yet. It counts when it comes back, or when it leaves for a device.
+//! Nobody notes whose pages leave: each space is taken to lose the same share of those that it has there.
+//! Nobody notes either whose pages are unmapped. So the spaces together may seem to have more pages there
+//! than there are, and each loses less of them. So a program that only writes at first, and reads later,
+//! finds its pages in the pool, as many as there is room for. Without a background thread pages leave the
 //! pool only under a lowered budget, or where nothing else makes room.
 //!
 //! [`DeviceView`] says how the devices keep up with writes, over all areas:
@@ -20,9 +22,9 @@
 //!     - time of a try
 //! ```
 //!
-//! If that is not positive, pages go straight, except for a few probes, which notice a change. If it is positive, a
-//! few pages go straight nevertheless, so that the wait for a device stays known. Key types: [`Weights`] (the
-//! notes, by many threads), [`Weigher`] (the decision; pure).
+//! If that is not positive, pages go straight, except for a few probes, which notice a change. If it is
+//! positive, a few pages go straight nevertheless, so that the wait for a device stays known. Key types:
+//! [`Weights`] (the notes, by many threads), [`Weigher`] (the decision; pure).
 
 use super::Stored;
 use super::mean::{MOST_EVENTS, Mean};
@@ -33,8 +35,8 @@ use crate::units::PAGE_BYTES;
 const PAGES_A_PROBE: u32 = 128;
 /// Probes at once.
 const PROBES: u32 = 8;
-/// Pages that try the pool for each that goes straight nevertheless. The second number holds while few waits for a
-/// device were seen.
+/// Pages that try the pool for each that goes straight nevertheless. The second number holds while few waits
+/// for a device were seen.
 const PAGES_A_STRAIGHT: u32 = 512;
 const PAGES_A_FIRST_STRAIGHT: u32 = 64;
 /// Tries after which older ones count half, and pages that came back or left.
@@ -186,8 +188,8 @@ impl Weigher {
         let blend = |mean: &mut f64, sum_ns: u64, n: u32| {
             if n > 0 {
                 let weight = (f64::from(n) / 16.0).min(0.5);
-                // No event more than doubles the figure, since the thread may not have run, and the first ones touch
-                // fresh memory.
+                // No event more than doubles the figure, since the thread may not have run, and the first
+                // ones touch fresh memory.
                 let ns = (sum_ns as f64 / f64::from(n)).min(*mean * 2.0);
                 *mean += (ns - *mean) * weight;
             }
@@ -322,8 +324,8 @@ mod tests {
     }
 
     impl Run {
-        /// A batch of 32 pages is to go out. `share_back` of those that are kept come back, and the others leave once the pool holds
-        /// `most` pages. Returns how many tried.
+        /// A batch of 32 pages is to go out. `share_back` of those that are kept come back, and the others
+        /// leave once the pool holds `most` pages. Returns how many tried.
         fn batch(&mut self, kept: bool, share_back: f64, device: DeviceView, most: u64) -> u32 {
             let n = self.weigher.decide(32, &device);
             let kept_pages = if kept { n } else { 0 };

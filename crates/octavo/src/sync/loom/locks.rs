@@ -22,7 +22,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// loom's condition variable with the real one's face. Time does not pass in a model: a wait ends by a notification.
+/// loom's condition variable with the real one's face. Time does not pass in a model: a wait ends by a
+/// notification.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(loom::sync::Condvar);
 

@@ -1,6 +1,6 @@
-//! Storage of modelled atomics. A section is a critical section of its CPU's mutex, since the scheduler makes the sections of one
-//! CPU exclude each other: an interrupted section starts over, so it never happened. `expel` takes and drops that mutex, so all
-//! sections that had begun have ended.
+//! Storage of modelled atomics. A section is a critical section of its CPU's mutex, since the scheduler makes
+//! the sections of one CPU exclude each other: an interrupted section starts over, so it never happened.
+//! `expel` takes and drops that mutex, so all sections that had begun have ended.
 
 use std::cell::Cell;
 

@@ -1,11 +1,13 @@
 //! The standard library's locks, without poison.
 //!
-//! A lock of the standard library is a futex: all of its state lies in its own words. That matters after `fork`. A lock
-//! that parks threads in a table shared by the process leaves the child a copy of that table, in which the parent's threads
-//! still stand, and whose own locks may be held for ever. Threads of the child then sleep and are never woken. With
-//! futexes, a child may build a manager of its own, whatever the parent's threads were doing.
+//! A lock of the standard library is a futex: all of its state lies in its own words. That matters after
+//! `fork`. A lock that parks threads in a table shared by the process leaves the child a copy of that table,
+//! in which the parent's threads still stand, and whose own locks may be held for ever. Threads of the child
+//! then sleep and are never woken. With futexes, a child may build a manager of its own, whatever the
+//! parent's threads were doing.
 //!
-//! A thread that panics under one of these locks has left what it guards whole, so the next holder just goes on.
+//! A thread that panics under one of these locks has left what it guards whole, so the next holder just goes
+//! on.
 
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
@@ -14,8 +16,8 @@ pub(crate) type MutexGuard<'a, T> = std::sync::MutexGuard<'a, T>;
 pub(crate) type RwLockReadGuard<'a, T> = std::sync::RwLockReadGuard<'a, T>;
 pub(crate) type RwLockWriteGuard<'a, T> = std::sync::RwLockWriteGuard<'a, T>;
 
-/// Pauses of the processor before each further try of a lock that another thread has. Measured by `--bin frames` with
-/// two threads: shorter ones, and calls of the scheduler between tries, are slower by a third.
+/// Pauses of the processor before each further try of a lock that another thread has. Measured by `--bin
+/// frames` with two threads: shorter ones, and calls of the scheduler between tries, are slower by a third.
 const PAUSES: [u32; 5] = [8, 16, 32, 64, 128];
 
 /// A lock for one thread at a time.
@@ -32,9 +34,9 @@ impl<T> Mutex<T> {
         self.try_lock().unwrap_or_else(|| self.lock_contended())
     }
 
-    /// Tries again for some microseconds before the thread sleeps. Most locks here are held for less. A thread that
-    /// sleeps costs itself and its waker a system call each. Each try takes the lock's line from its holder, so tries
-    /// become rare quickly.
+    /// Tries again for some microseconds before the thread sleeps. Most locks here are held for less. A
+    /// thread that sleeps costs itself and its waker a system call each. Each try takes the lock's line from
+    /// its holder, so tries become rare quickly.
     #[cold]
     fn lock_contended(&self) -> MutexGuard<'_, T> {
         for pauses in PAUSES {

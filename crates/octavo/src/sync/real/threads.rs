@@ -14,8 +14,8 @@ thread_local! {
     static OWN_WORDS: Cell<[u64; 3]> = const { Cell::new([0; 3]) };
 }
 
-/// Lends the waker that this thread keeps, so a fault that does not wait touches no shared count. `None` during the destruction
-/// of the thread's locals.
+/// Lends the waker that this thread keeps, so a fault that does not wait touches no shared count. `None`
+/// during the destruction of the thread's locals.
 pub(crate) fn with_kept_waker<T>(lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     WAKER.try_with(lend).ok()
 }

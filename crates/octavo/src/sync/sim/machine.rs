@@ -1,4 +1,5 @@
-//! The simulated machine: its clock, its CPUs, more memory than any budget, and random bytes that follow from the seed.
+//! The simulated machine: its clock, its CPUs, more memory than any budget, and random bytes that follow from
+//! the seed.
 
 use crate::sync::machine::Memory;
 

@@ -1,4 +1,5 @@
-//! The simulated face: words in cache lines, locks and threads of a machine with any number of CPUs, on a virtual clock.
+//! The simulated face: words in cache lines, locks and threads of a machine with any number of CPUs, on a
+//! virtual clock.
 
 mod machine;
 pub(super) mod percpu;

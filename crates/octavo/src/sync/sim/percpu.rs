@@ -1,7 +1,8 @@
-//! Per-CPU stacks and cells in simulated words, laid out as the real face lays them out: each CPU has lines of its own.
+//! Per-CPU stacks and cells in simulated words, laid out as the real face lays them out: each CPU has lines
+//! of its own.
 //!
-//! A section is a piece in which its CPU runs no other thread. A holder of another CPU waits until the section that runs there has
-//! ended, as `membarrier` does.
+//! A section is a piece in which its CPU runs no other thread. A holder of another CPU waits until the
+//! section that runs there has ended, as `membarrier` does.
 
 use crate::sync::percpu::{Pop, Push, pop_plainly, push_plainly};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, WordArray, thread};

@@ -24,7 +24,8 @@ pub(super) struct Bytes {
     places: HashMap<u32, Place>,
     /// Where their bytes are, if not in memory.
     file: Option<File>,
-    /// Places that are being written. Those that are being read may have been given up meanwhile, and be anybody's.
+    /// Places that are being written. Those that are being read may have been given up meanwhile, and be
+    /// anybody's.
     written: HashSet<u32>,
 }
 
@@ -94,8 +95,8 @@ impl Bytes {
         }
     }
 
-    /// Does a transfer. `told` is the error that it was told to fail with, `early` the bytes of a write where the device took
-    /// them at once.
+    /// Does a transfer. `told` is the error that it was told to fail with, `early` the bytes of a write where
+    /// the device took them at once.
     pub(super) fn end(
         &mut self,
         transfer: &Transfer,

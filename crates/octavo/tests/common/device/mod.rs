@@ -1,7 +1,8 @@
-//! The test device: plain memory, or a file, that fails, delays, holds back, tears, lies and panics, as told or as its seed says.
+//! The test device: plain memory, or a file, that fails, delays, holds back, tears, lies and panics, as told
+//! or as its seed says.
 //!
-//! It also minds the other side of the contract: a place is not touched while it is written, nothing is read that was not
-//! written whole, nothing is waited for that was never flushed.
+//! It also minds the other side of the contract: a place is not touched while it is written, nothing is read
+//! that was not written whole, nothing is waited for that was never flushed.
 //!
 //! | manner | who completes a transfer | time |
 //! |---|---|---|

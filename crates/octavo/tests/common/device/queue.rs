@@ -353,7 +353,8 @@ impl State {
         self.kept.iter().filter(|held| held.transfer.direction() == direction).count()
     }
 
-    /// By whim: whether the transfer ends within `submit`, how long it takes, and the bytes of a write that are taken at once.
+    /// By whim: whether the transfer ends within `submit`, how long it takes, and the bytes of a write that
+    /// are taken at once.
     fn draw(&mut self, transfer: &Transfer) -> (bool, u64, Option<Vec<PageBytes>>) {
         let Bytes { random, whims, happened, .. } = &mut self.bytes;
         let delay = if whims.delay == 0 { 0 } else { random.below(whims.delay) };

@@ -220,8 +220,9 @@ impl World {
         }
     }
 
-    /// Looks whether a page is there and watched, and takes it over if it is nobody's yet. The kernel is asked to put zeros
-    /// there, and finds the page. One that is there and not watched is none of the engine's.
+    /// Looks whether a page is there and watched, and takes it over if it is nobody's yet. The kernel is
+    /// asked to put zeros there, and finds the page. One that is there and not watched is none of the
+    /// engine's.
     pub(super) fn adopt(&self, page: usize) {
         let look = || {
             let is_there = self.kernel().pages[page].value.is_some();

@@ -1,8 +1,9 @@
-//! Models of what a program does to its mappings, against the driver that reads the events and against eviction.
+//! Models of what a program does to its mappings, against the driver that reads the events and against
+//! eviction.
 //!
-//! The [`Gate`] is the real one. `world` has a small kernel with the window's calls on it; `engine` has an entry for each page and
-//! the three sides that work on it: the program, the driver and the evictor. Each of the [`Rules`] can be left out, and a
-//! model then finds the loss that the rule prevents.
+//! The [`Gate`] is the real one. `world` has a small kernel with the window's calls on it; `engine` has an
+//! entry for each page and the three sides that work on it: the program, the driver and the evictor. Each of
+//! the [`Rules`] can be left out, and a model then finds the loss that the rule prevents.
 
 mod engine;
 mod world;
@@ -38,7 +39,8 @@ struct Rules {
     never_cleans_protected: bool,
     /// A clean page is shown and protected by one call.
     shows_in_one_call: bool,
-    /// A clean page that a fork shares is not opened to stores to make it movable. It counts as written where it stays.
+    /// A clean page that a fork shares is not opened to stores to make it movable. It counts as written where
+    /// it stays.
     keeps_clean_closed: bool,
     /// A range that arrives where another is still mapped waits for that one's event.
     waits_for_late_events: bool,
@@ -437,8 +439,8 @@ fn loom_where_pages_are_shown_during_a_fork_the_child_has_none() {
     forked_during_a_fault(Rules { forks_concern_all: false, ..ALL });
 }
 
-/// The program reads a page that was out, and forks. It stores to the page while that is on its way out, which takes a copy of its
-/// own first.
+/// The program reads a page that was out, and forks. It stores to the page while that is on its way out,
+/// which takes a copy of its own first.
 fn stored_when_shared(rules: Rules) {
     let program: &[Side] = &[|world| {
         assert_eq!(world.load(0), 1);
@@ -483,7 +485,8 @@ fn loom_where_a_page_goes_out_between_the_look_and_the_question_it_gets_zeros() 
     adopted_again(Rules { looks_alone: false, ..ALL });
 }
 
-/// A page is out when the program forks. Then something else is mapped in its place, which is looked at for pages to adopt.
+/// A page is out when the program forks. Then something else is mapped in its place, which is looked at for
+/// pages to adopt.
 fn forked_and_adopted(rules: Rules) {
     let program: &[Side] = &[|world| {
         world.fork();

@@ -1,4 +1,5 @@
-//! A small kernel, the program's calls, and the window's calls. Each step of the kernel that locks keep whole is one step here.
+//! A small kernel, the program's calls, and the window's calls. Each step of the kernel that locks keep whole
+//! is one step here.
 //!
 //! ```text
 //!   unmap     changing + 1, the page goes ─► the event waits ─► it was read ─► changing - 1
@@ -6,8 +7,8 @@
 //!   fork      changing + 1, the copy      ─► the event waits ─► it was read ─► changing - 1
 //! ```
 //!
-//! A copy, a move and a change of protection answer EAGAIN while something is changing. A move does not ask whether its source is
-//! registered. Faults are read before events.
+//! A copy, a move and a change of protection answer EAGAIN while something is changing. A move does not ask
+//! whether its source is registered. Faults are read before events.
 
 use std::collections::VecDeque;
 
@@ -193,8 +194,8 @@ impl World {
         self.access(page, true, |there| there.value = Some(value));
     }
 
-    /// Has a device write to a page. The kernel pins the page as if it were stored to. The device writes later, whatever protects the
-    /// page by then.
+    /// Has a device write to a page. The kernel pins the page as if it were stored to. The device writes
+    /// later, whatever protects the page by then.
     pub(super) fn read_directly(&self, page: usize, value: u8) {
         self.access(page, true, |there| there.is_pinned = true);
         ::loom::thread::yield_now();
@@ -233,7 +234,8 @@ impl World {
 
     // --- the descriptor ---
 
-    /// Waits until there is something to read, or a fault that waits may be tried again. Returns whether there is.
+    /// Waits until there is something to read, or a fault that waits may be tried again. Returns whether
+    /// there is.
     pub(super) fn poll(&self, has_waiting: bool) -> bool {
         let mut kernel = self.kernel();
         loop {

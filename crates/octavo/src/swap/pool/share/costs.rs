@@ -1,7 +1,7 @@
 //! What returns cost: the times by which the pool's share is judged, over all spaces.
 //!
-//! The weigher's times are each space's own, and its wait counts pages that were read ahead. Those hardly wait, and do not count as
-//! returns. So the share has times of its own.
+//! The weigher's times are each space's own, and its wait counts pages that were read ahead. Those hardly
+//! wait, and do not count as returns. So the share has times of its own.
 //!
 //! Cost: two relaxed atomic additions for each event that is timed.
 
@@ -29,7 +29,8 @@ impl Costs {
     }
 }
 
-/// Events of one kind since the last turn. A turn of a large budget has more of them than the weigher's words can count.
+/// Events of one kind since the last turn. A turn of a large budget has more of them than the weigher's words
+/// can count.
 #[derive(Debug, Default)]
 pub(crate) struct Timed {
     sum_ns: AtomicU64,
@@ -38,7 +39,8 @@ pub(crate) struct Timed {
 
 impl Timed {
     pub(crate) fn note(&self, ns: u64) {
-        // Relaxed: figures. A turn that ends in between has the one without the other, of one event among many.
+        // Relaxed: figures. A turn that ends in between has the one without the other, of one event among
+        // many.
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
         self.number.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! A model of a program of one thread with a pool: what the judge of the pool's share makes of it.
 //!
-//! The program touches hot and cold pages at random. Pages stay by strict LRU. Those that shrink go into the pool, and the pool's
-//! oldest go on to a device. Or any of them do, as from spans whose holes were filled again, and those that a device has stay out of a full
-//! pool. The clock adds up what all this costs.
+//! The program touches hot and cold pages at random. Pages stay by strict LRU. Those that shrink go into the
+//! pool, and the pool's oldest go on to a device. Or any of them do, as from spans whose holes were filled
+//! again, and those that a device has stay out of a full pool. The clock adds up what all this costs.
 
 use super::{Costs, SEND_NS, Share, Size};
 use crate::policy::Shadow;
@@ -261,7 +261,8 @@ fn a_pool_grows_where_its_pages_return_from_devices() {
     assert!(parts.is_sorted() && ratio < 1.1, "{parts:?}: {ratio} of the time that 13 parts take");
 }
 
-/// A little more than memory, all of it alike. Devices have pages of all ages then, and none that the pool could not have.
+/// A little more than memory, all of it alike. Devices have pages of all ages then, and none that the pool
+/// could not have.
 #[test]
 fn a_pool_grows_until_all_that_does_not_fit_is_in_it() {
     for mixed in [false, true] {
