@@ -43,7 +43,8 @@ pub fn ci() -> ExitCode {
 
 /// Checks only the house rules, and prints a list of findings.
 pub fn tidy() -> ExitCode {
-    let findings = tidy::check(&Tree::load(&root()));
+    let mut findings = tidy::check(&Tree::load(&root()));
+    findings.extend(tidy::commits::check(&root()));
     for finding in &findings {
         println!("{finding}");
     }

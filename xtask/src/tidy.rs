@@ -13,12 +13,14 @@
 //! | `links` | a link in a markdown file to a file that does not exist |
 //! | `private` | a name of a place that exists only on somebody's machine |
 //! | `reasons` | an exception that does not say why it is one |
+//! | `commits` | a new commit whose first line is not `area: what it does` |
 //!
 //! [`policy`] says what is allowed where, and no other file does. The rules look at a [`Tree`], which holds
 //! the text of every file that is or could be committed. So tests can hand them a made-up tree.
 //!
 //! The rules see Rust as tokens, before macros are expanded. So they miss a path that a macro puts together.
 
+pub mod commits;
 mod imports;
 mod packages;
 pub mod policy;
@@ -192,6 +194,13 @@ mod tests {
         let findings = check(&Tree::load(&crate::root()));
         let list: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
         assert!(findings.is_empty(), "{} findings:\n{list}", findings.len());
+    }
+
+    #[test]
+    fn new_commits_say_what_they_do() {
+        let findings = commits::check(&crate::root());
+        let list: String = findings.iter().map(|finding| format!("{finding}\n")).collect();
+        assert!(findings.is_empty(), "{list}");
     }
 
     #[test]
