@@ -5,10 +5,8 @@ mod common;
 
 use std::fs;
 use std::process::Stdio;
-use std::thread::sleep;
-use std::time::Duration;
 
-use common::runs::{Mark, comm, is_watched, kill, octavo, wait_for, wait_until_gone};
+use common::runs::{Mark, comm, is_watched, kill, octavo, userfaultfds, wait_for, wait_until_gone};
 
 const CHILDREN: usize = 4;
 
@@ -43,8 +41,11 @@ fn forks_children_beneath_programs_that_nobody_manages_end_with_the_runner() {
     });
     wait_for("another program in the first shell's place", || (comm(first) == "sleep").then_some(()));
     assert!(grandchildren.iter().all(|pid| is_watched(*pid)), "the forks have watched memory");
-    // The runner takes note that the first shell is no more.
-    sleep(Duration::from_millis(300));
+    // The runner takes note that the first shell is no more: it lets its descriptor go.
+    wait_for("the end of the first shell in the runner's eyes", || {
+        let watched = mark.processes().into_iter().filter(|pid| is_watched(*pid)).count();
+        (userfaultfds(runner.id()) == watched).then_some(())
+    });
     kill(runner.id());
     runner.wait().unwrap();
     grandchildren.into_iter().for_each(wait_until_gone);

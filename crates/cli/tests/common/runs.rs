@@ -112,14 +112,17 @@ pub fn is_guardian(pid: u32) -> bool {
     comm(pid) == "octavo-guard" || line.contains("__guardian")
 }
 
+/// Counts the processes whose memory a process serves, or would give up.
+pub fn userfaultfds(pid: u32) -> usize {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let files = files.filter_map(|file| fs::read_link(file.path()).ok());
+    files.filter(|file| file.as_os_str() == "anon_inode:[userfaultfd]").count()
+}
+
 /// Waits until a guardian of a runner has the descriptor of a process, and returns it.
 #[track_caller]
 pub fn wait_for_guardian(runner: u32, other_than: Option<u32>) -> u32 {
-    let has_memory = |pid: &u32| {
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let mut files = files.filter_map(|file| fs::read_link(file.path()).ok());
-        is_guardian(*pid) && files.any(|file| file.as_os_str() == "anon_inode:[userfaultfd]")
-    };
+    let has_memory = |pid: &u32| is_guardian(*pid) && userfaultfds(*pid) > 0;
     wait_for("a guardian that has been entrusted with something", || {
         children(runner).into_iter().filter(|pid| Some(*pid) != other_than).find(has_memory)
     })
