@@ -33,7 +33,7 @@ counters! {
     PagesFreed "pgfree" "Base pages freed (a block counts 1 << order).";
     AllocationStall "allocstall_normal" "Allocations that reclaimed before they were served.";
     AllocationToll "alloctoll" "Times that a thread made room because it had taken much memory, while single pages were read.";
-    StallNanoseconds "allocstall_ns" "Time spent waiting for memory, tolls left out, in nanoseconds.";
+    StallNanoseconds "allocstall_ns" "Time spent waiting for memory, throttles left out, in nanoseconds.";
     PercpuRefill "percpu_refill" "Base pages moved from a zone to a per-CPU list.";
     PercpuDrain "percpu_drain" "Base pages moved from a per-CPU list to a zone.";
     ZoneLock "zone_lock" "Acquisitions of a zone's lock.";

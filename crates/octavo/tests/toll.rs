@@ -97,14 +97,14 @@ fn who_takes_little_pays_nothing() {
 #[test]
 fn where_nobody_reads_single_pages_nobody_pays() {
     let mut full = Full::new();
-    let tolls = |full: &Full| full.manager.counters().get(Counter::AllocationToll);
-    assert_eq!(tolls(&full), 0, "many pages went out");
+    let throttles = |full: &Full| full.manager.counters().get(Counter::AllocationToll);
+    assert_eq!(throttles(&full), 0, "many pages went out");
     full.read(16);
     full.store(20_000);
-    let paid = tolls(&full);
+    let paid = throttles(&full);
     assert!(paid > 0);
     // By now the writes have taken the place of the reads.
     full.store(20_000);
-    assert_eq!(tolls(&full), paid);
+    assert_eq!(throttles(&full), paid);
     full.manager.validate();
 }

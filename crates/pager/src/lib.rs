@@ -22,7 +22,7 @@
 //! | `guardian` | ends the tree if the runner dies |
 //! | `socket` | tells the figures of a run while it goes on |
 //! | `priority`, `governor` | the monitor comes in time on a busy machine, and takes no CPU away from the kernel |
-//! | `quarters` | the CPUs that the engine's threads keep off |
+//! | `affinity` | the CPUs that the engine's threads keep off |
 //! | `standstill` | processes that stand still until they are taken over |
 //! | `signals` | signals and ends of processes |
 //! | `summary` | the figures of a run |
@@ -35,6 +35,7 @@ macro_rules! say {
 }
 
 mod adopter;
+mod affinity;
 mod bss;
 mod droppers;
 mod eligible;
@@ -51,7 +52,6 @@ pub mod messages;
 mod monitor;
 mod priority;
 mod proc;
-mod quarters;
 mod reader;
 mod rounds;
 mod shares;

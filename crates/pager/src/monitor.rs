@@ -34,6 +34,7 @@ use octavo_stub::Message;
 use self::growth::{Growth, time_to_fill};
 use self::progress::Progress;
 use self::queue::Queue;
+use crate::affinity::Affinity;
 use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::{Ledger, Use};
@@ -41,7 +42,6 @@ use crate::managed::{Common, Managed, Refusal, Unequipped};
 use crate::messages;
 use crate::priority::{self, Piece};
 use crate::proc::{self, Fixed, Stat, Statm};
-use crate::quarters::Quarters;
 use crate::reader::Reader;
 use crate::standstill::Standstill;
 use crate::summary::Summary;
@@ -145,7 +145,7 @@ pub(crate) struct Monitor {
     /// Movers of processes that have ended, until they have gone.
     ending_movers: Vec<u32>,
     tidied_at: Option<Instant>,
-    quarters: Quarters,
+    affinity: Affinity,
     /// What was outside at the last look, and how long to wait at least: longer while it does not grow.
     outside: u64,
     calm: Duration,
@@ -227,7 +227,7 @@ impl Monitor {
             ending: Vec::new(),
             ending_movers: Vec::new(),
             tidied_at: None,
-            quarters: Quarters::new(),
+            affinity: Affinity::new(),
             outside: 0,
             calm: SHORTEST,
             growth: Growth::new(Instant::now()),
@@ -284,7 +284,7 @@ impl Monitor {
                 return Err(Failed(failure + &self.cause()));
             }
         }
-        self.quarters.keep_off(self.managed.values().filter_map(Managed::driver_beside_on));
+        self.affinity.keep_off(self.managed.values().filter_map(Managed::driver_beside_on));
         let mut total = self.measure();
         self.note_queue(now);
         let limit = self.ledger.limit_bytes();

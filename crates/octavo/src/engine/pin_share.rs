@@ -8,25 +8,25 @@
 //! it, but its frame remembers whose it was (`rmap`).
 //!
 //! ```text
-//!                has more than its share in memory,             a census: it is alone, or has clearly less in memory,
+//!                has more than its share in memory,             a recount: it is alone, or has clearly less in memory,
 //!                or an orphan                                   and no orphan
 //!   0, not watched ─────────────────────────────► credit, watched ─────────────────────────────► 0
 //!                                                   │ ▲
-//!               each page pinned that was not since │ │ a census, when nothing is left:
-//!                                   the last census ▼ │ the share without the pages that are pinned
+//!               each page pinned that was not since │ │ a recount, when nothing is left:
+//!                                  the last recount ▼ │ the share without the pages that are pinned
 //!                                                 no credit ───► TooManyPins, if that leaves nothing
 //! ```
 //!
 //! Pins are not counted as they come and go. To count them in a cell of their CPU took a pin with its drop
-//! from 16 to 32 ns, and one page with a hundred pins is one page that stays. A *census* looks at all frames,
-//! and counts the pages that are pinned and that the space has, or had. Until as many more are pinned as its
-//! share leaves, no other is needed. A page is taken from that once between two censuses, however often it is
-//! pinned: its hold word says that it was (ACCOUNTED). Near its share a space is let over it by a 64th, so
-//! that a census is rare there too.
+//! from 16 to 32 ns, and one page with a hundred pins is one page that stays. A *recount* looks at all
+//! frames, and counts the pages that are pinned and that the space has, or had. Until as many more are pinned
+//! as its share leaves, no other is needed. A page is taken from that once between two recounts, however
+//! often it is pinned: its hold word says that it was (ACCOUNTED). Near its share a space is let over it by a
+//! 64th, so that a recount is rare there too.
 //!
 //! Cost of a pin: one load of a word that is only read, as long as its space is not watched. Of one that is:
-//! a test of the hold word that it has in hand; and for a page's first pin since the census, two
-//! read-modify-writes. A census takes a millisecond or two for a gigabyte of memory, and comes when pages
+//! a test of the hold word that it has in hand; and for a page's first pin since the recount, two
+//! read-modify-writes. A recount takes a millisecond or two for a gigabyte of memory, and comes when pages
 //! worth the credit were pinned anew, or when the pin before was refused. Cost of a fault: one in 64 sums the
 //! figure of its space over the CPUs.
 //!
@@ -37,7 +37,7 @@
 //! Orderings: Relaxed. The word says when to look, and publishes nothing. Threads that pin at the same moment
 //! may go over the share by a page, or a block, each.
 //!
-//! Locking: one census at a time. It takes the locks of the reverse map. A thread that takes a census is
+//! Locking: one recount at a time. It takes the locks of the reverse map. A thread that takes a recount is
 //! inside the engine, so that no allocation under a lock faults in an engine that is the program's allocator.
 
 use crate::engine::{Engine, Figure, SpaceState};
@@ -52,19 +52,19 @@ use crate::units::{CHUNK_FRAMES, FrameId, PAGE_SHIFT, bytes_for_people};
 
 /// The lowest bit of the word of a space that is watched.
 const WATCHED: u64 = 1;
-/// Pages were unmapped under pins since the last census, or that one has found some.
+/// Pages were unmapped under pins since the last recount, or that one has found some.
 const ORPHANS: u64 = 2;
 /// The credit stands above these bits, and may be negative.
 const CREDIT_SHIFT: u32 = 2;
 /// A space is looked at when one in so many frames comes in.
 const LOOK_EVERY: u32 = 64;
-/// The least that a census gives, as a part of the share, and in pages.
+/// The least that a recount gives, as a part of the share, and in pages.
 const LEAST_CREDIT: u64 = 64;
 const LEAST_CREDIT_PAGES: u64 = 64;
-/// The pages that a space may pin after its first orphan before a census is taken.
+/// The pages that a space may pin after its first orphan before a recount is taken.
 const FIRST_CREDIT_PAGES: u64 = 512;
 
-/// What a census has found.
+/// What a recount has found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pinned {
     pages: u64,
@@ -79,12 +79,12 @@ pub(crate) struct PinShares {
     /// How many spaces there are.
     spaces: AtomicU32,
     /// How many have walked over all frames.
-    census: Mutex<u64>,
+    recount: Mutex<u64>,
 }
 
 impl PinShares {
     pub(crate) fn new(max_spaces: usize) -> std::io::Result<Self> {
-        Ok(Self { words: WordArray::new(max_spaces)?, spaces: AtomicU32::new(0), census: Mutex::new(0) })
+        Ok(Self { words: WordArray::new(max_spaces)?, spaces: AtomicU32::new(0), recount: Mutex::new(0) })
     }
 
     #[inline(always)]
@@ -108,8 +108,8 @@ impl PinShares {
     }
 
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn censuses(&self) -> u64 {
-        *self.census.lock()
+    pub(crate) fn recounts(&self) -> u64 {
+        *self.recount.lock()
     }
 
     fn are_several(&self) -> bool {
@@ -172,8 +172,8 @@ impl Engine {
 
     /// The share of a space has changed.
     pub(crate) fn pin_share_changed(&self, space: SpaceId) {
-        // A census under way gives a credit by the old share.
-        let _census = self.pin_shares.census.lock();
+        // A recount under way gives a credit by the old share.
+        let _census = self.pin_shares.recount.lock();
         let word = self.pin_shares.word(space);
         // A credit for another share is none.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
@@ -213,14 +213,14 @@ impl Engine {
     ///
     /// # Errors
     /// `TooManyPins` where the pins of the space keep its share already; `ForkedChild` in a forked child, if
-    /// a census is due.
+    /// a recount is due.
     #[inline(always)]
     pub(crate) fn check_pins(&self, space: &SpaceState) -> Result<Option<SpaceId>> {
         if !self.pin_shares.is_watched(space.id) {
             return Ok(None);
         }
         self.check_credit(space)?;
-        // A census may just have ended the watch.
+        // A recount may just have ended the watch.
         Ok(self.pin_shares.is_watched(space.id).then_some(space.id))
     }
 
@@ -244,7 +244,7 @@ impl Engine {
 
     /// Gives the space new credit, or says that so many pages are pinned that it gets none.
     fn take_census(&self, space: &SpaceState) -> Result<()> {
-        let mut walks = self.pin_shares.census.lock();
+        let mut walks = self.pin_shares.recount.lock();
         // Another thread may have counted meanwhile.
         if self.pin_shares.has_credit(space.id) {
             return Ok(());
@@ -253,7 +253,7 @@ impl Engine {
         let share = quota.unwrap_or(self.pin_share());
         let is_small = || self.space_use.get(space.id, Figure::Resident) < share - share / 8;
         let is_alone = !self.pin_shares.are_several();
-        // Orphans that come from now on are left to the next census.
+        // Orphans that come from now on are left to the next recount.
         let had_orphans = word.fetch_and(!ORPHANS, Ordering::Relaxed) & ORPHANS != 0;
         // After an orphan, a credit is used up before the watch ends: there may be more of them.
         let is_watched = had_orphans || quota.is_none() && !is_alone && !is_small();

@@ -162,10 +162,10 @@ impl Fault<'_> {
     }
 
     /// What comes before the space gets `pages` more at home, some of which are new: room under its quota,
-    /// the thread's toll, or room beside what is kept for pages that come in.
+    /// the thread's throttle, or room beside what is kept for pages that come in.
     fn comes_first(&self, pages: u64, new_pages: u64) -> Option<Step> {
-        let owes = || reclaim::owes_toll(self.engine).then_some(Step::End(Outcome::OwesToll));
-        self.check_quota(pages).or_else(owes).or_else(|| self.check_growth(new_pages))
+        let is_throttled = || reclaim::must_throttle(self.engine).then_some(Step::End(Outcome::Throttled));
+        self.check_quota(pages).or_else(is_throttled).or_else(|| self.check_growth(new_pages))
     }
 
     /// As [`Fault::adopt`], for new bytes at home, which the thread is told of.

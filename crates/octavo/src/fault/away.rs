@@ -24,7 +24,7 @@ use std::task::Waker;
 use crate::config::HugeZeroWrite;
 use crate::engine::{Batch, Came, Homecoming, Nodes, Split, ask_for, split_leaf};
 use crate::error::{Error, ErrorKind};
-use crate::fault::departure::{Cargo, Departing, install};
+use crate::fault::departure::{Contents, Departing, install};
 use crate::fault::{Fault, Huge, Outcome, Step};
 use crate::frame::Block;
 use crate::lru::Place;
@@ -252,13 +252,13 @@ impl<'a> Fault<'a> {
         let Some(block) = self.alloc_away(Order::ZERO) else {
             return self.lacks_away(Order::ZERO);
         };
-        match self.begin_departure(walk, region, Cargo::Zeros(block)) {
+        match self.begin_departure(walk, region, Contents::Zeros(block)) {
             Ok(departing) => self.depart(departing, translation, waker),
-            Err(Cargo::Zeros(block)) => {
+            Err(Contents::Zeros(block)) => {
                 self.engine.frames.give_back(block);
                 Step::Again
             }
-            Err(_) => unreachable!("the cargo comes back as it was"),
+            Err(_) => unreachable!("the contents come back as they were"),
         }
     }
 
@@ -309,19 +309,19 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Makes the entry Busy. Gives the cargo back where the entry has changed.
+    /// Makes the entry Busy. Gives the contents back where the entry has changed.
     fn begin_departure(
         &self,
         walk: &Walk<'a>,
         region: &Region,
-        cargo: Cargo,
-    ) -> std::result::Result<Departing<'a>, Cargo> {
+        contents: Contents,
+    ) -> std::result::Result<Departing<'a>, Contents> {
         let (word, before) = (walk.word(), walk.entry());
         let busy = before.to_busy();
         if word.change(before, busy).is_err() {
-            return Err(cargo);
+            return Err(contents);
         }
-        Ok(Departing { page: self.page, word, before, busy, options: region.options, cargo })
+        Ok(Departing { page: self.page, word, before, busy, options: region.options, contents })
     }
 
     /// Keeps the first `installed` pages of a block, which the translation took, and to which somebody may
@@ -387,9 +387,9 @@ impl<'a> Fault<'a> {
         let kept = place
             .filter(|_| is_clean)
             .and_then(|place| engine.store(place).add_reference(&engine.frames, place, frame));
-        let cargo = Cargo::Bytes { home: frame, away: block, kept };
+        let contents = Contents::Bytes { home: frame, away: block, kept };
         let departing =
-            Departing { page: self.page, word, before: entry, busy, options: region.options, cargo };
+            Departing { page: self.page, word, before: entry, busy, options: region.options, contents };
         self.depart(departing, translation, waker)
     }
 
@@ -443,7 +443,7 @@ impl<'a> Fault<'a> {
         if walk.level == 0 {
             // A page that is clean now stays so while its entry is Busy.
             let is_clean = !writes && self.engine.is_kept(away);
-            return match self.begin_departure(walk, region, Cargo::More { away, is_clean }) {
+            return match self.begin_departure(walk, region, Contents::More { away, is_clean }) {
                 Ok(departing) => self.depart(departing, translation, waker),
                 Err(_) => Step::Again,
             };

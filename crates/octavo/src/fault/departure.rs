@@ -32,7 +32,7 @@ use crate::units::{FrameId, PageNumber, SwapSlot};
 
 /// The things that a page takes along.
 #[derive(Debug)]
-pub(super) enum Cargo {
+pub(super) enum Contents {
     /// Zeros with memory of their own.
     Zeros(Block),
     /// The bytes of a frame at home. A clean page also takes its place in a store along.
@@ -51,7 +51,7 @@ pub(super) struct Departing<'e> {
     pub(super) busy: Entry,
     /// The options of the page's region.
     pub(super) options: RegionOptions,
-    pub(super) cargo: Cargo,
+    pub(super) contents: Contents,
 }
 
 /// A page of a run of so many costs little, as all of them share one fault.
@@ -59,7 +59,7 @@ const LONG: u64 = 8;
 
 /// Whether a fault is one of a run.
 #[derive(Debug)]
-pub(super) enum Company<'e> {
+pub(super) enum Along<'e> {
     /// The fault asks about its page alone.
     None,
     /// The fault prepares its page, and leaves it here.
@@ -69,7 +69,7 @@ pub(super) enum Company<'e> {
     Departing(Departing<'e>),
 }
 
-impl Company<'_> {
+impl Along<'_> {
     /// Returns whether the page comes along with so many that it costs little.
     pub(super) fn is_along(&self) -> bool {
         matches!(self, Self::Run { is_long: true })
@@ -84,17 +84,19 @@ impl Departing<'_> {
     /// can see to that.
     fn watched(&self) -> Protection {
         let all = self.options.protection;
-        let is_clean =
-            matches!(self.cargo, Cargo::Bytes { kept: Some(_), .. } | Cargo::More { is_clean: true, .. });
+        let is_clean = matches!(
+            self.contents,
+            Contents::Bytes { kept: Some(_), .. } | Contents::More { is_clean: true, .. }
+        );
         if is_clean { all.read_only() } else { all }
     }
 
     /// Returns the question about the page's bytes. `None` where only permissions are asked for.
     fn install(&self, protection: Protection) -> Option<Install> {
-        let bytes = match &self.cargo {
-            Cargo::Zeros(_) => Bytes::Zeros,
-            Cargo::Bytes { home, .. } => Bytes::Frames(*home),
-            Cargo::More { .. } => return None,
+        let bytes = match &self.contents {
+            Contents::Zeros(_) => Bytes::Zeros,
+            Contents::Bytes { home, .. } => Bytes::Frames(*home),
+            Contents::More { .. } => return None,
         };
         Some(Install { bytes, protection })
     }
@@ -114,7 +116,7 @@ impl Departing<'_> {
 
     /// Publishes the outcome. Returns whether the page is usable there.
     pub(super) fn end(self, engine: &Engine, space: SpaceId, answer: Answer, protection: Protection) -> bool {
-        let Self { page, word, before, busy, options, cargo } = self;
+        let Self { page, word, before, busy, options, contents } = self;
         let (owner, is_done) = (Owner { space, page }, answer == Answer::Done);
         let leave = |block| {
             engine.publish(word, busy.to_what_was(before));
@@ -125,14 +127,14 @@ impl Departing<'_> {
                 engine.frames.words(away).holds.mark_no_compress();
             }
         };
-        match cargo {
-            Cargo::Zeros(block) if is_done => {
+        match contents {
+            Contents::Zeros(block) if is_done => {
                 let away = engine.adopt(block, owner);
                 mark(away);
                 engine.publish(word, busy.to_away(away, protection));
             }
-            Cargo::Zeros(block) => leave(block),
-            Cargo::Bytes { home, away: block, kept } if is_done => {
+            Contents::Zeros(block) => leave(block),
+            Contents::Bytes { home, away: block, kept } if is_done => {
                 let is_kept = kept.is_some();
                 if let Some(reference) = kept {
                     engine.frames.kept(block.frame()).set(Some(reference.into_page()));
@@ -145,11 +147,11 @@ impl Departing<'_> {
                     engine.evict_clean(home);
                 }
             }
-            Cargo::Bytes { away: block, kept, .. } => {
+            Contents::Bytes { away: block, kept, .. } => {
                 leave(block);
                 kept.into_iter().for_each(|reference| engine.drop_reference(reference));
             }
-            Cargo::More { away, is_clean } => {
+            Contents::More { away, is_clean } => {
                 if !is_clean {
                     // A store that does not come after all costs a write.
                     engine.frames.words(away).holds.mark_dirty();
@@ -288,11 +290,11 @@ fn prepare<'e>(
     is_long: bool,
 ) -> (Option<Departing<'e>>, bool) {
     let mut fault = Fault::new(Waiter::never(engine), engine, space, page.address(), access);
-    (fault.via, fault.company) = (Via::Translation, Company::Run { is_long });
+    (fault.via, fault.along) = (Via::Translation, Along::Run { is_long });
     fault.counted = true;
     let polled = fault.poll(Waker::noop());
-    match std::mem::replace(&mut fault.company, Company::None) {
-        Company::Departing(departing) => (Some(departing), false),
+    match std::mem::replace(&mut fault.along, Along::None) {
+        Along::Departing(departing) => (Some(departing), false),
         _ => (None, matches!(polled, Poll::Ready(Outcome::Usable))),
     }
 }
@@ -319,8 +321,8 @@ impl<'a> Fault<'a> {
         translation: &dyn Translation,
         waker: &Waker,
     ) -> Step {
-        if let Company::Run { .. } = self.company {
-            self.company = Company::Departing(departing);
+        if let Along::Run { .. } = self.along {
+            self.along = Along::Departing(departing);
             return Step::End(Outcome::Usable);
         }
         let (answer, protection) = departing.ask(self.engine, translation);

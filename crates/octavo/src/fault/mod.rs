@@ -51,7 +51,7 @@ use crate::table::{Access, Grown, Walk};
 use crate::units::{CHUNK_FRAMES, PageNumber, SwapSlot};
 pub use away::InPlace;
 pub(crate) use away::Via;
-use departure::Company;
+use departure::Along;
 pub(crate) use departure::show_run;
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
@@ -68,7 +68,7 @@ pub(crate) enum Outcome {
     /// There is no frame. The caller makes room and polls again.
     NeedsFrame,
     /// The thread has taken more than its share. The caller makes some room and polls again.
-    OwesToll,
+    Throttled,
     /// There is no block of order 9. The caller compacts, tells the fault the result, and polls again.
     NeedsHuge,
     /// There is no table node. The caller makes room and polls again.
@@ -126,7 +126,7 @@ pub(crate) struct Fault<'a> {
     wants_memory: bool,
     /// The other side has found nothing at the page.
     is_missing: bool,
-    company: Company<'a>,
+    along: Along<'a>,
     /// A frame for a page that goes away.
     away: Option<Block>,
     /// When the translation, or a pin, last held the page back.
@@ -153,7 +153,7 @@ impl<'a> Fault<'a> {
         let (page, huge) = (PageNumber::containing(address), Huge::Untried);
         let (bytes, counted, reading, alone) = (None, false, None, false);
         let (via, wants_memory, away) = (Via::Handle, false, None);
-        let (is_missing, company) = (false, Company::None);
+        let (is_missing, along) = (false, Along::None);
         let (refused_at, refused_for) = (None, Duration::ZERO);
         Self {
             engine,
@@ -168,7 +168,7 @@ impl<'a> Fault<'a> {
             via,
             wants_memory,
             is_missing,
-            company,
+            along,
             away,
             refused_at,
             refused_for,
@@ -612,8 +612,8 @@ impl Fault<'_> {
                     // CPUs' lists.
                     self.looks_everywhere = no_room.is_some() || misses > 1;
                 }
-                Outcome::OwesToll => {
-                    apart(reclaim::pay_toll(self.engine, &self.waiter)).await;
+                Outcome::Throttled => {
+                    apart(reclaim::throttle(self.engine, &self.waiter)).await;
                     no_room = obstacle;
                 }
                 // The deadline is asked first: the end of a transfer of another device is no room on this

@@ -185,7 +185,7 @@ impl<'a> Fault<'a> {
             }
         };
         let frame = transfer.frame();
-        engine.admit(frame, Arrival::of(shadow, self.company.is_along()));
+        engine.admit(frame, Arrival::of(shadow, self.along.is_along()));
         // That pin is the transfer's, and this one the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
         let mut reading = Reading::new(slot, pin, ends);

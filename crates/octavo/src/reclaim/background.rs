@@ -11,7 +11,7 @@ use crate::reclaim::scan::{Reclaimer, most_writing_pages, reclaim};
 use crate::reclaim::shrink::shrink_to_budget;
 use crate::reclaim::shrink_pool::shrink_pool;
 use crate::reclaim::signal::{Signal, Turn};
-use crate::reclaim::toll::forget_account;
+use crate::reclaim::throttle::forget_account;
 use crate::swap::Pool;
 use crate::sync::{Arc, Duration, Instant, Shared, thread};
 use crate::units::CHUNK_BYTES;

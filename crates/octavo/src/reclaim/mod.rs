@@ -5,7 +5,7 @@
 //! | `room` | makes room for an access that found no frame or no table node |
 //! | `background` | the thread that keeps ahead, from the low watermark to the high one |
 //! | `reserve` | how far ahead it keeps: the watermarks follow the time that accesses stall |
-//! | `toll` | who takes much makes room before there is none |
+//! | `throttle` | who takes much makes room before there is none |
 //! | `signal` | the words to that thread |
 //! | `scan` | one scan for cold pages, by an access (direct) or by the thread (background) |
 //! | `evict` | a batch of cold frames, on its way to the stores of their pages |
@@ -36,7 +36,7 @@ mod scan;
 mod shrink;
 mod shrink_pool;
 mod signal;
-mod toll;
+mod throttle;
 
 pub(crate) use advise::{cool, page_out};
 pub(crate) use background::Running;
@@ -58,4 +58,4 @@ pub(crate) use shrink::shrink_to_budget;
 pub(crate) use shrink::try_shrink;
 #[cfg(all(test, not(loom)))]
 pub(crate) use shrink_pool::shrink_pool;
-pub(crate) use toll::{note_taken, owes_toll, pay_toll};
+pub(crate) use throttle::{must_throttle, note_taken, throttle};

@@ -127,7 +127,7 @@ fn loom_a_store_is_in_the_copy_or_leaves_the_frame_dirty() {
     }
 }
 
-/// A pin that is accounted and dropped, a census, and a reclaimer that takes the frame. A frame that was
+/// A pin that is accounted and dropped, a recount, and a reclaimer that takes the frame. A frame that was
 /// taken has no mark left, whatever the others did.
 #[test]
 fn loom_a_frame_that_is_taken_is_not_accounted() {
@@ -145,7 +145,7 @@ fn loom_a_frame_that_is_taken_is_not_accounted() {
                 let _ = holds.drop_pin();
             })
         };
-        let census = {
+        let recount = {
             let frame = Arc::clone(&frame);
             thread::spawn(move || {
                 if frame.1.load().is_accounted() {
@@ -158,7 +158,7 @@ fn loom_a_frame_that_is_taken_is_not_accounted() {
         shown.swap(0, Ordering::AcqRel);
         let taken = holds.try_reclaim();
         pinner.join().unwrap();
-        census.join().unwrap();
+        recount.join().unwrap();
         assert!(!taken || holds.load() == Holds(0), "{:?}", holds.load());
     });
 }

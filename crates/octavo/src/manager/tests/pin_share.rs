@@ -29,7 +29,7 @@ fn who_unmaps_under_pins_all_the_time_is_seldom_counted() {
         }
         let share = quota.unwrap_or(BUDGET / 4 * 3) / PAGE;
         let most = 1 + rounds / share;
-        assert!((1..=most).contains(&shares.censuses()), "{quota:?}: {} of {most}", shares.censuses());
+        assert!((1..=most).contains(&shares.recounts()), "{quota:?}: {} of {most}", shares.recounts());
         drop((space, other));
     }
 }

@@ -15,7 +15,7 @@ const ENGINE: &[u8] = b"octavo-";
 
 /// Where the engine's threads may run.
 #[derive(Debug)]
-pub(crate) struct Quarters {
+pub(crate) struct Affinity {
     all: CpuSet,
     taken: CpuSet,
     looks: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Quarters {
 /// In one of so many looks, the engine may have started threads since.
 const LOOK_AGAIN: u32 = 64;
 
-impl Quarters {
+impl Affinity {
     pub(crate) fn new() -> Self {
         Self { all: sched_getaffinity(None).unwrap_or_default(), taken: CpuSet::new(), looks: 0 }
     }
@@ -83,19 +83,19 @@ mod tests {
         let driver_thread = said.recv().unwrap();
         let allowed = |thread| sched_getaffinity(Some(thread)).unwrap();
 
-        let mut quarters = Quarters::new();
-        let all = quarters.all;
+        let mut affinity = Affinity::new();
+        let all = affinity.all;
         let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap();
-        quarters.keep_off([first].into_iter());
+        affinity.keep_off([first].into_iter());
         // A thread that starts later has been overlooked at first.
         sched_setaffinity(Some(engine_thread), &all).unwrap();
-        (0..LOOK_AGAIN).for_each(|_| quarters.keep_off([first].into_iter()));
+        (0..LOOK_AGAIN).for_each(|_| affinity.keep_off([first].into_iter()));
         // With one CPU only, they stay there.
         assert_eq!(allowed(engine_thread).is_set(first), all.count() == 1);
         assert_eq!(allowed(driver_thread), all);
-        quarters.keep_off((0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)));
+        affinity.keep_off((0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)));
         assert_eq!(allowed(engine_thread), all, "no CPU is left");
-        quarters.keep_off(std::iter::empty());
+        affinity.keep_off(std::iter::empty());
         assert_eq!(allowed(engine_thread), all);
         drop((tell, tell_driver));
         engine.join().unwrap();

@@ -1,17 +1,17 @@
-//! The toll: a thread that takes much memory makes room before there is none.
+//! The throttle: a thread that takes much memory makes room before there is none.
 //!
 //! A thread that fills new pages as fast as it can uses up all frames as soon as they are free. Others, which
 //! take one now and then, find none as often as it does, and wait for a write each time. So while single
 //! pages are read, and memory is short, a thread pays for every 32 pages that it took for new bytes, if they
 //! are more than its share: it sends 32 out. A reclaimer begins no write while enough are under way, so the
 //! thread goes on at the pace at which pages go out, and what the background thread frees is left for the
-//! others. Linux holds back who dirties pages by the same thought (`balance_dirty_pages`).
+//! others. Linux throttles threads that dirty pages by the same thought (`balance_dirty_pages`).
 //!
 //! A thread's share is an eighth of the pages that go out meanwhile. More than eight threads that take as
 //! much as each other pay nothing. Pages whose memory is at the other side of a translation are not counted.
 //!
 //! The account is a thread's own. So it is no protocol, and a model or a simulation, where threads have none,
-//! goes on without tolls: who finds no frame makes room ([`make_room`](super::make_room)).
+//! does without: a thread that finds no frame makes room ([`make_room`](super::make_room)).
 //!
 //! Cost: three words of the thread's own for a page that it takes, and for every 32 pages some words that
 //! others write.
@@ -38,15 +38,15 @@ pub(crate) fn note_taken(engine: &Engine, pages: u32) {
     with_own_words(|words| Account(words).take(identity(engine), u64::from(pages)));
 }
 
-/// Returns whether this thread owes a toll, and settles its account.
+/// Returns whether this thread is throttled, and settles its account.
 #[inline]
-pub(crate) fn owes_toll(engine: &Engine) -> bool {
+pub(crate) fn must_throttle(engine: &Engine) -> bool {
     let gone = || is_due(engine).then(|| pages_gone(engine));
     with_own_words(|words| Account(words).settle(identity(engine), gone)).unwrap_or(false)
 }
 
 /// Sends pages out, or begins to, as far as that can be done. The access has its whole time left after that.
-pub(crate) async fn pay_toll(engine: &Engine, waiter: &Waiter<'_>) {
+pub(crate) async fn throttle(engine: &Engine, waiter: &Waiter<'_>) {
     engine.counters.count(Counter::AllocationToll);
     let start = engine.machine.clock.now();
     reclaim(engine, EVERY, Reclaimer::Direct, &mut waiter.anew()).await;
@@ -75,7 +75,7 @@ fn is_due(engine: &Engine) -> bool {
 }
 
 /// What a thread has taken of an engine: the engine, the pages, and 1 more than the pages that had gone when
-/// it began to count, or 0 where tolls were not due.
+/// it began to count, or 0 where throttles were not due.
 struct Account<'w>(&'w mut [u64; 3]);
 
 impl Account<'_> {
