@@ -28,8 +28,8 @@ use octavo_platform::heir::Heir;
 use octavo_platform::userfaultfd::{KIND, Userfaultfd};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, waitpid};
 
-use crate::proc;
-use crate::signals::kill;
+use crate::system::proc;
+use crate::system::signals::kill;
 use list::{Entry, List, What};
 
 /// The first argument of a process that is to be a guardian.

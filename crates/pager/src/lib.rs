@@ -7,25 +7,14 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `monitor` | watches the tree's memory, and takes processes over |
-//! | `managed` | a process under management |
-//! | `adopter` | what its driver does beside serving faults: adopts pages, takes forks in |
-//! | `eligible`, `bss` | which mappings are taken; which are data of programs |
-//! | `kinds` | the kinds of memory, by what is done about each |
-//! | `droppers` | threads that may be dropping pages still |
+//! | `monitor` | watches the tree's memory, and takes processes over; `monitor/standstill`: processes that stand still until then |
+//! | `tree` | the processes and their memory: what they share (`shares`), what nobody pages (`fixed`), who is asked when (`turns`, `rounds`) |
+//! | `managed` | a process under management: which mappings are taken (`eligible`, `bss`, `kinds`), and what its driver does beside serving faults (`adopter`, `droppers`) |
 //! | `ledger` | the one limit, and who uses how much of it |
-//! | `tree`, `proc` | the processes, and what the kernel says of them |
-//! | `fixed`, `shares` | memory that nobody pages; pages that several processes show |
-//! | `turns` | who is asked at a look |
-//! | `rounds` | whose shares are asked for, and when |
 //! | `reader` | reads what processes tell where their drivers are busy |
 //! | `guardian` | ends the tree if the runner dies |
-//! | `socket` | tells the figures of a run while it goes on |
-//! | `priority`, `governor` | the monitor comes in time on a busy machine, and takes no CPU away from the kernel |
-//! | `affinity` | the CPUs that the engine's threads keep off |
-//! | `standstill` | processes that stand still until they are taken over |
-//! | `signals` | signals and ends of processes |
-//! | `summary` | the figures of a run |
+//! | `report`, `messages` | what a run tells people |
+//! | `system` | what the kernel says of processes, and what a run asks of it |
 
 /// Says a line on standard error. Whoever has closed it does not want to hear.
 macro_rules! say {
@@ -34,33 +23,15 @@ macro_rules! say {
     }};
 }
 
-mod adopter;
-mod affinity;
-mod bss;
-mod droppers;
-mod eligible;
-mod explain;
-mod fixed;
-mod governor;
 mod guardian;
-mod kinds;
-mod layout;
 mod ledger;
-mod limits;
 mod managed;
 pub mod messages;
 mod monitor;
-mod priority;
-mod proc;
 mod reader;
-mod rounds;
-mod shares;
-mod signals;
-mod socket;
-mod standstill;
-mod summary;
+mod report;
+mod system;
 mod tree;
-mod turns;
 
 use std::io;
 use std::path::Path;
@@ -73,15 +44,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
-pub use kinds::Kind;
 use ledger::Ledger;
-pub use limits::Raised;
+pub use managed::kinds::Kind;
 use monitor::{Failed, Monitor};
 pub use octavo_stub::{Message, REASONS, look_for_rights};
-use signals::Signals;
-pub use signals::end_by_signal;
-use socket::Socket;
-pub use summary::{Faults, Summary, Waits};
+use report::socket::{self, Socket};
+pub use report::summary::{Faults, Summary, Waits};
+pub use system::limits::Raised;
+use system::priority;
+pub use system::signals::end_by_signal;
+use system::signals::{self, Signals};
 
 /// The end of a run.
 #[derive(Debug)]

@@ -7,6 +7,12 @@
 //! A mapping is watched before it is looked at. So a page that comes later is a fault, and a page that is
 //! there already is found and adopted where it is (`adopter.rs`).
 
+pub(crate) mod adopter;
+pub(crate) mod bss;
+pub(crate) mod droppers;
+pub(crate) mod eligible;
+pub(crate) mod kinds;
+pub(crate) mod layout;
 mod mappings;
 mod outside;
 
@@ -28,14 +34,14 @@ pub(crate) use mappings::take;
 use mappings::watches;
 use outside::{LEAST_OUTSIDE, Outside};
 
-use crate::adopter::Adopter;
-use crate::droppers::Droppers;
 use crate::guardian::{Entrusted, Guardian};
-use crate::layout::Layout;
 use crate::ledger::Ledger;
+use crate::managed::adopter::Adopter;
+use crate::managed::droppers::Droppers;
+use crate::managed::layout::Layout;
 use crate::messages::{self, in_words};
-use crate::proc;
 use crate::reader::Reader;
+use crate::system::proc;
 use crate::tree::{Moved, Parent};
 
 /// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
@@ -261,7 +267,7 @@ impl Managed {
         let watch = Arc::clone(&self.watch);
         let thread = std::thread::Builder::new().name("octavo-serve".into()).stack_size(512 << 10);
         self.driver = Some(thread.spawn(move || {
-            crate::priority::lower();
+            crate::system::priority::lower();
             let adopter = Adopter::new(&space, &window, &shared, stack);
             let events = window.reach().events().as_fd();
             if let Err(error) = Driver::new(&space, &window, events, bell, adopter).watched_by(watch).run()

@@ -16,6 +16,7 @@ mod forks;
 mod growth;
 mod progress;
 mod queue;
+pub(crate) mod standstill;
 mod still;
 mod unpaged;
 
@@ -34,18 +35,18 @@ use octavo_stub::Message;
 use self::growth::{Growth, time_to_fill};
 use self::progress::Progress;
 use self::queue::Queue;
-use crate::affinity::Affinity;
-use crate::fixed::Asked;
 use crate::guardian::Guardian;
 use crate::ledger::{Ledger, Use};
 use crate::managed::{Common, Managed, Refusal, Unequipped};
 use crate::messages;
-use crate::priority::{self, Piece};
-use crate::proc::{self, Fixed, Stat, Statm};
+use crate::monitor::standstill::Standstill;
 use crate::reader::Reader;
-use crate::standstill::Standstill;
-use crate::summary::Summary;
+use crate::report::summary::Summary;
+use crate::system::affinity::Affinity;
+use crate::system::priority::{self, Piece};
+use crate::system::proc::{self, Fixed, Stat, Statm};
 use crate::tree::Tree;
+use crate::tree::fixed::Asked;
 use unpaged::Excess;
 
 /// Looks at the tree's memory: often near the limit, seldom far below.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use octavo_window::{Bell, Lateness, Target, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::priority;
+use crate::system::priority;
 
 /// Two looks take less than 10 ms.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3);

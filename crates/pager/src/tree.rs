@@ -12,18 +12,23 @@
 //! turn](Turns). New processes are looked for among the numbers that the machine has given out since the last
 //! look, and only now and then by the lists of children.
 
+pub(crate) mod fixed;
+pub(crate) mod rounds;
+pub(crate) mod shares;
+pub(crate) mod turns;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
 use octavo_platform::process_memory::share_memory;
 
-use crate::fixed::{Asked, Shared};
-use crate::priority;
-use crate::proc::{self, Fixed, Memory, Stat, StatFile, Statm, Told};
-use crate::rounds::{Next, Rounds, Wanted};
-use crate::shares::{Group, Mark, Newcomer};
-use crate::turns::{Anonymous, Turns};
+use crate::system::priority;
+use crate::system::proc::{self, Fixed, Memory, Stat, StatFile, Statm, Told};
+use crate::tree::fixed::{Asked, Shared};
+use crate::tree::rounds::{Next, Rounds, Wanted};
+use crate::tree::shares::{Group, Mark, Newcomer};
+use crate::tree::turns::{Anonymous, Turns};
 
 /// From one look at which processes there are to the next, where none has come.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

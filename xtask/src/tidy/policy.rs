@@ -30,6 +30,11 @@ pub const UPWARD_IMPORTS: &[Allowed] = &[];
 pub const NO_CIRCLES: &[&str] = &[
     "crates/cli/src/",
     "crates/lab/src/",
+    "crates/pager/src/managed/",
+    "crates/pager/src/monitor/",
+    "crates/pager/src/report/",
+    "crates/pager/src/system/",
+    "crates/pager/src/tree/",
     "crates/octavo/src/frame/",
     "crates/octavo/src/io/",
     "crates/octavo/src/reclaim/",

@@ -11,10 +11,10 @@ use rangemap::RangeSet;
 use rustix::io::Errno;
 
 use super::{Managed, Shared};
-use crate::droppers::Droppers;
-use crate::eligible::Seen;
-use crate::kinds::Kinds;
-use crate::proc;
+use crate::managed::droppers::Droppers;
+use crate::managed::eligible::Seen;
+use crate::managed::kinds::Kinds;
+use crate::system::proc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// How often a look goes on with what mappings have grown by meanwhile.

@@ -1,6 +1,6 @@
 //! What a process has outside of management: how much that is, of which kinds, and whether it grows.
 
-use crate::kinds::Kinds;
+use crate::managed::kinds::Kinds;
 
 /// What a process may get outside before its mappings are looked at again. It is as much as may be in
 /// staging.

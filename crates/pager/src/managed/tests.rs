@@ -14,7 +14,7 @@ use rustix::io::ioctl_fionread;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use super::*;
-use crate::eligible::Seen;
+use crate::managed::eligible::Seen;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const BUDGET: u64 = 32 << 20;

@@ -8,8 +8,8 @@ use rustix::process::Signal;
 use super::{Monitor, PATIENCE};
 use crate::guardian::Guardian;
 use crate::managed::Managed;
-use crate::summary::Summary;
-use crate::{priority, proc, signals};
+use crate::report::summary::Summary;
+use crate::system::{priority, proc, signals};
 
 /// How often the processes of a tree are killed at least: a process may fork meanwhile.
 const LEAST_ROUNDS: u32 = 8;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{Failed, Monitor, is_watched};
 use crate::managed::Managed;
-use crate::{messages, priority};
+use crate::messages;
+use crate::system::priority;
 
 impl Monitor {
     /// Finds out which processes are the children of forks.

@@ -7,7 +7,7 @@ use octavo_platform::usage;
 
 use super::Monitor;
 use crate::messages::as_option;
-use crate::{priority, proc};
+use crate::system::{priority, proc};
 
 /// The time that is looked at.
 const WINDOW: Duration = Duration::from_secs(10);

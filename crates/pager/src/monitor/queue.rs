@@ -25,8 +25,8 @@ use octavo_platform::usage::possible_cpus;
 
 use super::{LEAST_PROCESS, Monitor, STOPPING};
 use crate::managed::Managed;
-use crate::priority;
-use crate::proc::Memory;
+use crate::system::priority;
+use crate::system::proc::Memory;
 use crate::tree::LEAST_GROWN;
 
 /// The processes that are left alone have one part in so many of the limit together.

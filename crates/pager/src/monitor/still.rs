@@ -10,7 +10,7 @@
 
 use super::queue::Why;
 use super::{LEAST_COPIES, Managed, Monitor, STOPPING};
-use crate::priority;
+use crate::system::priority;
 use crate::tree::Process;
 
 impl Monitor {

@@ -12,9 +12,9 @@ use octavo_platform::usage;
 use octavo_stub::Message;
 
 use super::{Failed, LEAST_PROCESS, Monitor};
-use crate::kinds::Kind;
+use crate::managed::kinds::Kind;
 use crate::messages::{self, as_option};
-use crate::proc::{self, Told};
+use crate::system::proc::{self, Told};
 
 /// A tree that has had an eighth more than its limit for so long is told of, or more than its limit that may
 /// not stay so.

@@ -21,10 +21,10 @@ use octavo::PAGE_BYTES;
 use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
 use rangemap::RangeSet;
 
-use crate::bss;
-use crate::kinds::{Kind, Kinds};
-use crate::layout::Ranges;
-use crate::proc::{self, Mapping, Threads};
+use crate::managed::bss;
+use crate::managed::kinds::{Kind, Kinds};
+use crate::managed::layout::Ranges;
+use crate::system::proc::{self, Mapping, Threads};
 
 /// The least range that is taken by itself. V8 has its heap in mappings of 256 KiB, and the C library maps
 /// blocks from 128 KiB on.

@@ -4,7 +4,7 @@ use octavo::bytes_for_people;
 use octavo_platform::usage;
 
 use crate::messages::as_option;
-use crate::summary::Summary;
+use crate::report::summary::Summary;
 
 /// A run whose waits come to less than this part of its time is not slow.
 const LITTLE: f64 = 0.1;
@@ -149,7 +149,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::summary::{Faults, Waits};
+    use crate::report::summary::{Faults, Waits};
 
     const MIB: u64 = 1 << 20;
 

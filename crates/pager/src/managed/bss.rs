@@ -22,7 +22,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use octavo::PAGE_BYTES;
 use rangemap::RangeSet;
 
-use crate::proc::Mapping;
+use crate::system::proc::Mapping;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -70,7 +70,7 @@ mod tests {
     use std::sync::atomic::{AtomicU8, Ordering};
 
     use super::*;
-    use crate::proc;
+    use crate::system::proc;
 
     const LARGE: usize = 1 << 20;
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use crate::summary::Summary;
+use crate::report::summary::Summary;
 
 /// A socket that tells the figures. Its file goes with it.
 #[derive(Debug)]

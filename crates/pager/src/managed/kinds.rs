@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_guide_lists_each_kind_and_whether_it_is_paged() {
-        let guide = include_str!("../../../docs/kinds-of-memory.md");
+        let guide = include_str!("../../../../docs/kinds-of-memory.md");
         let name = |kind| serde_json::to_string(&kind).unwrap().trim_matches('"').to_owned();
         let all: Vec<_> = Kind::ALL.into_iter().map(|kind| (name(kind), kind.is_paged())).collect();
         assert_eq!(guide.lines().filter_map(row).collect::<Vec<_>>(), all);

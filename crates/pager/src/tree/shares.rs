@@ -2,7 +2,7 @@
 //!
 //! The kernel counts such a page in each process. It tells proportional shares (PSS) too, which add up to
 //! what there is, but to ask for them takes some 14 ms a GiB. So the processes of a group are asked one after
-//! the other, in [rounds](crate::rounds), and an answer is as old as the process's turn. Meanwhile the
+//! the other, in [rounds](crate::tree::rounds), and an answer is as old as the process's turn. Meanwhile the
 //! estimate is not below what there is. Since a process was asked, its pages count like this:
 //!
 //! | the process | counts |

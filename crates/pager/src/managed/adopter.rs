@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use crate::managed::{Common, Held, Managed, Program, Shared, take};
 use crate::messages::{self, in_words};
-use crate::proc;
+use crate::system::proc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes that are adopted between two looks for faults.

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
-use crate::proc;
+use crate::system::proc;
 
 /// Signals that the program gets as the runner gets them.
 const PASSED_ON: [i32; 5] = [

@@ -8,9 +8,9 @@ use octavo_platform::accessed::AccessedBits;
 use octavo_window::Served;
 use serde::Serialize;
 
-use crate::kinds::Kind;
 use crate::managed::Managed;
-use crate::proc::Fixed;
+use crate::managed::kinds::Kind;
+use crate::system::proc::Fixed;
 use crate::tree::Tree;
 
 /// With fewer pages, the pool's first block says nothing of how well they were packed.

@@ -15,7 +15,7 @@ use octavo_platform::threads::set_real_time;
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::governor::{self, Governor};
+use crate::system::governor::{self, Governor};
 
 /// What the runner was given.
 static PLAIN: OnceLock<i32> = OnceLock::new();

@@ -10,8 +10,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::proc::{self, Fixed, Memory, Status, Told};
-use crate::shares::{Group, Mark, Newcomer};
+use crate::system::proc::{self, Fixed, Memory, Status, Told};
+use crate::tree::shares::{Group, Mark, Newcomer};
 
 /// Processes with less memory of all kinds are not asked.
 const LEAST_PROCESS: u64 = 8 << 20;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::guardian::Guardian;
-use crate::{proc, signals};
+use crate::system::{proc, signals};
 
 /// How long processes stand still where nothing is adopted and nothing goes out, and how long at most. They
 /// may be waiting for what others do.
