@@ -66,21 +66,36 @@ pub fn check_private_places(tree: &Tree, findings: &mut Vec<Finding>) {
     });
 }
 
-/// Links in markdown files lead to files that exist.
+/// Links in markdown files lead to files, and to headings in them, that exist.
 pub fn check_links(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.iter().filter(|(path, _)| path.ends_with(".md")) {
         for (line, target) in links(text) {
-            let file = target.split('#').next().unwrap_or_default();
-            let elsewhere = target.contains("://") || target.starts_with("mailto:");
-            if elsewhere || file.is_empty() {
+            if target.contains("://") || target.starts_with("mailto:") {
                 continue;
             }
-            if !resolve(path, file).is_some_and(|file| tree.exists(&file)) {
+            let (file, heading) = target.split_once('#').unwrap_or((&target, ""));
+            let file = if file.is_empty() { Some(path.to_string()) } else { resolve(path, file) };
+            let is_there = |file: &str| {
+                let has_heading = |text| headings(text).any(|known| known == heading);
+                tree.exists(file) && (heading.is_empty() || tree.get(file).is_some_and(has_heading))
+            };
+            if !file.is_some_and(|file| is_there(&file)) {
                 let what = format!("the link leads to `{target}`, which does not exist");
                 findings.push(Finding { path: path.into(), line, rule: "links", what });
             }
         }
     }
+}
+
+/// Returns the headings of a page as links name them: in lower case, with a dash for each space, and without
+/// other signs.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    let titles =
+        text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    titles.map(|title| {
+        let kept = title.chars().filter(|sign| sign.is_alphanumeric() || " -_".contains(*sign));
+        kept.map(|sign| if sign == ' ' { '-' } else { sign.to_ascii_lowercase() }).collect()
+    })
 }
 
 fn each_line(tree: &Tree, mut visit: impl FnMut(&str, usize, &str)) {
@@ -207,9 +222,18 @@ mod tests {
     #[test]
     fn links_to_files_folders_parts_and_the_web_are_not() {
         let text = "[a](../README.md#top) [b](b.md) [c](../crates/octavo/) [d](#part) [e](https://x.org/y) [f](/README.md)";
-        let files =
-            [("docs/a.md", text), ("README.md", ""), ("docs/b.md", ""), ("crates/octavo/Cargo.toml", "")];
-        assert!(lines(files, check_links).is_empty());
+        let with = |readme, title: &str| {
+            let page = format!("{title}\n{text}");
+            let files = [
+                ("docs/a.md", &*page),
+                ("README.md", readme),
+                ("docs/b.md", ""),
+                ("crates/octavo/Cargo.toml", ""),
+            ];
+            lines(files, check_links)
+        };
+        assert!(with("# Top", "## `Part`").is_empty());
+        assert_eq!(with("# Tip", "## Another part"), [2, 2], "headings that do not exist");
     }
 
     #[test]
