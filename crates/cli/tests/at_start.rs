@@ -183,7 +183,7 @@ fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
         as_nobody(&octavo).args(["--memory", "64M", "--strict", "--", "echo", "started"]).output().unwrap();
     assert!(!strict.status.success() && strict.stdout.is_empty());
     assert!(
-        [words, "run as root", "Without --strict it would run"]
+        [words, "run as root", "Without --strict the program would run"]
             .iter()
             .all(|words| text(&strict.stderr).contains(words)),
         "{}",

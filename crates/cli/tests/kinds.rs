@@ -188,7 +188,7 @@ fn a_program_whose_filter_forbids_the_work_is_told_why_it_is_not_managed() {
     less.args(["--inh-caps=-sys_admin", "--bounding-set=-sys_admin", OCTAVO]).args(run().get_args());
     let said = unmanaged(less);
     assert!(
-        said.contains("it has a seccomp filter, which cannot be suspended; run outside of containers"),
+        said.contains("it has a seccomp filter, which cannot be suspended; run with CAP_SYS_ADMIN"),
         "{said}"
     );
 }

@@ -67,7 +67,10 @@ fn a_run_that_is_stopped_explains_itself_unless_it_is_to_be_quiet() {
     assert!(told.contains("octavo: it ran for ") && told.contains("the program was stopped"), "{told}");
     assert!(!told.contains("what would help most"), "the reason of its end has its own remedy: {told}");
     assert!(told.contains("is full (") && told.contains("give --swap more room"), "{told}");
-    assert!(told.contains("octavo: at its end ") && told.contains("surely enough"), "{told}");
+    assert!(
+        told.contains("octavo: when it was stopped, ") && told.contains("certain to be enough"),
+        "{told}"
+    );
     let quiet = stopped(&["--quiet"]);
     assert!(!quiet.contains("it ran for ") && quiet.contains("the program was stopped"), "{quiet}");
 }

@@ -47,7 +47,7 @@ pub const LACKS: [&Message; 9] = [
 ];
 
 pub(crate) const LIMIT_IMPOSSIBLE: Message = Message {
-    happened: "the limit of {limit} MiB cannot be kept: {what}",
+    happened: "the limit of {limit} MiB cannot be kept, as {what}",
     remedy: "give --memory {enough}",
     cause: "Memory that cannot be paged outgrows the limit ([kinds of memory](kinds-of-memory.md)). The program goes on above it; with \
             --strict it is ended",
@@ -159,12 +159,12 @@ pub(crate) const IMMOVABLE: Message = Message {
 };
 pub(crate) const SWAP_FULL: Message = Message {
     happened: "{what}",
-    remedy: "give --swap more room: another place, or more behind its last colon",
+    remedy: "give --swap more room: another folder or disk, or a larger size after its colon",
     cause: "The file, the device or the file system has no room left. Memory is read at any fullness; it just cannot grow",
 };
 pub(crate) const FILE_SIZE: Message = Message {
     happened: "{what}. A file may have no more than {limit} here (RLIMIT_FSIZE)",
-    remedy: "give --swap more room: a disk, or more behind its last colon; or allow larger files (`ulimit -f`)",
+    remedy: "give --swap more room: a disk, or a larger size after its colon; or allow larger files (`ulimit -f`)",
     cause: "As above, where a limit of the process on file sizes may be the reason",
 };
 pub(crate) const READ_FAILED: Message = Message {

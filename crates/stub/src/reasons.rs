@@ -26,7 +26,7 @@ pub const REASONS: [&Message; 18] = [
 
 pub(crate) const NO_USERFAULTFD: Message = Message {
     happened: "the kernel refuses userfaultfd to it: {why}",
-    remedy: "run as root, or with CAP_SYS_PTRACE and read and write access to /dev/userfaultfd",
+    remedy: "run as root, or have both CAP_SYS_PTRACE and read and write access to /dev/userfaultfd",
     cause: "Octavo learns by a userfaultfd which pages a program wants. The kernel gives one to root, and to users who may open that device. \
             A container's seccomp filter may forbid the call, and a kernel may be built without it (CONFIG_USERFAULTFD)",
 };
@@ -58,12 +58,12 @@ pub(crate) const TRACED: Message = Message {
 };
 pub(crate) const FILTERED: Message = Message {
     happened: "it has a seccomp filter, which cannot be suspended",
-    remedy: "run outside of containers, with CAP_SYS_ADMIN, on a kernel with CONFIG_CHECKPOINT_RESTORE",
+    remedy: "run with CAP_SYS_ADMIN, outside of containers (the kernel needs CONFIG_CHECKPOINT_RESTORE)",
     cause: "The program has forbidden system calls to itself, and the calls of Octavo's helper in it with them",
 };
 pub(crate) const FORBIDDEN: Message = Message {
     happened: "its seccomp filter forbids a call that its helper needs: {why}",
-    remedy: "run outside of containers, with CAP_SYS_ADMIN",
+    remedy: "run with CAP_SYS_ADMIN, outside of containers",
     cause: "As above, found out when the helper tried its calls",
 };
 pub(crate) const RUNS_32_BIT: Message = Message {

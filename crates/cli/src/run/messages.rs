@@ -38,7 +38,7 @@ pub const NO_PAGE: Message = Message {
 };
 pub const PLACE_TAKEN: Message = Message {
     happened: "{why}",
-    remedy: "give --swap another path, or destroy what this one holds with --force",
+    remedy: "give --swap another path, or add --force to overwrite this one",
     cause: "The file or disk holds something that Octavo has not written. It was left as it is",
 };
 pub const LITTLE_ROOM: Message = Message {
@@ -48,7 +48,7 @@ pub const LITTLE_ROOM: Message = Message {
 };
 pub const NO_ADDRESSES: Message = Message {
     happened: "a process may have {limit} of addresses here (RLIMIT_AS), and the runner takes some for itself: {why}",
-    remedy: "allow any number, by `ulimit -v unlimited`, or use less swap, as by --swap /var/tmp:1G",
+    remedy: "lift that limit, by `ulimit -v unlimited`, or use less swap, as by --swap /var/tmp:1G",
     cause: "Octavo reserves addresses for all pages that there may ever be. That takes no memory. The runner needs about 200 MiB of \
             addresses besides",
 };
@@ -63,9 +63,8 @@ pub const NO_RIGHTS: Message = Message {
     cause: "One of the reasons below. The program runs as it would without Octavo. With --strict, and for the built-in program, it is not started",
 };
 pub const INSIDE: Message = Message {
-    happened: "this is inside of another `octavo run` (process {pid}), whose limit of {limit} holds for all of it. The limit and the figures that \
-               are asked for here do not apply",
-    remedy: "give the outer run the limit for all of it, and leave out this `octavo run`",
+    happened: "this is inside of another `octavo run` (process {pid}), whose limit of {limit} holds for all of it. The options given here do not apply",
+    remedy: "set --memory on the outer run, and leave out this `octavo run`",
     cause: "A script under `octavo run` calls `octavo run`. Two runs cannot manage one process. With --strict, the inner run does not start",
 };
 pub const NO_SUMMARY: Message = Message {

@@ -46,7 +46,9 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             Finding::Well(_) => {}
             Finding::Lacks(why) if !args.strict && !is_demo => tell(format_args!("octavo: {why}")),
             Finding::Lacks(why) if args.strict => {
-                let why = format!("not started: {why}. Without --strict it would run all the same");
+                let why = format!(
+                    "not started: {why}. Without --strict the program would run, but --memory would not hold"
+                );
                 return Err(Failure::Said(why));
             }
             Finding::Lacks(why) | Finding::Fails(why) => {

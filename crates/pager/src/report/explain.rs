@@ -32,8 +32,8 @@ impl Summary {
         )];
         if self.waited() > LEAST_WAITED {
             lines.push(format!(
-                "its threads waited {:.1} s in all: {:.1} s for swap devices, {:.1} s for pages to be unpacked, {:.1} s for room; its \
-                 processes stood still for {:.1} s",
+                "its threads waited {:.1} s in all: {:.1} s for swap devices, {:.1} s for pages to be unpacked, {:.1} s for free memory \
+                 within the limit; Octavo paused its processes for {:.1} s",
                 self.waited(),
                 waits.device_seconds,
                 waits.unpacking_seconds,
@@ -62,9 +62,9 @@ impl Summary {
                 [self.managed_bytes, self.swapped_bytes, self.mapped_bytes].map(bytes_for_people);
             let is_full =
                 self.areas.iter().any(|area| area.used_bytes + area.used_bytes / 16 >= area.capacity_bytes);
-            let advice = if is_full { ". So much room for swap is surely enough" } else { "" };
+            let advice = if is_full { ", and that much room for swap is certain to be enough" } else { "" };
             lines.push(format!(
-                "at its end {managed} of its memory could be paged, of which {swapped} were out. It had asked for {mapped} in all{advice}"
+                "when it was stopped, {managed} of its memory could be paged, and {swapped} of that were in swap. It had asked for {mapped} in all{advice}"
             ));
         }
         lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
@@ -133,7 +133,7 @@ impl Summary {
             }
             Some(more) if limit + more < need / 4 * 3 => half(limit + more),
             Some(_) => format!(
-                "--memory {}: the program goes through all of its memory again and again, so that less helps little",
+                "--memory {}: the program goes through all of its memory again and again, so anything less would help little",
                 as_option(need)
             ),
         }
