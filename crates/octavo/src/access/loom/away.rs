@@ -1,6 +1,6 @@
 //! Models of pages that go away and come home, with another side that stores to them meanwhile.
 //!
-//! One preemption finds all that was broken on purpose here (docs/testing.md).
+//! One preemption finds all that was broken on purpose here.
 #![expect(unsafe_code, reason = "it implements a trait that is handed memory")]
 
 use std::pin::pin;

@@ -1,6 +1,6 @@
 //! Models of a page on its way in. Its entry stays Swapped, so other threads may change it meanwhile.
 //!
-//! One preemption finds every mutation of docs/testing.md here. With two, the models take minutes.
+//! One preemption finds every mutation that was tried here. With two, the models take minutes.
 
 use std::future::Future;
 use std::pin::pin;
