@@ -95,6 +95,20 @@ struct Fault {
     is_met: bool,
 }
 
+/// What the driver has in hand from turn to turn.
+#[derive(Default)]
+struct InHand<'a> {
+    /// Faults that wait for a device or for room.
+    waiting: FuturesUnordered<BoxFuture<'a, (Fault, octavo::Result<()>)>>,
+    /// Room that is made for the listener.
+    making_room: Option<BoxFuture<'a, octavo::Result<()>>>,
+    /// Faults that are to wait. Empty between turns, as the next two are.
+    to_wait: Vec<Fault>,
+    events: Vec<Event>,
+    /// Pages that others want.
+    wanted: Vec<u64>,
+}
+
 /// Serves one target.
 pub struct Driver<'a, R, L> {
     space: &'a TranslatedSpace,
@@ -194,104 +208,133 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     fn serve_until_its_end(&mut self) -> std::io::Result<()> {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
-        let mut waiting = FuturesUnordered::new();
-        let mut making_room = None;
-        let (mut events, mut again, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        let mut hand = InHand::default();
         // The last turn found nothing to do, but for a fault that wanted to look again.
         let mut asked_again = false;
         while !self.bell.begin_turn() && !self.window.reach().is_gone() {
             self.placement.iter().for_each(Placement::turn);
-            let mut is_idle = true;
-            while self.usable.len() < MOST_USABLE
-                && let Poll::Ready(Some((fault, result))) =
-                    std::pin::Pin::new(&mut waiting).poll_next(&mut context)
-            {
-                (is_idle, self.attended) = (false, None);
-                if self.end_wait(fault, result) {
-                    again.push(fault);
-                }
-            }
+            let has_ended = self.end_waits(&mut hand, &mut context);
             // That may be a fault that wants to look again at a page which somebody holds.
-            let asks_again = is_idle && self.bell.is_rung();
+            let asks_again = !has_ended && self.bell.is_rung();
             self.wake_all();
-            let (read, ask) = self.window.take_events(&mut events);
-            if let Some(ask) = ask {
-                // The answer takes its time.
-                self.placement.iter_mut().for_each(Placement::leave);
-                ask();
-            }
-            let is_alone = events.len() == 1 && waiting.is_empty();
-            is_idle &= events.is_empty();
-            let mut rest = events.len();
-            for event in events.drain(..) {
-                rest -= 1;
-                again.extend(self.take(event, rest));
-            }
-            // A fork that others have read is taken in first.
-            read?;
-            if is_idle {
+            let is_alone = hand.waiting.is_empty();
+            let events = self.take_events(&mut hand)?;
+            if !has_ended && events == 0 {
                 self.show_beforehand();
             }
-            self.window.reach().add_wanted(&mut wanted);
-            again.extend(wanted.drain(..).filter_map(|page| self.bring(page)));
+            self.bring_wanted(&mut hand);
             self.settle();
-            if !again.is_empty() {
-                self.attends = self.attending.is_worth_it();
-            }
-            if let [fault] = again[..]
-                && is_alone
-                && !self.attends
-                && self.serve_now(fault)
-            {
-                again.clear();
-            }
-            for fault in again.drain(..) {
-                let mut future = Box::pin(wait(self.space, fault));
-                // Its read begins before those that have waited are looked after, so that the device always
-                // has something to do. The next turn asks again.
-                match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Pending => waiting.push(future),
-                    Poll::Ready((fault, result)) => {
-                        if self.end_wait(fault, result) {
-                            waiting.push(Box::pin(wait(self.space, fault)));
-                        }
-                    }
-                }
-                is_idle = false;
-            }
+            let has_begun = self.begin_waits(&mut hand, is_alone && events == 1);
             self.wake_all();
-            if !is_idle || !waiting.is_empty() {
+            let is_idle = !has_ended && events == 0 && !has_begun;
+            if !is_idle || !hand.waiting.is_empty() {
                 self.space.drive();
             }
             self.look_whether_stuck();
-            let has_work = self.changes.are_settled() && self.work(&mut making_room, &mut context);
+            let has_work = self.changes.are_settled() && self.work(&mut hand.making_room, &mut context);
             if std::mem::take(&mut self.lacks_room) {
                 // Nothing can go just now. Whoever holds pages, or tells of something, comes first.
                 self.bell.nap(self.events, &WITHOUT_ROOM)?;
             }
-            if !is_idle || has_work || !self.bell.is_rung() && self.stay_awake(!waiting.is_empty())? {
+            let goes_on = !is_idle || has_work;
+            if goes_on || !self.bell.is_rung() && self.stay_awake(!hand.waiting.is_empty())? {
                 asked_again = false;
                 continue;
             }
-            if asks_again && asked_again {
-                // Whoever holds the page may need this CPU.
-                if !waiting.is_empty() {
-                    self.space.leave_driving();
-                }
-                self.bell.nap(self.events, &BETWEEN_TRIES)?;
-                continue;
-            }
+            self.rest(&hand, asks_again && asked_again)?;
             asked_again = asks_again;
-            if self.bell.may_sleep() {
-                if waiting.is_empty() && making_room.is_none() {
-                    self.placement.iter_mut().for_each(Placement::sleeps);
-                } else {
-                    self.space.leave_driving();
+        }
+        Ok(())
+    }
+
+    /// Ends the waits whose pages have come. Returns whether there were any.
+    fn end_waits(&mut self, hand: &mut InHand<'a>, context: &mut Context<'_>) -> bool {
+        let mut has_ended = false;
+        while self.usable.len() < MOST_USABLE
+            && let Poll::Ready(Some((fault, result))) =
+                std::pin::Pin::new(&mut hand.waiting).poll_next(context)
+        {
+            (has_ended, self.attended) = (true, None);
+            if self.end_wait(fault, result) {
+                hand.to_wait.push(fault);
+            }
+        }
+        has_ended
+    }
+
+    /// Reads events, serves those faults whose pages are at hand, and takes in changes. Returns how many
+    /// events there were.
+    fn take_events(&mut self, hand: &mut InHand<'a>) -> std::io::Result<usize> {
+        let (read, ask) = self.window.take_events(&mut hand.events);
+        if let Some(ask) = ask {
+            // The answer takes its time.
+            self.placement.iter_mut().for_each(Placement::leave);
+            ask();
+        }
+        let events = hand.events.len();
+        for (index, event) in hand.events.drain(..).enumerate() {
+            hand.to_wait.extend(self.take(event, events - index - 1));
+        }
+        // A fork that others have read is taken in first.
+        read?;
+        Ok(events)
+    }
+
+    /// Brings pages that others want.
+    fn bring_wanted(&mut self, hand: &mut InHand<'a>) {
+        self.window.reach().add_wanted(&mut hand.wanted);
+        hand.to_wait.extend(hand.wanted.drain(..).filter_map(|page| self.bring(page)));
+    }
+
+    /// Begins the waits of faults whose pages are not at hand. Where there is one fault alone, its page may
+    /// come at once. Returns whether any has begun.
+    fn begin_waits(&mut self, hand: &mut InHand<'a>, is_alone: bool) -> bool {
+        if !hand.to_wait.is_empty() {
+            self.attends = self.attending.is_worth_it();
+        }
+        if let [fault] = hand.to_wait[..]
+            && is_alone
+            && !self.attends
+            && self.serve_now(fault)
+        {
+            hand.to_wait.clear();
+        }
+        let has_begun = !hand.to_wait.is_empty();
+        for fault in hand.to_wait.drain(..) {
+            let mut future: BoxFuture<'a, _> = Box::pin(wait(self.space, fault));
+            // Its read begins before those that have waited are looked after, so that the device always has
+            // something to do. The next turn asks again.
+            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => hand.waiting.push(future),
+                Poll::Ready((fault, result)) => {
+                    if self.end_wait(fault, result) {
+                        hand.waiting.push(Box::pin(wait(self.space, fault)));
+                    }
                 }
-                self.listener.counted(self.served);
-                if !self.bell.sleep(self.events, &LONGEST_SLEEP)? {
-                    self.window.reach().look_whether_gone();
-                }
+            }
+        }
+        has_begun
+    }
+
+    /// Sleeps until something comes; or for a moment, where a fault looks again and again at a page that
+    /// somebody holds.
+    fn rest(&mut self, hand: &InHand<'a>, looks_in_vain: bool) -> std::io::Result<()> {
+        let waits = !hand.waiting.is_empty();
+        if looks_in_vain {
+            // Whoever holds the page may need this CPU.
+            if waits {
+                self.space.leave_driving();
+            }
+            self.bell.nap(self.events, &BETWEEN_TRIES)?;
+        } else if self.bell.may_sleep() {
+            if waits || hand.making_room.is_some() {
+                self.space.leave_driving();
+            } else {
+                self.placement.iter_mut().for_each(Placement::sleeps);
+            }
+            self.listener.counted(self.served);
+            if !self.bell.sleep(self.events, &LONGEST_SLEEP)? {
+                self.window.reach().look_whether_gone();
             }
         }
         Ok(())
