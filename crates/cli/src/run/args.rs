@@ -27,8 +27,9 @@ pub struct RunArgs {
     /// limit of the container or machine less a margin
     #[arg(long, env = "OCTAVO_MEMORY", default_value = "auto", value_name = "SIZE|auto")]
     pub memory: Memory,
-    /// A swap file or block device, and how much of it may be used. May be given several times. Without it,
-    /// an unnamed file in $TMPDIR or /var/tmp. A file or device that holds something else is refused
+    /// A folder, swap file or block device, and how much of it may be used. May be given several times.
+    /// Without it, an unnamed file in $TMPDIR or /var/tmp. A file or device that holds something else is
+    /// refused
     #[arg(long, env = "OCTAVO_SWAP", value_name = "PATH[:SIZE]", value_delimiter = ',')]
     pub swap: Vec<SwapPlace>,
     /// Overwrite what the files and block devices of --swap hold
