@@ -1,32 +1,30 @@
 //! The list of what is entrusted to the guardians: a file without a name, in memory. The runner writes it,
 //! and a guardian reads it once the runner is dead. What was written is there then, at whatever moment the
 //! runner has died.
-//!
-//! ```text
-//!   0     4     8        16       24   28
-//!   │what │ pid │ start  │ stack  │    │   32 bytes for each entry
-//! ```
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use zerocopy::{Immutable, IntoBytes, TryFromBytes};
 
 /// What an entry says of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable)]
+#[repr(u32)]
 pub(super) enum What {
     /// Nothing: the place is free.
     #[default]
-    Free = 0,
+    Free,
     /// The runner has pages of it.
-    Managed = 1,
+    Managed,
     /// It stands still until it is taken over.
-    Stopped = 2,
+    Stopped,
 }
 
 /// A process that is entrusted to the guardians.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub(super) struct Entry {
     pub(super) what: What,
     /// 0: a fork's child that has not been found yet.
@@ -35,27 +33,6 @@ pub(super) struct Entry {
     pub(super) start: u64,
     /// Where its stack begins.
     pub(super) stack: u64,
-}
-
-impl Entry {
-    const BYTES: usize = 32;
-
-    fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&(self.what as u32).to_ne_bytes());
-        bytes[4..8].copy_from_slice(&self.pid.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.start.to_ne_bytes());
-        bytes[16..24].copy_from_slice(&self.stack.to_ne_bytes());
-        bytes
-    }
-
-    fn of_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let known = [What::Managed, What::Stopped];
-        let what = known.into_iter().find(|what| *what as u32 == word(0)).unwrap_or_default();
-        Self { what, pid: word(4), start: long(8), stack: long(16) }
-    }
 }
 
 /// The runner's side.
@@ -102,7 +79,7 @@ impl List {
     }
 
     fn write(&self, place: usize, entry: Entry) -> io::Result<()> {
-        self.file.write_all_at(&entry.to_bytes(), (place * Entry::BYTES) as u64)
+        self.file.write_all_at(entry.as_bytes(), (place * size_of::<Entry>()) as u64)
     }
 
     #[cfg(test)]
@@ -117,8 +94,9 @@ pub(super) fn read(mut file: &File) -> io::Result<Vec<Entry>> {
     // Another guardian may have read it.
     file.rewind()?;
     file.read_to_end(&mut bytes)?;
-    let (entries, _) = bytes.as_chunks();
-    Ok(entries.iter().map(Entry::of_bytes).filter(|entry| entry.what != What::Free).collect())
+    let entries =
+        bytes.chunks_exact(size_of::<Entry>()).filter_map(|entry| Entry::try_read_from_bytes(entry).ok());
+    Ok(entries.filter(|entry| entry.what != What::Free).collect())
 }
 
 #[cfg(test)]
