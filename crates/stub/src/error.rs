@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::message::Message;
 use crate::reasons;
+use crate::tracee::NoStop;
 
 /// The kind of an [`InjectError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,5 +110,25 @@ impl From<MoverError> for io::Error {
             MoverError::System(error) => return error.into(),
         };
         io::Error::new(kind, error)
+    }
+}
+
+/// The kernel refused to trace a thread.
+pub(crate) fn refused(error: Errno) -> InjectError {
+    match error {
+        Errno::PERM | Errno::ACCESS => {
+            InjectError::new(InjectErrorKind::NotPermitted, &reasons::MAY_NOT_TRACE, &[])
+        }
+        Errno::SRCH => InjectError::gone(),
+        error => InjectError::system("tracing the program", error),
+    }
+}
+
+/// A thread could not be stopped.
+pub(crate) fn no_stop(reason: NoStop) -> InjectError {
+    match reason {
+        NoStop::Gone | NoStop::Refused(Errno::SRCH) => InjectError::gone(),
+        NoStop::Refused(error) => refused(error),
+        NoStop::Late => InjectError::new(InjectErrorKind::Stuck, &reasons::NO_STOP, &[]),
     }
 }

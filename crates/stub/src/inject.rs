@@ -18,12 +18,14 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use octavo_platform::proc_text;
+use octavo_platform::threads::{is_real_time, set_real_time};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::set_current_timer_slack;
 
-use crate::error::{InjectError, InjectErrorKind};
-use crate::mover::{Injected, Mover};
+use crate::error::{InjectError, InjectErrorKind, no_stop, refused};
+use crate::layout::{MOST_STAGING_BYTES, PAGE};
+use crate::mover::Mover;
 use crate::prepare::{self, Inherited, Parts};
 use crate::reasons;
 use crate::resume::{Sequence, registers_to_resume};
@@ -37,6 +39,66 @@ const FIRST_PATIENCE: Duration = Duration::from_millis(30);
 const LAST_PATIENCE: Duration = Duration::from_millis(500);
 /// How often the `clone` is tried. The kernel refuses it while a stop of the whole process begins.
 const CLONES: usize = 8;
+
+/// A new mover, and what it cost.
+#[derive(Debug)]
+pub struct Injected {
+    /// The mover.
+    pub mover: Mover,
+    /// How long a thread of the program stood still.
+    pub stopped: Duration,
+    /// How long the whole took.
+    pub whole: Duration,
+}
+
+impl Mover {
+    /// Puts a mover into a running process, with two staging ranges of `staging_bytes` each (whole pages, at
+    /// most 1 GiB).
+    ///
+    /// One thread of the program stands still for some ten microseconds. The calling thread only waits: the
+    /// work runs on a thread of its own, since tracing belongs to a thread.
+    ///
+    /// An error with a [kind](InjectErrorKind). The program then runs as before. An address range may stay
+    /// behind in it, without pages.
+    pub fn inject(pid: u32, staging_bytes: u64) -> Result<Injected, InjectError> {
+        Self::inject_with(pid, staging_bytes, None)
+    }
+
+    /// As [`inject`](Self::inject), for a process that is thought to be the child of a fork. Its memory has a
+    /// descriptor already, which the fork event brought and which becomes descriptor A.
+    ///
+    /// [`InjectErrorKind::AnotherProcess`] where the descriptor is for another process, and
+    /// [`InjectErrorKind::Changing`] where that is not known just now. Nothing was done by it then.
+    pub fn inject_into_fork(
+        pid: u32,
+        staging_bytes: u64,
+        inherited: Inherited,
+    ) -> Result<Injected, InjectError> {
+        Self::inject_with(pid, staging_bytes, Some(inherited))
+    }
+
+    fn inject_with(
+        pid: u32,
+        staging_bytes: u64,
+        inherited: Option<Inherited>,
+    ) -> Result<Injected, InjectError> {
+        if staging_bytes == 0 || !staging_bytes.is_multiple_of(PAGE) || staging_bytes > MOST_STAGING_BYTES {
+            return Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::STAGING_SIZE, &[]));
+        }
+        let is_first = is_real_time();
+        let work = std::thread::Builder::new()
+            .name("octavo-inject".into())
+            .spawn(move || {
+                if is_first {
+                    // Whoever waits for this comes before others.
+                    let _ = set_real_time(true);
+                }
+                inject(pid, staging_bytes, inherited)
+            })
+            .map_err(|error| InjectError::system("starting a thread", error))?;
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
 
 /// Puts a mover into the process. Runs on a thread of its own, see [`Tracee`].
 pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Result<Injected, InjectError> {
@@ -255,26 +317,8 @@ fn clone_in(
     Err(InjectError::new(InjectErrorKind::Stuck, &reasons::NO_CHILD, &[]))
 }
 
-fn refused(error: Errno) -> InjectError {
-    match error {
-        Errno::PERM | Errno::ACCESS => {
-            InjectError::new(InjectErrorKind::NotPermitted, &reasons::MAY_NOT_TRACE, &[])
-        }
-        Errno::SRCH => InjectError::gone(),
-        error => InjectError::system("tracing the program", error),
-    }
-}
-
 /// An unreadable map of a process that is there is a matter of permission.
 fn permission(pid: u32, error: InjectError) -> InjectError {
     let is_there = std::path::Path::new(&format!("/proc/{pid}")).exists();
     if error.kind() == InjectErrorKind::Gone && is_there { refused(Errno::PERM) } else { error }
-}
-
-pub fn no_stop(reason: NoStop) -> InjectError {
-    match reason {
-        NoStop::Gone | NoStop::Refused(Errno::SRCH) => InjectError::gone(),
-        NoStop::Refused(error) => refused(error),
-        NoStop::Late => InjectError::new(InjectErrorKind::Stuck, &reasons::NO_STOP, &[]),
-    }
 }

@@ -68,3 +68,12 @@ mod tests {
         }
     }
 }
+
+/// Pages of the program that are to leave together. They lie in one mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The address of the first page.
+    pub address: u64,
+    /// The length in bytes.
+    pub len: u64,
+}

@@ -60,10 +60,12 @@ mod target;
 mod tracee;
 
 pub use error::{InjectError, InjectErrorKind, MoverError};
+pub use inject::Injected;
+pub use layout::Run;
 pub use mailbox::{CALLS, Call};
 pub use message::Message;
-pub use mover::{Injected, Mover};
-pub use moves::{Moved, Run, RunMoved, Staging};
+pub use mover::Mover;
+pub use moves::{Moved, RunMoved, Staging};
 pub use prepare::Inherited;
 pub use reasons::REASONS;
 pub use rights::look_for_rights;

@@ -3,32 +3,17 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use octavo_platform::threads::{is_real_time, set_real_time};
 use octavo_platform::userfaultfd::{MoveRequest, Userfaultfd, wire};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::error::{InjectError, InjectErrorKind, MoverError};
-use crate::inject;
-use crate::layout::{Layout, MOST_STAGING_BYTES, PAGE};
+use crate::layout::{Layout, PAGE, Run};
 use crate::mailbox::{Call, Mailbox, SCRATCH_AT, SCRATCH_BYTES, has_ended};
-use crate::moves::Run;
-use crate::prepare::{Inherited, Parts};
+use crate::prepare::Parts;
 use crate::reasons;
-
-/// A new mover, and what it cost.
-#[derive(Debug)]
-pub struct Injected {
-    /// The mover.
-    pub mover: Mover,
-    /// How long a thread of the program stood still.
-    pub stopped: Duration,
-    /// How long the whole took.
-    pub whole: Duration,
-}
 
 /// A process that shares a program's memory and makes system calls there. See the [crate](crate).
 ///
@@ -46,53 +31,6 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Puts a mover into a running process, with two staging ranges of `staging_bytes` each (whole pages, at
-    /// most 1 GiB).
-    ///
-    /// One thread of the program stands still for some ten microseconds. The calling thread only waits: the
-    /// work runs on a thread of its own, since tracing belongs to a thread.
-    ///
-    /// An error with a [kind](InjectErrorKind). The program then runs as before. An address range may stay
-    /// behind in it, without pages.
-    pub fn inject(pid: u32, staging_bytes: u64) -> Result<Injected, InjectError> {
-        Self::inject_with(pid, staging_bytes, None)
-    }
-
-    /// As [`inject`](Self::inject), for a process that is thought to be the child of a fork. Its memory has a
-    /// descriptor already, which the fork event brought and which becomes descriptor A.
-    ///
-    /// [`InjectErrorKind::AnotherProcess`] where the descriptor is for another process, and
-    /// [`InjectErrorKind::Changing`] where that is not known just now. Nothing was done by it then.
-    pub fn inject_into_fork(
-        pid: u32,
-        staging_bytes: u64,
-        inherited: Inherited,
-    ) -> Result<Injected, InjectError> {
-        Self::inject_with(pid, staging_bytes, Some(inherited))
-    }
-
-    fn inject_with(
-        pid: u32,
-        staging_bytes: u64,
-        inherited: Option<Inherited>,
-    ) -> Result<Injected, InjectError> {
-        if staging_bytes == 0 || !staging_bytes.is_multiple_of(PAGE) || staging_bytes > MOST_STAGING_BYTES {
-            return Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::STAGING_SIZE, &[]));
-        }
-        let is_first = is_real_time();
-        let work = std::thread::Builder::new()
-            .name("octavo-inject".into())
-            .spawn(move || {
-                if is_first {
-                    // Whoever waits for this comes before others.
-                    let _ = set_real_time(true);
-                }
-                inject::inject(pid, staging_bytes, inherited)
-            })
-            .map_err(|error| InjectError::system("starting a thread", error))?;
-        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-
     pub(crate) fn new(pid: u32, process: OwnedFd, parts: Parts, is_our_child: bool) -> Self {
         let Parts { layout, mailbox, numbers, faults, quiet } = parts;
         Self { pid, process, layout, numbers, faults, quiet, is_our_child, mailbox: Mutex::new(mailbox) }

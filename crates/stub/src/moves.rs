@@ -15,18 +15,9 @@ use octavo_platform::userfaultfd::{MoveRequest, Progress, wire};
 use rustix::io::Errno;
 
 use crate::error::MoverError;
-use crate::layout::PAGE;
+use crate::layout::{PAGE, Run};
 use crate::mailbox::{CALLS, Call};
 use crate::mover::Mover;
-
-/// Pages of the program that are to leave together. They lie in one mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// The address of the first page.
-    pub address: u64,
-    /// The length in bytes.
-    pub len: u64,
-}
 
 /// What became of a [`Run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,12 +19,11 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::code;
 use crate::confine;
-use crate::error::{InjectError, InjectErrorKind, MoverError};
-use crate::inject::no_stop;
+use crate::error::{InjectError, InjectErrorKind, MoverError, no_stop};
 use crate::layout::{CODE_BYTES, Layout, MAILBOX_BYTES, PAGE};
 use crate::mailbox::{CALLS, Call, Mailbox, SCRATCH_AT};
 use crate::reasons;
-use crate::rights::no_userfaultfd;
+use crate::rights::{events, moves, no_userfaultfd};
 use crate::tracee::{ALL_SIGNALS, Tracee};
 
 /// How often the kernel is asked whose memory a descriptor is for, and how long it is left alone in between.
@@ -55,20 +54,6 @@ pub struct Parts {
     /// The runner's copies.
     pub faults: Userfaultfd,
     pub quiet: Userfaultfd,
-}
-
-/// What both descriptors are for: to protect pages, and to move them.
-pub(crate) fn moves() -> Features {
-    Features::WRITE_PROTECT | Features::MOVE
-}
-
-/// What descriptor A tells besides of faults.
-pub(crate) fn events() -> Features {
-    Features::EVENT_FORK
-        | Features::EVENT_REMAP
-        | Features::EVENT_REMOVE
-        | Features::EVENT_UNMAP
-        | Features::THREAD_ID
 }
 
 /// Prepares the stopped new process, and lets it go.

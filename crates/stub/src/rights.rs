@@ -3,11 +3,10 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use octavo_platform::userfaultfd::Userfaultfd;
+use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::error::{InjectError, InjectErrorKind};
-use crate::prepare::{events, moves};
 use crate::reasons;
 
 /// Looks whether this process may manage the programs that it starts: it needs a userfaultfd with all
@@ -42,4 +41,18 @@ pub(crate) fn no_userfaultfd(error: &std::io::Error) -> InjectError {
         }
         _ => InjectError::new(kind, &reasons::NO_USERFAULTFD, &[("why", error)]),
     }
+}
+
+/// What both descriptors are for: to protect pages, and to move them.
+pub(crate) fn moves() -> Features {
+    Features::WRITE_PROTECT | Features::MOVE
+}
+
+/// What descriptor A tells besides of faults.
+pub(crate) fn events() -> Features {
+    Features::EVENT_FORK
+        | Features::EVENT_REMAP
+        | Features::EVENT_REMOVE
+        | Features::EVENT_UNMAP
+        | Features::THREAD_ID
 }

@@ -35,6 +35,7 @@ pub const NO_CIRCLES: &[&str] = &[
     "crates/pager/src/report/",
     "crates/pager/src/system/",
     "crates/pager/src/tree/",
+    "crates/stub/src/",
     "crates/octavo/src/frame/",
     "crates/octavo/src/io/",
     "crates/octavo/src/reclaim/",
