@@ -38,8 +38,8 @@ struct Process {
 }
 
 impl Processes {
-    /// Starts `octavo SUBCOMMAND ORDER`, which waits for its byte on `input`: [`Stdio::piped`] for one of its
-    /// own.
+    /// Starts `octavo-lab SUBCOMMAND ORDER`, which waits for its byte on `input`: [`Stdio::piped`] for one
+    /// of its own.
     pub fn start(&mut self, subcommand: &str, order: &impl Serialize, input: Stdio) -> Result<(), Failure> {
         let cannot_start = |error| Failure::system("cannot start a process beside this one", error);
         let order = serde_json::to_string(order).map_err(|error| cannot_start(error.into()))?;

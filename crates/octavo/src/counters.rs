@@ -32,7 +32,7 @@ counters! {
     PagesAllocated "pgalloc_normal" "Base pages allocated (a block counts 1 << order).";
     PagesFreed "pgfree" "Base pages freed (a block counts 1 << order).";
     AllocationStall "allocstall_normal" "Allocations that reclaimed before they were served.";
-    AllocationToll "alloctoll" "Times that a thread made room because it had taken much memory, while single pages were read.";
+    AllocationThrottle "allocthrottle" "Times that a thread made room because it had taken much memory, while single pages were read.";
     StallNanoseconds "allocstall_ns" "Time spent waiting for memory, throttles left out, in nanoseconds.";
     PercpuRefill "percpu_refill" "Base pages moved from a zone to a per-CPU list.";
     PercpuDrain "percpu_drain" "Base pages moved from a per-CPU list to a zone.";

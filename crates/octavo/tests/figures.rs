@@ -95,7 +95,8 @@ fn each_kind_of_wait_is_timed() {
     assert_eq!(timed(&manager, Latency::NewPage), sampled);
     (0..8 * pages).for_each(|page| space.store(page * PAGE, 1_u64).unwrap());
     let counters = manager.counters();
-    let (stalls, throttles) = (counters.get(Counter::AllocationStall), counters.get(Counter::AllocationToll));
+    let (stalls, throttles) =
+        (counters.get(Counter::AllocationStall), counters.get(Counter::AllocationThrottle));
     assert!(stalls > 0 && timed(&manager, Latency::Stall) == stalls + throttles, "{stalls} and {throttles}");
     let before = manager.latencies();
     assert_eq!(manager.latencies().since(&before).quantiles(Latency::Stall).count, 0);

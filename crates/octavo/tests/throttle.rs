@@ -97,7 +97,7 @@ fn who_takes_little_pays_nothing() {
 #[test]
 fn where_nobody_reads_single_pages_nobody_pays() {
     let mut full = Full::new();
-    let throttles = |full: &Full| full.manager.counters().get(Counter::AllocationToll);
+    let throttles = |full: &Full| full.manager.counters().get(Counter::AllocationThrottle);
     assert_eq!(throttles(&full), 0, "many pages went out");
     full.read(16);
     full.store(20_000);

@@ -122,8 +122,9 @@ impl Heir<'_> {
 
     /// Makes the table of descriptors its own.
     fn take_table(&self) {
-        // The other heir has the same table, and goes by its descriptors still. SAFETY: the table is not
-        // shared any more with anybody else afterwards, and the call takes no memory.
+        // The other heir has the same table, and goes by its descriptors still.
+        // SAFETY: the table is not shared any more with anybody else afterwards, and the call takes no
+        // memory.
         while unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
             wait_a_while();
         }

@@ -1,4 +1,4 @@
-//! The process that receives (`octavo udp-receiver`). Its standard input is the socket.
+//! The process that receives (`octavo-lab udp-receiver`). Its standard input is the socket.
 //!
 //! It looks at each message's ends, and answers what ends a run with what has come of it. It ends with the
 //! process that started it.

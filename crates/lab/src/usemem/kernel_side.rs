@@ -1,7 +1,8 @@
 //! The kernel's side: the same touches of plain mmap memory, by processes of their own.
 //!
-//! The program starts itself again for each task (`octavo kernel-task`). A process says that it is ready on
-//! its standard output, waits for its byte of a pipe that all share, touches, and writes what it did as JSON.
+//! The program starts itself again for each task (`octavo-lab kernel-task`). A process says on its standard
+//! output that it is ready, waits for its byte of a pipe that all share, touches, and writes what it did as
+//! JSON.
 //! Each process takes its own time, from the byte to the last touch. So fork, exec and exit are not timed.
 //!
 //! The memory is advised `MADV_NOHUGEPAGE` or `MADV_HUGEPAGE`, run by run. Many systems give huge pages on

@@ -173,7 +173,7 @@ impl Engine {
     /// The share of a space has changed.
     pub(crate) fn pin_share_changed(&self, space: SpaceId) {
         // A recount under way gives a credit by the old share.
-        let _census = self.pin_shares.recount.lock();
+        let _recount = self.pin_shares.recount.lock();
         let word = self.pin_shares.word(space);
         // A credit for another share is none.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
@@ -239,11 +239,11 @@ impl Engine {
             return Ok(());
         }
         let _inside = self.enter()?;
-        self.take_census(space)
+        self.take_recount(space)
     }
 
     /// Gives the space new credit, or says that so many pages are pinned that it gets none.
-    fn take_census(&self, space: &SpaceState) -> Result<()> {
+    fn take_recount(&self, space: &SpaceState) -> Result<()> {
         let mut walks = self.pin_shares.recount.lock();
         // Another thread may have counted meanwhile.
         if self.pin_shares.has_credit(space.id) {

@@ -2,7 +2,7 @@
 //!
 //! Where memory is full, as many pages go out as a block has. Where it is in pieces, compaction picks the
 //! chunk with the fewest pages and moves them elsewhere. After a failure, further requests are turned away
-//! for some time (`engine/backoff.rs`).
+//! for some time (`backoff.rs`).
 
 use crate::backoff::Backoff;
 use crate::counters::Counter;

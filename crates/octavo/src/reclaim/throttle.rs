@@ -47,7 +47,7 @@ pub(crate) fn must_throttle(engine: &Engine) -> bool {
 
 /// Sends pages out, or begins to, as far as that can be done. The access has its whole time left after that.
 pub(crate) async fn throttle(engine: &Engine, waiter: &Waiter<'_>) {
-    engine.counters.count(Counter::AllocationToll);
+    engine.counters.count(Counter::AllocationThrottle);
     let start = engine.machine.clock.now();
     reclaim(engine, EVERY, Reclaimer::Direct, &mut waiter.anew()).await;
     // The stalls by which the watermarks are raised are those of accesses that find no frame: this one need
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_more_than_its_share_owes_a_toll() {
+    fn who_takes_more_than_its_share_is_throttled() {
         let mut words = [0; 3];
         let take = |words: &mut _, pages| Account(words).take(7, pages);
         let settle = |words: &mut _, gone| Account(words).settle(7, || gone);

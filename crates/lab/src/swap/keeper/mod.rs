@@ -2,9 +2,9 @@
 //! back as it was.
 //!
 //! ```text
-//!   octavo ── orders ──► keeper        limit and area, on, off; the end of the pipe: undo
-//!      ▲                   │
-//!      └──── replies ──────┘
+//!   octavo-lab ── orders ──► keeper    limit and area, on, off; the end of the pipe: undo
+//!      ▲                       │
+//!      └────── replies ────────┘
 //! ```
 //!
 //! Only the keeper changes the machine: control group, swap file or zram, swap switched on, vm.page-cluster,
