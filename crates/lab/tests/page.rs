@@ -21,9 +21,9 @@ fn results() -> tempfile::TempDir {
     for line in [
         "usemem -n 1 -r 2 -j 4k 24M --memory 64M --mode all --json usemem.json --record usemem.trace",
         "replay usemem.trace --policy reuse,fifo,belady --memory 16M,24M --json replay.json",
-        "lab percpu-lists --messages 50 --no-measure --json percpu-lists.json",
-        "lab scaling --mechanism pin --cpus 1,2,4 --json scaling.json",
-        "lab machines --json machines.json",
+        "percpu-lists --messages 50 --no-measure --json percpu-lists.json",
+        "scaling --mechanism pin --cpus 1,2,4 --json scaling.json",
+        "machines --json machines.json",
         "report .",
     ] {
         lab(folder.path(), line);

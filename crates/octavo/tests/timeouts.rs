@@ -249,13 +249,20 @@ fn pages_that_are_out(device: &TestDevice, space: &Space) -> u64 {
 #[test]
 fn many_who_wait_for_one_page_give_up_side_by_side() {
     const THREADS: usize = 8;
+    let nobody = thread::spawn(|| ()).thread().id();
     let patience = Duration::from_secs(2);
-    let (late, seen_by) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(HashMap::new())));
-    let (is_late, lookers) = (Arc::clone(&late), Arc::clone(&seen_by));
-    // Time stands still, then goes on once by the patience of all.
+    let (late, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(HashMap::new())));
+    let (is_late, lookers) = (Arc::clone(&late), Arc::clone(&looks));
+    // Time stands still, then is late for all. Afterwards it goes on slowly, so that nobody waits for ever.
     let machine = Machine::real().with_clock(move || {
-        *lookers.lock().unwrap().entry(thread::current().id()).or_insert(0) += 1;
-        if is_late.load(Ordering::SeqCst) { patience } else { Duration::ZERO }
+        let mut lookers = lookers.lock().unwrap();
+        *lookers.entry(thread::current().id()).or_insert(0_u32) += 1;
+        if !is_late.load(Ordering::SeqCst) {
+            return Duration::ZERO;
+        }
+        let looks_since = lookers.entry(nobody).or_insert(0);
+        *looks_since += 1;
+        patience + Duration::from_micros(100) * *looks_since
     });
     let device = silent_device();
     let manager = builder(&device, false).io_timeout(patience).machine(machine).build().unwrap();
@@ -264,16 +271,17 @@ fn many_who_wait_for_one_page_give_up_side_by_side() {
     thread::scope(|scope| {
         let waiting: Vec<_> =
             (0..THREADS).map(|_| scope.spawn(|| space.load::<u64>(at).unwrap_err().kind())).collect();
-        // Who waits for a time looks at such a clock again and again.
-        let is_under_way =
-            |thread: &ThreadId| seen_by.lock().unwrap().get(thread).is_some_and(|looks| *looks > 5);
-        while !waiting.iter().all(|thread| is_under_way(&thread.thread().id())) {
+        // A thread that waits for a time looks at such a clock again and again.
+        let waits = |thread: ThreadId| looks.lock().unwrap().get(&thread).is_some_and(|looks| *looks > 5);
+        while !waiting.iter().all(|thread| thread.is_finished() || waits(thread.thread().id())) {
             thread::sleep(Duration::from_millis(1));
         }
-        // A thread that began to wait after another one would see no time pass, and wait for ever.
         late.store(true, Ordering::SeqCst);
         waiting.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), ErrorKind::TimedOut));
     });
+    // Had they waited one after the other, each would have had to look until its own patience was over.
+    let looks_since = looks.lock().unwrap()[&nobody];
+    assert!(Duration::from_micros(100) * looks_since < patience, "{looks_since} looks");
     device.let_go();
     assert_eq!(space.load::<u64>(at).unwrap(), value(0));
 }

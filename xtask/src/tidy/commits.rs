@@ -1,5 +1,6 @@
 //! Rule `commits`: the first line of each new commit.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,10 +13,16 @@ const MOST_COLUMNS: usize = 72;
 /// Checks the history, where there is one. Merges are no changes.
 pub fn check(root: &Path) -> Vec<Finding> {
     let since = format!("--since={SINCE}");
-    let log =
-        Command::new("git").current_dir(root).args(["log", "--no-merges", &since, "--format=%h %s"]).output();
-    let Ok(log) = log else { return Vec::new() };
-    let text = String::from_utf8_lossy(&log.stdout);
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(root).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    // The tree may lie inside of another project's.
+    let top = git(&["rev-parse", "--show-toplevel"]).and_then(|top| fs::canonicalize(top.trim_end()).ok());
+    if top.is_none() || top != fs::canonicalize(root).ok() {
+        return Vec::new();
+    }
+    let text = git(&["log", "--no-merges", &since, "--format=%h %s"]).unwrap_or_default();
     let commits = text.lines().filter_map(|line| line.split_once(' '));
     let wrong = commits.filter_map(|(commit, subject)| Some((commit, subject, objection(subject)?)));
     wrong
@@ -31,10 +38,14 @@ pub fn check(root: &Path) -> Vec<Finding> {
 /// What is wrong with a subject.
 fn objection(subject: &str) -> Option<&'static str> {
     let is_area = |area: &str| !area.is_empty() && area.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    // Git writes these. In a shallow clone a merge may look like a plain commit.
+    if subject.starts_with("Merge ") || subject.starts_with("Revert \"") {
+        return None;
+    }
     match subject.split_once(": ") {
         None => Some("a subject is `area: what it does`"),
         Some((area, _)) if !is_area(area) => Some("the area is one word in lower case"),
-        Some((_, what)) if !what.starts_with(char::is_lowercase) => Some("what it does begins in lower case"),
+        Some((_, what)) if what.starts_with(char::is_uppercase) => Some("what it does begins in lower case"),
         Some(_) if subject.chars().count() > MOST_COLUMNS => Some("a subject has 72 columns at most"),
         Some(_) if subject.contains(';') => Some("a commit is one change"),
         Some(_) if subject.ends_with('.') => Some("a subject ends without a full stop"),
@@ -50,6 +61,8 @@ mod tests {
     fn a_subject_has_an_area_and_one_change() {
         assert_eq!(objection("pager: serve faults from several threads"), None);
         assert_eq!(objection("octavo-lab: draw the curves"), None);
+        assert_eq!(objection("docs: `octavo run` has a page"), None);
+        assert_eq!(objection("Merge branch 'main'"), None);
         let long = format!("pager: {}", "x".repeat(66));
         let wrong = [
             "Serve faults from several threads",

@@ -32,7 +32,7 @@ pub fn check_columns(tree: &Tree, findings: &mut Vec<Finding>) {
                 continue;
             };
             let words = prose.strip_prefix(' ').filter(|_| is_rust).unwrap_or(prose);
-            is_code ^= words.trim_start().starts_with("```");
+            is_code ^= ["```", "~~~"].iter().any(|fence| words.trim_start().starts_with(fence));
             let is_drawn = words.trim_start().starts_with('|') || words.starts_with("    ");
             let columns = line.chars().count();
             if columns > most && !is_code && !is_drawn && words.trim().contains(' ') {
@@ -90,8 +90,12 @@ pub fn check_links(tree: &Tree, findings: &mut Vec<Finding>) {
 /// Returns the headings of a page as links name them: in lower case, with a dash for each space, and without
 /// other signs.
 fn headings(text: &str) -> impl Iterator<Item = String> {
-    let titles =
-        text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let mut is_code = false;
+    let titles = text.lines().filter(move |line| {
+        is_code ^= line.trim_start().starts_with("```");
+        !is_code && line.starts_with('#')
+    });
+    let titles = titles.map(|line| line.trim_start_matches('#').trim());
     titles.map(|title| {
         let kept = title.chars().filter(|sign| sign.is_alphanumeric() || " -_".contains(*sign));
         kept.map(|sign| if sign == ' ' { '-' } else { sign.to_ascii_lowercase() }).collect()
