@@ -1,4 +1,4 @@
-//! One opaque error with a kind: what went wrong, and a sentence that says what to do.
+//! One opaque error. It has a kind, and a sentence that says what went wrong and what to do.
 
 use std::fmt;
 
@@ -7,55 +7,54 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::units::bytes_for_people;
 
-/// The kind of an error, for a program to act on.
+/// Classifies an error, for a program to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ErrorKind {
     /// The budget is below the minimum, above the machine's memory, or below the memory that is in use and
-    /// cannot be moved out; or a quota is below 2 MiB.
+    /// cannot be moved out. Or a quota is below 2 MiB.
     InvalidBudget,
-    /// The range, index or offset is empty, unaligned, too long, or outside of what it is taken from.
+    /// The range, index or offset is empty, unaligned, too long, or outside the range that it belongs to.
     InvalidRange,
     /// The range overlaps a region that is already mapped.
     AlreadyMapped,
-    /// No region lies at this address.
+    /// No region is mapped at this address.
     NotMapped,
-    /// The access is not allowed here: the region forbids it, the pin is for reading, a guarded region was
-    /// reached without a guard, or another one with a guard.
+    /// The access is not allowed here. The region forbids it, the pin is for reading, a guarded region was
+    /// accessed without a guard, or a plain one with a guard.
     Protected,
     /// The budget is used up, and no more pages can be moved out.
     OutOfMemory,
-    /// The space is at its own quota and none of its pages can be moved out.
+    /// The space is at its own quota, and none of its pages can be moved out.
     QuotaExceeded,
-    /// A swap area could not be made or opened.
+    /// A swap area could not be created or opened.
     SwapUnavailable,
-    /// No swap area has room left, or the file system of one has none.
+    /// No swap area has room left, or its file system has none.
     SwapFull,
-    /// The swap device failed to write; the page stayed in memory.
+    /// The swap device failed to write. The page stays in memory.
     SwapWrite,
-    /// The swap device failed to read; the page stays on the device, and the access may be tried again.
+    /// The swap device failed to read. The page stays on the device, and you may try the access again.
     SwapRead,
-    /// The swap device did not answer in time; the access may be tried again.
+    /// The swap device did not answer in time. You may try the access again.
     TimedOut,
-    /// The bytes that came back from swap are not those that were sent out. The page is lost, and nothing
-    /// else.
+    /// The bytes that came back from swap are not those that were written there. The page is lost, and
+    /// nothing else.
     Corrupt,
-    /// A page carries as many pins as can be counted, or the pins and guards of the space keep as much memory
-    /// as it may hold back from other spaces.
+    /// The page has as many pins as can be counted, or the space's pins and guards hold as much memory as
+    /// they may keep from other spaces.
     TooManyPins,
-    /// Pins, guards, spaces or transfers hold what the call needs: drop them, or try again.
+    /// Pins, guards, spaces or transfers hold something that the call needs. Drop them, or try again.
     Busy,
-    /// A block of frames was freed twice, with the wrong order, or was never allocated.
+    /// A block of frames was freed twice or with the wrong order, or was never allocated.
     InvalidFree,
-    /// This process was forked from the one that built the manager, and cannot use it.
+    /// This process was forked from the one that built the manager, and cannot use that manager.
     ForkedChild,
-    /// The kernel or the configuration does not offer this.
+    /// The kernel or the configuration does not offer this operation.
     Unsupported,
     /// The operating system refused a resource.
     System,
-    /// The file or disk that was named as a swap area holds something that is not Octavo's. It was left as it
-    /// is.
+    /// The file or disk named as a swap area holds something that is not Octavo's. It was left unchanged.
     SwapNotEmpty,
 }
 
@@ -85,7 +84,7 @@ impl ErrorKind {
         Self::SwapNotEmpty,
     ];
 
-    /// Returns the kind's name, as it is spelled here. It never changes.
+    /// Returns the name of the kind, spelled as in the code. It never changes.
     pub fn name(self) -> &'static str {
         match self {
             Self::InvalidBudget => "InvalidBudget",
@@ -112,8 +111,8 @@ impl ErrorKind {
     }
 }
 
-/// An error of Octavo. Its text says what happened and what to do. So does its `Debug` form, which a `main`
-/// that returns it prints.
+/// Reports what happened and what to do. A `main` that returns it prints both, since the `Debug` form has
+/// the same text.
 #[derive(Clone)]
 pub struct Error {
     // The error is one word, so that the result of a hit path travels in registers.
@@ -130,8 +129,8 @@ struct Details {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Makes an error. `message` says what has happened and, behind a semicolon, what to do. For crates that
-    /// build on the engine.
+    /// Makes an error, for crates that build on the engine. `message` says what happened and, after a
+    /// semicolon, what to do.
     #[cold]
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
@@ -143,7 +142,7 @@ impl Error {
         self.details.kind
     }
 
-    /// Returns what has happened, without what to do. For programs whose users know nothing of this library.
+    /// Returns what happened, without the advice. For programs whose users know nothing of this library.
     pub fn what_happened(&self) -> &str {
         self.details.message.split(';').next().unwrap_or_default()
     }
@@ -196,8 +195,8 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// The error is kept inside: `error.get_ref().and_then(|inner| inner.downcast_ref::<octavo::Error>())` gives
-/// it back, with its kind.
+/// Keeps the error inside. `error.get_ref().and_then(|inner| inner.downcast_ref::<octavo::Error>())`
+/// returns it, with its kind.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = match error.kind() {

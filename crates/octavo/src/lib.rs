@@ -1,9 +1,9 @@
-//! Work with more data than fits into memory: pages that were not used lately are packed, then go to disk,
-//! and come back when they are used.
+//! Work with more data than fits into memory. Pages that were not used lately are compressed, then moved
+//! to disk, and come back when you use them.
 //!
-//! A [`Manager`] ([`Manager::builder`]) owns memory under one budget. A [`Space`] maps ranges of addresses. A
-//! page gets a frame when it is first written. It goes out to swap when the budget is used up, and comes back
-//! when an access touches it.
+//! A [`Manager`] ([`Manager::builder`]) owns memory under one budget. A [`Space`] maps ranges of
+//! addresses. A page gets a frame when it is first written. When the budget is used up, it goes out to
+//! swap. The next access brings it back.
 //!
 //! | you have | take | region |
 //! |---|---|---|
@@ -14,12 +14,12 @@
 //! | a long array to fill, sort and search | [`SpaceVec`], which lends slices, too; begin here if unsure | its own |
 //! | code that wants ordinary pointers (`Vec`, C) | a *window* of `octavo-window`, which needs the right to use userfaultfd | its own |
 //!
-//! A region is *plain*, or *guarded* if it is mapped with [`RegionOptions::guarded`]; the wrong call is the
-//! error `Protected`. Guards and vectors hold plain data ([`bytemuck::Pod`]). Calls that end in `_async` are
-//! for executors. [`frame`], [`policy`] and [`translation`] are for special purposes.
+//! A region is *plain*, or *guarded* if you map it with [`RegionOptions::guarded`]. The wrong call for a
+//! region fails with `Protected`. Guards and vectors hold plain data ([`bytemuck::Pod`]). Calls that end
+//! in `_async` are for executors. [`frame`], [`policy`] and [`translation`] serve special purposes.
 //!
 //! A *page* is 4 KiB of addresses, and a *frame* 4 KiB of memory. A page that was only read shows zeros
-//! without a frame.
+//! and takes no frame.
 //!
 //! ```
 //! use octavo::{Access, Manager, RegionOptions};
@@ -41,7 +41,7 @@
 //! # Ok::<(), octavo::Error>(())
 //! ```
 //!
-//! Lent in place: a guard, and a vector that may be larger than the budget.
+//! Bytes lent in place: a guard, and a vector that may be larger than the budget.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -65,7 +65,7 @@
 //! # Ok::<(), octavo::Error>(())
 //! ```
 //!
-//! With the feature `serde`, statistics and counters can be serialised.
+//! With the feature `serde`, statistics and counters can be serialized.
 //!
 //! `ARCHITECTURE.md` is the map of the source.
 #![deny(unsafe_code)]
@@ -105,9 +105,9 @@ mod table;
 mod units;
 pub mod vec;
 
-/// The crate whose `Pod` says what plain data is, in the version that Octavo uses.
+/// The crate that defines plain data (`Pod`), in the version that Octavo uses.
 pub use bytemuck;
-/// The crate of the histograms of [`LatencySnapshot`], in the version that Octavo uses.
+/// The crate that provides the histograms of [`LatencySnapshot`], in the version that Octavo uses.
 pub use hdrhistogram;
 
 pub use access::{
@@ -143,8 +143,8 @@ pub use units::{
 #[doc(inline)]
 pub use vec::SpaceVec;
 
-/// For those who make the pages of a space appear at other addresses, as `octavo-window` does. Others need
-/// nothing here.
+/// Shows the pages of a space at other addresses, as `octavo-window` does. Most programs need nothing
+/// here.
 pub mod translation {
     #[doc(inline)]
     pub use crate::fault::InPlace;

@@ -27,7 +27,8 @@ pub use builder::{MIN_BUDGET_BYTES, ManagerBuilder};
 pub use shutdown::ShutdownRefused;
 
 /// Owns memory on behalf of spaces. Start with [`Manager::builder`], and go on with [`Manager::space`]. A
-/// clone is cheap and refers to the same manager, which ends when its last clone and its last space are gone.
+/// clone is cheap and refers to the same manager. The manager ends when its last clone and its last space
+/// are gone.
 #[derive(Clone)]
 pub struct Manager {
     running: Arc<Running>,
@@ -35,43 +36,46 @@ pub struct Manager {
     blocks: Arc<Mutex<HashSet<(FrameId, Order)>>>,
 }
 
-/// How much memory and swap a manager uses, from [`Manager::stats`]. The figures are of about one moment.
+/// Reports how much memory and swap a manager uses, from [`Manager::stats`]. The figures are from about
+/// the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ManagerStats {
-    /// The limit.
+    /// The budget.
     pub budget_bytes: u64,
-    /// The bytes charged to it: chunks (the compressed pool's among them), frame words, table nodes, swap
-    /// maps, regions.
+    /// The bytes charged to the budget: chunks (including those of the compressed pool), frame words,
+    /// table nodes, swap maps, regions.
     pub used_bytes: u64,
-    /// Of those, pages in windows and the like ([`crate::translation`]). 0 for most programs.
+    /// The part of `used_bytes` for pages in windows and the like ([`crate::translation`]). 0 for most
+    /// programs.
     pub away_bytes: u64,
-    /// Of those, memory that the program told of by [`Manager::set_outside_bytes`].
+    /// The part of `used_bytes` that the program reported with [`Manager::set_outside_bytes`].
     pub outside_bytes: u64,
-    /// Of those, bytes that are charged once more than they are there, by [`Manager::set_shared_bytes`]. So
-    /// much more than the limit may be charged.
+    /// The part of `used_bytes` that is charged more than once, as reported with
+    /// [`Manager::set_shared_bytes`]. The charge may exceed the budget by this much.
     pub shared_bytes: u64,
-    /// Frames of 4 KiB that the manager has from the kernel, and that hold nothing.
+    /// Frames of 4 KiB that the manager has from the kernel, and that hold no data.
     pub free_frames: u64,
-    /// Page tables in use: the manager's own, by which it finds pages.
+    /// Page tables in use: the manager's own, which it uses to find pages.
     pub table_nodes: u64,
-    /// Pages of 4 KiB that can leave: those that the reclaim policy means to keep, and those that go first.
+    /// Pages of 4 KiB that can be evicted: those that the reclaim policy prefers to keep, and those that
+    /// go first.
     pub lru_pages: (u64, u64),
-    /// Places of 4 KiB in swap areas that are taken, also those of pages that are still in the pool or in
-    /// memory. A page that is unmapped while it is written keeps its place until the write ends, however long
-    /// its device takes.
+    /// Slots of 4 KiB in use in swap areas, including those of pages that are still in the pool or in
+    /// memory. A page that is unmapped while it is written keeps its slot until the write ends, however
+    /// long the device takes.
     pub swap_slots: u64,
-    /// Pages in the compressed pool, and the bytes of the budget that it takes for them.
+    /// Pages in the compressed pool, and the bytes of the budget that the pool takes.
     pub pool_pages: u64,
     /// See `pool_pages`.
     pub pool_bytes: u64,
-    /// For measurements: the counted users of the 2 MiB of zeros that untouched memory shows; see
-    /// [`crate::ZeroPage`].
+    /// For measurements: the number of counted users of the huge zero page, the 2 MiB of zeros that
+    /// untouched memory shows. See [`crate::ZeroPage`].
     pub huge_zero_users: u32,
 }
 
 impl Manager {
-    /// Starts the choices for a manager.
+    /// Returns a builder, which chooses how a manager works.
     pub fn builder() -> ManagerBuilder {
         ManagerBuilder::default()
     }
@@ -81,16 +85,16 @@ impl Manager {
         &self.running.engine
     }
 
-    /// A new space with nothing mapped.
+    /// Makes a space with nothing mapped.
     ///
     /// # Errors
-    /// `System` when there are as many spaces already as the budget may have table nodes, or a million.
+    /// `System` when there are already as many spaces as the budget may have table nodes, or a million.
     /// `ForkedChild` in a forked child.
     pub fn space(&self) -> Result<Space> {
         self.new_space(None, None)
     }
 
-    /// A new space whose name appears in messages about who uses the budget.
+    /// Makes a space with a name, which appears in messages about the use of the budget.
     ///
     /// # Errors
     /// As [`Manager::space`].
@@ -98,8 +102,8 @@ impl Manager {
         self.new_space(Some(name.into()), None)
     }
 
-    /// For authors of windows and the like: a new space whose pages also appear at other addresses, by your
-    /// [`Translation`].
+    /// Makes a space whose pages also appear at other addresses, through your [`Translation`]. For authors
+    /// of windows and the like.
     ///
     /// # Errors
     /// As [`Manager::space`].
@@ -143,18 +147,18 @@ impl Manager {
         self.engine().counters.snapshot()
     }
 
-    /// How long accesses waited so far. In a forked child, until the fork.
+    /// Returns how long accesses have waited so far. In a forked child: until the fork.
     pub fn latencies(&self) -> LatencySnapshot {
         self.engine().latencies.snapshot()
     }
 
-    /// How much more memory would have kept the pages that came back so far. In a forked child, until the
-    /// fork.
+    /// Returns how much more memory would have kept the pages that have come back so far. In a forked
+    /// child: until the fork.
     pub fn refaults(&self) -> RefaultSnapshot {
         self.engine().lru.refaults()
     }
 
-    /// What each swap area has done so far, in the order in which they were given.
+    /// Returns what each swap area has done so far, in the order in which the areas were given.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -166,7 +170,7 @@ impl Manager {
         Ok(areas)
     }
 
-    /// The memory, slots and pages in use.
+    /// Returns the memory, slots and pages in use.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -190,13 +194,13 @@ impl Manager {
         })
     }
 
-    /// Changes the budget. A lower budget moves pages together, or out, and gives the emptied chunks back to
-    /// the kernel, before the call returns.
+    /// Changes the budget. To lower it, the call moves pages together or out, and gives the emptied chunks
+    /// back to the kernel before it returns.
     ///
     /// # Errors
     /// `InvalidBudget` below the minimum, above [`ManagerBuilder::max_budget_bytes`], or below the memory
-    /// that is in use and cannot be moved out. `TimedOut` where it cannot since a device does not answer. The
-    /// old budget then stands again.
+    /// that is in use and cannot be moved out. `TimedOut` where the budget cannot shrink because a device
+    /// does not answer. After an error, the old budget applies again.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
         let _inside = engine.enter()?;
@@ -239,9 +243,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Tells how many bytes others use under the same budget: memory that this manager does not own, and that
-    /// has to fit beside its own. Takes the place of what was said before. Where there is no room, pages go
-    /// out in the background, and accesses that need memory wait for room as usual. Returns at once.
+    /// Reports memory in bytes that this manager does not own, but that has to fit in the same budget.
+    /// Each call replaces the previous figure. If there is no room, pages go out in the background, and
+    /// accesses that need memory wait for room as usual. Returns at once.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -255,11 +259,13 @@ impl Manager {
         Ok(())
     }
 
-    /// Tells how many bytes are charged once more than they are there: a page in windows
-    /// ([`crate::translation`]) that several processes share after a fork is charged in each of their spaces,
-    /// and takes memory once. The budget has room for so much more. Takes the place of what was said before,
-    /// up to six times the budget. A store makes a copy that nobody tells the manager of, so whoever calls
-    /// this measures again soon, and leaves room for what comes meanwhile. Returns at once.
+    /// Reports how many bytes are charged more often than they exist, and so makes that much more room in
+    /// the budget. A page in windows ([`crate::translation`]) that several processes share after a fork is
+    /// charged in each of their spaces, but takes memory once. Each call replaces the previous figure; at
+    /// most six times the budget counts.
+    ///
+    /// A store to a shared page makes a copy that is not reported to the manager. So measure again soon,
+    /// and leave room for the copies in the meantime. Returns at once.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -274,8 +280,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Moves up to `pages` cold pages of 4 KiB out now, before memory is needed. Their frames stay with the
-    /// manager. Returns how many were freed.
+    /// Moves up to `pages` cold pages of 4 KiB out now, before memory is needed. The manager keeps their
+    /// frames. Returns how many were freed.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -287,8 +293,8 @@ impl Manager {
         Ok(freed)
     }
 
-    /// Returns how much memory in windows and the like ([`crate::translation`]) cannot be moved out, such as
-    /// memory that a program has locked. Takes time linear in what is there.
+    /// Returns how many bytes of memory in windows and the like ([`crate::translation`]) cannot be moved
+    /// out, such as memory that a program has locked. Takes time linear in the memory there.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -297,10 +303,10 @@ impl Manager {
         Ok(self.engine().immovable_bytes())
     }
 
-    /// For tests: takes 2^order frames out of the budget, to see how a program does with less, or with memory
-    /// in pieces. Their bytes are not reachable. The block counts against the budget, and is neither moved
-    /// nor reclaimed. No page is reclaimed for it either. `None`: the budget has no such block left. For page
-    /// blocks at speed, use a [`crate::frame::FrameAllocator`] of their own.
+    /// For tests: takes 2^order frames out of the budget, to see how a program does with less memory, or
+    /// with fragmented memory. The bytes of the block are not accessible. It counts against the budget,
+    /// and is neither moved nor reclaimed. Returns `None` if the budget has no such block left: nothing is
+    /// reclaimed for it. To allocate many page blocks, use a separate [`crate::frame::FrameAllocator`].
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -311,7 +317,7 @@ impl Manager {
         Ok(block)
     }
 
-    /// Frees a block of [`Manager::alloc_block`].
+    /// Frees a block from [`Manager::alloc_block`].
     ///
     /// # Errors
     /// `InvalidFree` for any other block; nothing changes then. `ForkedChild` in a forked child.
@@ -325,10 +331,10 @@ impl Manager {
         self.engine().frames.free(frame, order)
     }
 
-    /// Where there is no background thread: zeroes up to `frames` free frames for write faults to come, as
-    /// the background thread does when it is idle. Returns the number of zeroed frames, which is 0 where less
-    /// than the high watermark is free. The per-CPU lists, and the frames that were zeroed before, go into
-    /// the zones first.
+    /// Zeroes up to `frames` free frames for coming write faults, as the background thread does when it is
+    /// idle. For managers without that thread. Returns the number of zeroed frames: 0 while fewer frames
+    /// are free than the high watermark. First returns the per-CPU lists, and the frames that were zeroed
+    /// before, to the zones.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -338,9 +344,9 @@ impl Manager {
         Ok(self.engine().frames.zero_some(frames))
     }
 
-    /// For tests: walks all structures and checks them against each other. The time is linear in memory. To
-    /// be called while no access is under way; reads and writes of devices may be. In a forked child it does
-    /// nothing.
+    /// For tests: walks all structures and checks them against each other. Takes time linear in memory.
+    /// Call it while no access is under way; devices may be reading and writing. Does nothing in a forked
+    /// child.
     ///
     /// # Panics
     /// When two structures contradict each other.

@@ -1,4 +1,4 @@
-//! The public face of an address space.
+//! The public interface of an address space.
 
 mod cursor;
 mod figures;
@@ -41,12 +41,12 @@ const LOOK_EVERY: Duration = Duration::from_micros(100);
 /// An address space: ranges of 64-bit addresses, mapped to memory that comes and goes under the manager's
 /// budget.
 ///
-/// Addresses are Octavo's own, and no pointers. The methods here reach the bytes, from any thread, and may
+/// Addresses are Octavo's own, not pointers. The methods here access the bytes, from any thread, and may
 /// block while a page comes in. In a forked child they fail with `ForkedChild`.
 ///
-/// A drop frees all pages and their swap at once, and pinned memory when its pins are dropped. Freed memory
-/// stays with the manager, for other pages. The kernel gets it back when
-/// [`Manager::set_budget`](crate::Manager::set_budget) lowers the budget, or at the manager's end.
+/// Dropping a space frees all its pages and their swap at once; pinned memory follows when its pins are
+/// dropped. The manager keeps freed memory for other pages. The kernel gets it back when
+/// [`Manager::set_budget`](crate::Manager::set_budget) lowers the budget, or when the manager ends.
 pub struct Space {
     state: SpaceState,
     engine: Shared<Engine>,
@@ -54,8 +54,8 @@ pub struct Space {
     _running: Arc<Running>,
 }
 
-/// What a program knows of the coming use of a range, for [`Space::advise`]. Normal, Sequential and Random
-/// stay until they are changed. The others act once.
+/// Tells Octavo how a program will use a range, for [`Space::advise`]. Normal, Sequential and Random stay
+/// until they are changed. The others act once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
@@ -65,15 +65,15 @@ pub enum Advice {
     Sequential,
     /// In no order: Octavo reads nothing ahead.
     Random,
-    /// Soon: Octavo starts to read the pages that are on a device. Those in the compressed pool come back at
-    /// their access.
+    /// Soon: Octavo starts to read the pages that are on a device. Pages in the compressed pool come back
+    /// when they are accessed.
     WillNeed,
     /// Not soon: these pages are the next to go.
     Cold,
-    /// Not soon: Octavo sends out now the pages that can go.
+    /// Not soon: Octavo evicts the pages that can go now.
     PageOut,
-    /// Never again: the contents are dropped before the call returns, and read as zeros. The range stays
-    /// mapped. Frees memory and swap.
+    /// Never again: frees memory and swap. The contents are dropped before the call returns, and read as
+    /// zeros. The range stays mapped.
     Free,
 }
 
@@ -84,14 +84,14 @@ impl Space {
 
     // --- layout ---
 
-    /// Maps `len` bytes (rounded up to pages) at an address of its own choosing, and returns that of the
-    /// first byte. The bytes read as zeros. A range of 2 MiB or more is aligned to 2 MiB. The range uses no
-    /// memory yet.
+    /// Maps `len` bytes (rounded up to pages) at an address that Octavo chooses, and returns the address
+    /// of the first byte. The bytes read as zeros. A range of 2 MiB or more is aligned to 2 MiB. The range
+    /// uses no memory yet.
     ///
     /// # Errors
     /// `InvalidRange` for an empty range, or one that fits nowhere. `OutOfMemory` where the budget has no
-    /// room for the list of regions. `Unsupported` for a guarded region that is not readable and writable, or
-    /// whose space has a translation. `ForkedChild` in a forked child.
+    /// room for the list of regions. `Unsupported` for a guarded region that is not readable and writable,
+    /// or whose space has a translation. `ForkedChild` in a forked child.
     pub fn map(&self, len: u64, options: RegionOptions) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let pages = page_count(len)?;
@@ -149,14 +149,14 @@ impl Space {
         self.with_room(|| self.state.regions.writer().insert(region))
     }
 
-    /// Unmaps a range. Its pages are gone, and a read of them is an error. Parts that were not mapped are no
-    /// error. Pinned memory lives on until its pins are dropped. Only whole pages can go. So `len` is a
+    /// Unmaps a range of whole pages. Its contents are lost, and a later access is an error. Parts that
+    /// were not mapped are no error. Pinned memory lives on until its pins are dropped. `len` must be a
     /// multiple of [`PAGE_BYTES`](crate::PAGE_BYTES), even where [`Space::map`] rounded the length up.
     ///
     /// # Errors
     /// `InvalidRange` as [`Space::map_at`], and where the range ends inside a page. `Busy` when an edge of
-    /// the range cuts a pinned 2 MiB block. `OutOfMemory` when an edge cuts a block and there is no room for
-    /// the table that this takes. Nothing has changed then.
+    /// the range cuts a pinned 2 MiB block. `OutOfMemory` when an edge cuts a block and there is no room
+    /// for the table that the split needs. After an error, nothing has changed.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
         let _inside = self.engine.enter()?;
         self.unmap_by(whole_pages(address, len, "unmapped")?, unmap_range)
@@ -195,12 +195,13 @@ impl Space {
         )
     }
 
-    /// Changes the permissions of a range of whole pages, all of which must be mapped. A store that another
-    /// thread has begun before may still be made; none that begins afterwards is.
+    /// Changes the permissions of a range of whole pages, all of which must be mapped. A store that
+    /// another thread began before the call may still complete; later ones obey the new permissions.
     ///
     /// # Errors
-    /// As [`Space::unmap`], and `NotMapped` where part of the range is not. `Unsupported` where a region is
-    /// guarded, or the space's translation cannot take the permissions away from pages at its side.
+    /// As [`Space::unmap`], and `NotMapped` where part of the range is not mapped. `Unsupported` where a
+    /// region is guarded, or the space's translation cannot take the permissions away from pages on its
+    /// side.
     pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
         let engine = &*self.engine;
         let _inside = engine.enter()?;
@@ -231,7 +232,7 @@ impl Space {
         })
     }
 
-    /// Tells Octavo the coming use of a range. Advice about parts that are not mapped, or that cannot be
+    /// Tells Octavo how you will use a range. Advice about parts that are not mapped, or that cannot be
     /// followed, is no error.
     ///
     /// # Errors
@@ -264,9 +265,9 @@ impl Space {
         }
     }
 
-    /// Starts to read the pages of the range that are on a device, so that accesses soon afterwards need not
-    /// wait for each, and returns the number of those on their way. A long range is cut to the pages that a
-    /// quarter of the budget takes, and the space's quota.
+    /// Starts to read the pages of the range that are on a device, to save later accesses the wait.
+    /// Returns the number of pages on their way. Of a long range, it reads only as many pages as fit a
+    /// quarter of the budget and the space's quota.
     ///
     /// # Errors
     /// `InvalidRange` for an empty range, or one that runs past the end of the address space.
@@ -327,9 +328,9 @@ impl Space {
 
     // --- access ---
 
-    /// Copies bytes out, from `address` on: any length and alignment, over any mapped pages. Costs the copy,
-    /// and a look-up for each page. For one word there is [`Space::load`]; for a guarded region,
-    /// [`Space::read_guarded`]. Bytes that other threads write meanwhile may be torn.
+    /// Copies bytes from `address` on into a buffer: any length and alignment, across any mapped pages.
+    /// Costs the copy, and a look-up for each page. For one word, use [`Space::load`]; for a guarded
+    /// region, [`Space::read_guarded`]. Bytes that other threads write at the same time may be torn.
     ///
     /// # Errors
     /// As [`Space::load`]. The bytes copied before the failure stay.
@@ -337,8 +338,8 @@ impl Space {
         access::read(&self.engine, &self.state, address, to)
     }
 
-    /// Copies bytes in, as [`Space::read`] copies them out. A page that is written as a whole is neither
-    /// zeroed nor read from swap first.
+    /// Copies bytes from a buffer to `address` on, under the same rules as [`Space::read`]. A page that is
+    /// written as a whole is neither zeroed nor read from swap first.
     ///
     /// # Errors
     /// As [`Space::load`]. The pages before the one that failed are written.
@@ -346,9 +347,9 @@ impl Space {
         access::write(&self.engine, &self.state, address, from)
     }
 
-    /// Brings the page at `address` in without blocking the executor, so that the next load or store there
-    /// most likely does not wait. Where the fault has to wait for a device, for room, or for another fault,
-    /// the future is pending and wakes its task. Nothing holds the page: where it must stay, there is
+    /// Brings the page at `address` in without blocking the executor. The next load or store there most
+    /// likely does not wait. While the fault waits for a device, for room, or for another fault, the
+    /// future is pending, and later wakes its task. Nothing keeps the page in memory; if it must stay, use
     /// [`Space::pin_async`]. A dropped future leaves the page as it was.
     ///
     /// # Errors
@@ -368,10 +369,10 @@ impl Space {
         inside(resolve_async(waiter, &self.engine, &self.state, address, access, via))
     }
 
-    /// Brings every page of the range in, one after the other, so that accesses right afterwards take no
-    /// fault. [`Space::prefetch`] before it has the reads overlap. With [`Access::Write`] each page gets
-    /// memory; with `Read`, untouched ones show zeros without any. Pages may go again: pin those that have to
-    /// stay.
+    /// Brings every page of the range in, one after the other. Accesses right afterwards take no fault.
+    /// Call [`Space::prefetch`] first to overlap the reads. With [`Access::Write`] each page gets memory;
+    /// with `Read`, untouched pages show zeros and take none. Pages may be evicted again: pin those that
+    /// have to stay.
     ///
     /// # Errors
     /// As [`Space::load`]. The pages before the one that failed are usable.
@@ -389,14 +390,14 @@ impl Space {
 
     // --- what it uses ---
 
-    /// Sets the most memory that the space may have, beside the budget. (What its pins keep of pages that
-    /// were unmapped may come to as much once more.) `None`: the space has no limit of its own. A space at
-    /// its quota makes room among its own pages, and its pins and guards may keep all of it. Where the quota
-    /// is below the space's memory, the excess goes out before the call returns.
+    /// Sets the most memory in bytes that the space may use, in addition to the limit of the budget.
+    /// `None`: the space has no limit of its own. A space at its quota makes room among its own pages, and
+    /// its pins and guards may keep all of it. (Pages that were unmapped while pinned may take as much
+    /// again.) Where the quota is below the space's memory, the excess goes out before the call returns.
     ///
     /// # Errors
-    /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` when the excess cannot go out. The quota then
-    /// stands, and accesses that need memory fail until the excess is out.
+    /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` when the excess cannot go out. The new
+    /// quota then applies, and accesses that need memory fail until the excess is out.
     pub fn set_quota(&self, bytes: Option<u64>) -> Result<()> {
         let _inside = self.engine.enter()?;
         if let Some(bytes) = bytes.filter(|bytes| *bytes < CHUNK_BYTES as u64) {

@@ -1,8 +1,8 @@
 //! A vector of plain data in a space.
 //!
-//! Its elements lie in *units*: the fewest pages in which elements waste less than a sixteenth. For most
-//! types that is a page. No element lies in two units. Where units have no waste, elements follow each other
-//! without a gap, up to the end of a piece of 2 MiB.
+//! Its elements lie in *units*: the smallest number of pages in which elements waste less than a
+//! sixteenth. For most types that is one page. No element lies in two units. If units have no waste,
+//! elements follow each other without a gap, up to the end of a piece of 2 MiB.
 //!
 //! ```text
 //! extents:   2 MiB │ 4 MiB      │ 8 MiB                     │ ...   each a guarded region of its own
@@ -10,9 +10,9 @@
 //! elements:  eeee. eeee. eeee.                                      '.': what a unit has no use for
 //! ```
 //!
-//! Extents double. So growth moves nothing, and takes addresses for at most twice the elements; memory is
-//! taken by the pages that were written. To find an element costs a division by a constant, a logarithm (one
-//! instruction) and a load from the list of extents.
+//! Extents double in size. So growth moves nothing, and takes addresses for at most twice the elements;
+//! only pages that were written take memory. Finding an element costs a division by a constant, a
+//! logarithm (one instruction) and a load from the list of extents.
 
 mod runs;
 mod sort;
@@ -33,14 +33,14 @@ pub use runs::{Cursor, Iter, Runs, RunsMut};
 
 /// A vector of plain data, which may be larger than the budget.
 ///
-/// It owns its elements, so `&mut self` is needed to change them, and `&self` is enough to read them, from
-/// many threads. Every access may have to bring a page in, and may fail as [`Space::load`] does, or with
-/// `TooManyPins`, as [`Space::exclusive`] does.
+/// It owns its elements: changing them takes `&mut self`, and many threads can read them with `&self`.
+/// Every access may have to bring a page in, and may fail as [`Space::load`] does, or with `TooManyPins`,
+/// as [`Space::exclusive`] does.
 ///
-/// Elements are copied one by one ([`SpaceVec::get`], [`SpaceVec::set`], [`SpaceVec::push`]), for a look-up
-/// of the page each, and a guard where they are written; or lent as slices ([`SpaceVec::runs`],
-/// [`SpaceVec::runs_mut`], [`SpaceVec::extend`]), for one guard a page. To go through runs is about as fast
-/// as through a `Vec`.
+/// You can copy elements one by one ([`SpaceVec::get`], [`SpaceVec::set`], [`SpaceVec::push`]). Each copy
+/// costs a look-up of the page, and a write also costs a guard. Or you can borrow elements as slices
+/// ([`SpaceVec::runs`], [`SpaceVec::runs_mut`], [`SpaceVec::extend`]), at one guard a page. Iterating over
+/// runs is about as fast as iterating over a `Vec`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -94,25 +94,25 @@ impl<T: Pod> SpaceVec<T> {
     const PER_PIECE: usize =
         if Self::UNIT_BYTES.is_multiple_of(size_of::<T>()) { Self::PER_2_MIB } else { Self::PER_UNIT };
 
-    /// Makes an empty vector in a space that is kept in an [`Arc`]. It takes no memory and no addresses yet.
-    /// (Elements of no size, or of more than 2 MiB, do not compile.)
+    /// Makes an empty vector in a space that is kept in an [`Arc`]. It takes no memory and no addresses
+    /// yet. (Elements of size zero, or of more than 2 MiB, do not compile.)
     pub fn new(space: &Arc<Space>) -> Self {
         const { assert!(Self::PER_UNIT > 0) }
         Self { space: Arc::clone(space), extents: Vec::new(), len: 0, reach: 0, elements: PhantomData }
     }
 
-    /// The space that the elements lie in.
+    /// Returns the space that holds the elements.
     pub fn space(&self) -> &Arc<Space> {
         &self.space
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether there is no element.
+    /// Returns whether the vector has no elements.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -123,11 +123,11 @@ impl<T: Pod> SpaceVec<T> {
         Self::extent_elements(self.extents.len()).start
     }
 
-    /// Takes addresses now, so that the next `more` elements need none. They take no memory yet.
+    /// Takes addresses for the next `more` elements now. They take no memory yet.
     ///
     /// # Errors
-    /// `InvalidRange` where the space has no such range of addresses; `OutOfMemory` where the list of regions
-    /// has no room.
+    /// `InvalidRange` where the space has no such range of addresses. `OutOfMemory` where the list of
+    /// regions has no room.
     pub fn reserve(&mut self, more: usize) -> Result<()> {
         let len = self.len.checked_add(more).ok_or_else(too_long)?;
         while self.capacity() < len {
@@ -160,7 +160,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Returns a copy of an element.
     ///
     /// # Errors
-    /// `InvalidRange` where there is none; otherwise as [`Space::load`].
+    /// `InvalidRange` where there is no such element; otherwise as [`Space::load`].
     #[inline]
     pub fn get(&self, index: usize) -> Result<T> {
         if index >= self.len {
@@ -184,7 +184,7 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Lends elements that lie in one piece: as many as [`SpaceVec::piece`] says. Pages that do not lie
+    /// Lends elements for reading, up to a whole piece; see [`SpaceVec::piece`]. Pages that do not lie
     /// together in memory are moved first.
     ///
     /// # Errors
@@ -203,8 +203,8 @@ impl<T: Pod> SpaceVec<T> {
         self.lend_mut(range)
     }
 
-    /// Returns which elements around this one [`SpaceVec::slice`] can lend at once: none of an element that
-    /// there is not.
+    /// Returns the range of elements around this one that [`SpaceVec::slice`] can lend at once. It is
+    /// empty if there is no such element.
     pub fn piece(&self, index: usize) -> Range<usize> {
         if index >= self.len {
             return self.len..self.len;
@@ -237,7 +237,8 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Takes the last element away, if there is one. Its page stays; see [`SpaceVec::truncate`].
+    /// Removes the last element and returns it, if there is one. Its page stays; see
+    /// [`SpaceVec::truncate`].
     ///
     /// # Errors
     /// As [`Space::load`].
@@ -249,11 +250,12 @@ impl<T: Pod> SpaceVec<T> {
         Ok(Some(value))
     }
 
-    /// Adds what an iterator yields at the end. Costs no more for an element than a page's share of a guard.
+    /// Adds the items of an iterator at the end. An element costs no more than its share of one guard a
+    /// page.
     ///
     /// # Errors
-    /// As [`SpaceVec::push`]. What was taken from the iterator before the failure, but for the last element,
-    /// is in the vector.
+    /// As [`SpaceVec::push`]. All items taken from the iterator before the failure are in the vector,
+    /// except the last one.
     pub fn extend(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
         let mut values = values.into_iter();
         let mut next = values.next();
@@ -295,7 +297,7 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Makes the vector so long: takes elements from the end away, or adds copies of `value`.
+    /// Changes the length to `len`: removes elements from the end, or adds copies of `value`.
     ///
     /// # Errors
     /// As [`SpaceVec::push`] and [`SpaceVec::truncate`].
@@ -306,11 +308,11 @@ impl<T: Pod> SpaceVec<T> {
         }
     }
 
-    /// Takes the elements from `len` on away, and gives the memory and the swap of their pages back. The
-    /// addresses stay taken.
+    /// Removes the elements from `len` on, and frees the memory and the swap of their pages. The addresses
+    /// stay taken.
     ///
     /// # Errors
-    /// As [`Space::advise`]. The elements are gone then, and their memory may not be; the next call tries
+    /// As [`Space::advise`]. The elements are gone then, but their memory may not be; the next call tries
     /// again.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         self.reach = self.reach.max(self.len);
@@ -341,7 +343,7 @@ impl<T: Pod> SpaceVec<T> {
         pieces * Self::PER_2_MIB..(2 * pieces + 1) * Self::PER_2_MIB
     }
 
-    /// Takes all elements away. As [`SpaceVec::truncate`].
+    /// Removes all elements, as [`SpaceVec::truncate`] does.
     ///
     /// # Errors
     /// As [`SpaceVec::truncate`].
@@ -349,10 +351,10 @@ impl<T: Pod> SpaceVec<T> {
         self.truncate(0)
     }
 
-    /// Copies elements to a slice, from `index` on.
+    /// Copies elements, from `index` on, to a slice.
     ///
     /// # Errors
-    /// `InvalidRange` where there are fewer; otherwise as [`Space::load`].
+    /// `InvalidRange` where there are too few elements; otherwise as [`Space::load`].
     pub fn copy_to(&self, index: usize, to: &mut [T]) -> Result<()> {
         let range = self.check(index..index.saturating_add(to.len()))?;
         let mut rest = to;
@@ -365,7 +367,7 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Copies a slice over elements, from `index` on.
+    /// Copies a slice over the elements from `index` on.
     ///
     /// # Errors
     /// As [`SpaceVec::copy_to`].

@@ -1,20 +1,19 @@
 //! `octavo run`: any program, and all its children, in less memory than they need.
 //!
-//! The engine lives outside of the program, as Mach's external pagers did. The runner owns one
-//! [`Manager`], and each process that it manages is a space of it. One budget holds for the
-//! whole tree and for the runner. While the tree fits, nothing is in any process. `docs/pager.md` has the
-//! protocol.
+//! The engine lives outside the program, as Mach's external pagers did. The runner owns one [`Manager`],
+//! and each process that it manages is a space of it. One budget covers the whole tree and the runner.
+//! While the tree fits, no process is changed. `docs/pager.md` describes the protocol.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `monitor` | watches the tree's memory, and takes processes over; `monitor/standstill`: processes that stand still until then |
-//! | `tree` | the processes and their memory: what they share (`shares`), what nobody pages (`fixed`), who is asked when (`turns`, `rounds`) |
-//! | `managed` | a process under management: which mappings are taken (`eligible`, `bss`, `kinds`), and what its driver does beside serving faults (`adopter`, `droppers`) |
-//! | `ledger` | the one limit, and who uses how much of it |
-//! | `reader` | reads what processes tell where their drivers are busy |
+//! | `tree` | the processes and their memory: shared memory (`shares`), memory that is not paged (`fixed`), the order in which processes are asked (`turns`, `rounds`) |
+//! | `managed` | a process under management: which mappings are taken (`eligible`, `bss`, `kinds`), and the work of its driver besides serving faults (`adopter`, `droppers`) |
+//! | `ledger` | the one limit, and how much of it each process uses |
+//! | `reader` | reads events of processes where their drivers are busy |
 //! | `guardian` | ends the tree if the runner dies |
-//! | `report`, `messages` | what a run tells people |
-//! | `system` | what the kernel says of processes, and what a run asks of it |
+//! | `report`, `messages` | the messages of a run for people |
+//! | `system` | calls to the kernel: its facts about processes, and the requests of a run |
 
 /// Says a line on standard error. Whoever has closed it does not want to hear.
 macro_rules! say {
@@ -55,7 +54,7 @@ use system::priority;
 pub use system::signals::end_by_signal;
 use system::signals::{self, Signals};
 
-/// The end of a run.
+/// Tells how a run ended.
 #[derive(Debug)]
 pub enum End {
     /// The program ended by itself, or by a signal.
@@ -68,29 +67,32 @@ pub enum End {
     Stopped(String),
 }
 
-/// The choices for a run.
+/// Configures a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// The most memory that the program, its children and this process may have together.
+    /// The most memory in bytes that the program, its children and this process may use together.
     pub limit_bytes: u64,
-    /// Whoever connects to this path gets the figures up to then, as a line of JSON.
+    /// The path of a socket. A client that connects gets the figures up to then, as a line of JSON.
     pub socket: Option<&'a Path>,
-    /// A process that cannot be taken over ends the run. Otherwise it goes on without a limit.
+    /// Whether the run ends when its limit cannot be kept: a process cannot be taken over, or memory that
+    /// cannot be paged outgrows the limit. Otherwise the program goes on above its limit.
     pub is_strict: bool,
-    /// A program that does little for a while but wait for pages is told of, to somebody at a terminal.
+    /// Whether to tell a user at a terminal when the program does little but wait for pages for a while.
     pub tells_progress: bool,
-    /// At the end of the run the manager is left to the end of this process, which comes soon. All its swap
-    /// is in files without names. To free a large one takes a second for some GiB, and the kernel does that
-    /// in threads of its own where nobody else has the file. With a named file or a disk this would be wrong:
-    /// a transfer may be under way still when another manager takes it.
+    /// Whether to leave the manager to the end of this process, which must come soon after the run.
+    /// Freeing a large swap file takes a second for some GiB. If the file is unnamed and no other process
+    /// has it, the kernel frees it in threads of its own. All swap must be in such files. With a named
+    /// file or a disk, a transfer might still be under way when another manager takes the place.
     pub leaves_manager: bool,
 }
 
-/// Runs a program and all its children within a limit. `make_manager` makes the manager, in a thread of its
-/// own, before the first process is taken over; it gets the budget. Blocks until the program has ended.
+/// Runs a program and all its children within a limit. Before the first process is taken over,
+/// `make_manager` makes the manager from the budget in bytes, in a thread of its own. Blocks until the
+/// program has ended.
 ///
 /// # Errors
-/// The kernel's, where the program cannot be watched, and `AddrInUse` where the socket's path is taken.
+/// The kernel's error, where the program cannot be watched, and `AddrInUse` where the socket's path is
+/// taken.
 pub fn run(
     mut command: Command,
     options: Options<'_>,
@@ -149,7 +151,7 @@ pub fn run(
     Ok((end, monitor.finish(options.leaves_manager)))
 }
 
-/// Takes process `pid` over as a run does, and lets it go at once.
+/// Checks that a run could manage process `pid`: takes it over as a run does, and releases it at once.
 ///
 /// # Errors
 /// A sentence that says why a run could not manage it.

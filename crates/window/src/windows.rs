@@ -13,7 +13,7 @@
 //! # }
 //! ```
 //!
-//! An access to a page that is there costs what it costs in any array. A page that is not there is a fault,
+//! An access to a page in memory costs the same as in any array. An access to any other page is a fault,
 //! which a thread of the windows serves.
 
 use std::collections::HashMap;
@@ -41,8 +41,8 @@ use crate::window::Window;
 /// Windows are aligned to the pages that the kernel likes best.
 pub(crate) const ALIGN: usize = 2 << 20;
 
-/// The windows of a manager in this process. A clone refers to the same windows. They share one space, and
-/// one thread that serves their faults.
+/// Makes arrays in this process whose pages can be evicted, under a manager's budget. A clone refers to
+/// the same windows. All windows share one space, and one thread that serves their faults.
 #[derive(Clone)]
 pub struct Windows(Arc<Serving>);
 
@@ -58,7 +58,7 @@ pub(crate) struct Serving {
 }
 
 impl Windows {
-    /// Returns whether this machine allows windows to this process.
+    /// Returns whether this process may make windows on this machine.
     pub fn is_allowed() -> bool {
         Userfaultfd::of_this_process(Features::WRITE_PROTECT | Features::MOVE).is_ok()
     }
@@ -66,10 +66,10 @@ impl Windows {
     /// Makes the windows of a manager, and starts the thread that serves them.
     ///
     /// # Errors
-    /// `Unsupported`: the kernel allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who
-    /// may open `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1; and Linux before 6.8
-    /// cannot move pages. `System` where it has no descriptors or threads. `ForkedChild` for the manager of a
-    /// parent.
+    /// `Unsupported` where the kernel does not allow userfaultfd, or is older than Linux 6.8 and cannot
+    /// move pages. Userfaultfd is allowed to root, to a process with CAP_SYS_PTRACE, to a user who may
+    /// open `/dev/userfaultfd`, and to everyone if `vm.unprivileged_userfaultfd` is 1. `System` where
+    /// there are no descriptors or threads left. `ForkedChild` for the manager of a parent.
     pub fn new(manager: &Manager) -> octavo::Result<Self> {
         let _inside = Inside::enter();
         let system = |error: io::Error| refused("windows cannot be made", &error);
@@ -92,9 +92,9 @@ impl Windows {
     /// Makes an array of `len` elements, whose bytes are all zero. It takes no memory until it is touched.
     ///
     /// # Errors
-    /// `System` where the addresses cannot be had; `OutOfMemory` where the budget has no room for the table;
-    /// `InvalidRange` for elements that are aligned to more than 2 MiB, or that have 2^63 bytes or more
-    /// together.
+    /// `System` where there are no addresses for it. `OutOfMemory` where the budget has no room for the
+    /// table. `InvalidRange` for elements that are aligned to more than 2 MiB, or that have 2^63 bytes or
+    /// more together.
     pub fn vec<T: FromBytes + IntoBytes>(&self, len: usize) -> octavo::Result<WindowVec<T>> {
         let too_long =
             || Error::new(ErrorKind::InvalidRange, "an array has fewer than 2^63 bytes; make a shorter one");
@@ -189,17 +189,17 @@ impl Windows {
         }
     }
 
-    /// The space behind the windows. Its addresses are those of this process, so handles and pins reach the
-    /// same bytes.
+    /// Returns the space behind the windows. Its addresses are those of this process: handles and pins
+    /// access the same bytes.
     ///
     /// # Safety
-    /// What is done by the space holds for the arrays, too. While an array is borrowed, nothing may be stored
-    /// to it, and while it lives, nothing of it may be unmapped, freed, forgotten or protected.
+    /// Calls on the space affect the arrays, too. While an array is borrowed, nothing may be stored to it.
+    /// While it lives, no part of it may be unmapped, freed, forgotten or protected.
     pub unsafe fn space(&self) -> &Space {
         &self.0.space
     }
 
-    /// The memory and swap that the windows use.
+    /// Returns the memory and swap that the windows use.
     ///
     /// # Errors
     /// As [`Space::stats`].
@@ -341,7 +341,7 @@ impl Serving {
     }
 }
 
-/// An array in a window, of plain data. It derefs to a slice.
+/// An array of plain data in a window, from [`Windows::vec`]. It dereferences to a slice.
 pub struct WindowVec<T> {
     start: NonNull<T>,
     len: usize,
@@ -380,11 +380,11 @@ impl<T> fmt::Debug for WindowVec<T> {
     }
 }
 
-/// A boxed array in a window.
+/// A boxed array in a window, from [`Windows::boxed`].
 #[derive(Debug)]
 pub struct WindowBox<T: ?Sized + Boxed>(T::Vec);
 
-/// The types that a [`WindowBox`] may hold: arrays of plain data.
+/// Names the types that a [`WindowBox`] may hold: arrays of plain data.
 pub trait Boxed {
     /// The array behind the box.
     type Vec: Deref<Target = Self> + DerefMut + fmt::Debug;

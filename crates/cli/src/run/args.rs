@@ -10,7 +10,7 @@ use octavo::io::SwapFile;
 use crate::run::messages;
 use octavo_command::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget, Size};
 
-/// The least limit in which a program can be served.
+/// The smallest limit in which a program can be served.
 pub const LEAST_BYTES: u64 = 32 << 20;
 
 /// Run a program, and all its children, in less memory than they need
@@ -23,60 +23,60 @@ pub const LEAST_BYTES: u64 = 32 << 20;
                         octavo run --memory 1G --swap /fast/swap:20G -- ./server"
 )]
 pub struct RunArgs {
-    /// The most memory that the program, its children and Octavo may have together: a size, or `auto` for the
-    /// limit of the container or machine less a margin
+    /// The most memory that the program, its children and Octavo may use together: a size, or `auto` for
+    /// the limit of the container or machine, less a margin
     #[arg(long, env = "OCTAVO_MEMORY", default_value = "auto", value_name = "SIZE|auto")]
     pub memory: Memory,
-    /// A folder, swap file or block device, and how much of it may be used. May be given several times.
-    /// Without it, an unnamed file in $TMPDIR or /var/tmp. A file or device that holds something else is
+    /// A folder, swap file or block device, and how much of it may be used. May be given several times. By
+    /// default, an unnamed file in $TMPDIR or /var/tmp. A file or device that holds something else is
     /// refused
     #[arg(long, env = "OCTAVO_SWAP", value_name = "PATH[:SIZE]", value_delimiter = ',')]
     pub swap: Vec<SwapPlace>,
-    /// Overwrite what the files and block devices of --swap hold
+    /// Overwrite the contents of the files and block devices of --swap
     #[arg(long, env = "OCTAVO_FORCE")]
     pub force: bool,
-    /// How pages are packed in memory before they go to a device
+    /// How pages are compressed in memory before they go to a device
     #[arg(long, env = "OCTAVO_COMPRESSION", value_enum, default_value_t = CompressionChoice::Zstd)]
     pub compression: CompressionChoice,
     /// Encrypt all pages that are written to devices
     #[arg(long, env = "OCTAVO_ENCRYPT")]
     pub encrypt: bool,
-    /// Whether to ask which pages a program uses
+    /// Whether to ask the kernel which pages a program uses
     #[arg(long, env = "OCTAVO_ACCESSED_BITS", value_enum, default_value_t)]
     pub accessed_bits: AccessedBitsChoice,
-    /// End the run where a process that outgrows the limit cannot be taken over, or where memory that cannot
-    /// be paged outgrows the limit. Without it, the program goes on above its limit, and standard error says
-    /// so
+    /// End the run if a process that outgrows the limit cannot be taken over, or if memory that cannot be
+    /// paged outgrows the limit. Without it, the program continues above its limit, and a message on
+    /// standard error says so
     #[arg(long, env = "OCTAVO_STRICT")]
     pub strict: bool,
-    /// Run nothing: look at all that a run with these options needs, say what is there and what is missing,
-    /// and end with exit code 0 or 1
+    /// Run nothing: check all that a run with these options needs, print what is there and what is
+    /// missing, and exit with code 0 or 1
     #[arg(long, env = "OCTAVO_CHECK")]
     pub check: bool,
     /// Print a short summary to standard error at the end
     #[arg(long, env = "OCTAVO_STATS")]
     pub stats: bool,
-    /// Say at the end what the time went on, what could not be managed and why, and what would help most. A
-    /// run that mostly waited does so by itself, and one that was stopped tells what its time went on
+    /// Explain at the end where the time went, what could not be managed and why, and what would help
+    /// most. A run that mostly waited explains itself without this option, and a run that was stopped
+    /// tells where its time went
     #[arg(long, env = "OCTAVO_EXPLAIN")]
     pub explain: bool,
-    /// Say nothing by itself while the program waits, and explain nothing at the end unless --explain is
-    /// given
+    /// Print no messages while the program waits, and no explanation at the end unless --explain is given
     #[arg(long, env = "OCTAVO_QUIET")]
     pub quiet: bool,
     /// Write the summary as JSON to a file at the end
     #[arg(long, env = "OCTAVO_JSON", value_name = "FILE")]
     pub json: Option<JsonTarget>,
-    /// A socket: whoever connects to it gets the figures up to then, as one line of JSON
+    /// A path for a socket: each connection gets the figures so far, as one line of JSON
     #[arg(long, env = "OCTAVO_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// The program, and its arguments. Without it, a program of Octavo's own that needs 768 MiB runs, with
-    /// --stats, in 256 MiB or what --memory says
+    /// The program and its arguments. Without a program, a test program of Octavo's own that needs 768 MiB
+    /// runs with --stats, in 256 MiB or the size given with --memory
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
-/// How much memory there may be.
+/// The limit of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Memory {
     Auto,
@@ -99,7 +99,7 @@ impl FromStr for Memory {
     }
 }
 
-/// A place for pages that are out.
+/// A place for pages that are out, and how much of it may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapPlace {
     pub path: PathBuf,
@@ -107,7 +107,8 @@ pub struct SwapPlace {
 }
 
 impl SwapPlace {
-    /// The folder for files without a name, where no place is named: `$TMPDIR`, or /var/tmp.
+    /// Returns the folder for unnamed files, which is used where no place is given: `$TMPDIR`, or
+    /// /var/tmp.
     pub fn without_name() -> Option<Self> {
         match SwapFile::default() {
             SwapFile::Temporary(path) => Some(Self { path, limit_bytes: None }),

@@ -1,4 +1,4 @@
-//! Swap areas: the user's description of a place for pages, before it is opened.
+//! Swap areas: the user's description of a place for pages, before the place is opened.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use super::ram::RamDevice;
 use crate::error::Result;
 use crate::units::PAGE_BYTES;
 
-/// A place for pages when memory is short, with a limit and a priority, for
-/// [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is opened when the manager is built. A
-/// later manager finds no pages there.
+/// Describes a place for pages when memory is short, with a limit and a priority, for
+/// [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is opened when the manager is
+/// built. Pages there do not outlive the manager: a later one finds none.
 ///
 /// ```no_run
 /// use octavo::io::SwapArea;
@@ -55,37 +55,39 @@ impl SwapArea {
         Self { backend, limit_bytes: u64::MAX, priority: 0, allow_tmpfs: false, overwrite: false }
     }
 
-    /// A temporary file without a name in this directory. It leaves nothing behind, whatever happens.
+    /// Uses an unnamed temporary file in this directory. It leaves nothing behind, however the process
+    /// ends.
     pub fn temporary(directory: impl Into<PathBuf>) -> Self {
         Self::new(Backend::Temporary(directory.into()))
     }
 
-    /// A file of this name, made if it is not there, and left behind. It keeps its blocks: a file that was
-    /// used before is faster than a new one. A file that is neither empty nor one of Octavo's is refused,
-    /// unless [`SwapArea::overwrite`] is set. It is 1 MiB longer than its pages.
+    /// Uses a file with this name, which is created if it does not exist, and left behind. It keeps its
+    /// blocks: a file that was used before is faster than a new one. A file that is neither empty nor
+    /// Octavo's is refused, unless [`SwapArea::overwrite`] is set. The file is 1 MiB longer than its
+    /// pages.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::File(path.into()))
     }
 
-    /// A disk or partition for this purpose alone. It is refused while it is mounted or in use. It is also
-    /// refused if its first or last MiB holds anything but zeros, as a file system and a partition table do,
-    /// unless it was Octavo's before or [`SwapArea::overwrite`] is set.
+    /// Uses a disk or partition, for this purpose alone. It is refused while it is mounted or in use. It
+    /// is also refused if its first or last MiB holds anything but zeros, such as a file system or a
+    /// partition table, unless it was Octavo's before or [`SwapArea::overwrite`] is set.
     pub fn block_device(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::BlockDevice(path.into()))
     }
 
-    /// So many bytes of memory outside the budget, to measure the costs of all but a device.
+    /// Uses `bytes` of memory outside the budget. For measurements of all costs except those of a device.
     pub fn ram(bytes: u64) -> Self {
         Self::new(Backend::Ram(bytes))
     }
 
-    /// A device of the caller's own.
+    /// Uses a device of your own.
     pub fn device(device: Box<dyn Device>) -> Self {
         Self::new(Backend::Device(device))
     }
 
-    /// Makes an area of what `file` names, to give it a priority, or to stand beside others. `None` for
-    /// [`SwapFile::None`].
+    /// Makes an area from a [`SwapFile`], to give it a priority, or to use it along with others. `None`
+    /// for [`SwapFile::None`].
     pub fn from_file(file: SwapFile) -> Option<Self> {
         match file {
             SwapFile::Temporary(directory) => Some(Self::temporary(directory)),
@@ -94,37 +96,39 @@ impl SwapArea {
         }
     }
 
-    /// Uses no more of it than this. Default: all bytes that have addresses, which is 8 TiB over all areas.
+    /// Limits the bytes that are used there. Default: all bytes that have addresses, which is 8 TiB over
+    /// all areas.
     pub fn limit_bytes(mut self, bytes: u64) -> Self {
         self.limit_bytes = bytes;
         self
     }
 
-    /// Areas of higher priority are filled first. Areas of the same priority take turns. Default: 0.
+    /// Sets the priority. Areas of higher priority are filled first. Areas of the same priority take
+    /// turns. Default: 0.
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Accepts a file on a file system that is memory. Default: no.
+    /// Accepts a file on a file system that lies in memory. Default: no.
     pub fn allow_tmpfs(mut self, allow: bool) -> Self {
         self.allow_tmpfs = allow;
         self
     }
 
-    /// Takes a file or disk whatever it holds. **What it holds is lost.** Default: no.
+    /// Accepts a file or disk that is not empty. **Its contents are lost.** Default: no.
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// Says what is wrong with the place, as far as that shows without changing it: for those who open it
-    /// later. Costs some system calls, and reads up to 2 MiB.
+    /// Checks the place, as far as that is possible without changing it. For programs that open it later.
+    /// Costs some system calls, and reads up to 2 MiB.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::SwapUnavailable`]: its folder is not there, is memory, or may not be written to.
-    /// [`crate::ErrorKind::SwapNotEmpty`]: it holds something that is not Octavo's. Those of a limit that
-    /// holds no page.
+    /// [`crate::ErrorKind::SwapUnavailable`] where the folder does not exist, lies in memory, or may not
+    /// be written to, and where the limit holds no page. [`crate::ErrorKind::SwapNotEmpty`] where the
+    /// place holds something that is not Octavo's.
     pub fn check(&self) -> Result<()> {
         device::capacity_pages(self.limit_bytes)?;
         match &self.backend {

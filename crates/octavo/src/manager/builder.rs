@@ -1,4 +1,4 @@
-//! The builder of a manager: every choice, with its default, and the building of the structures.
+//! The builder of a manager: every choice and its default, and the construction of the structures.
 
 use octavo_platform::Inside;
 
@@ -82,168 +82,172 @@ impl Default for ManagerBuilder {
 }
 
 impl ManagerBuilder {
-    /// The most memory that the manager may have: pages, the compressed pool, tables. It is not for the
-    /// program's own heap (see [`Manager::set_outside_bytes`]), and at least [`MIN_BUDGET_BYTES`]. Default:
-    /// 80 % of the smaller of the machine's memory and the tightest limit of this process's control groups.
+    /// Sets the most memory in bytes that the manager may use: pages, the compressed pool, tables. The
+    /// program's own heap is not included (see [`Manager::set_outside_bytes`]). At least
+    /// [`MIN_BUDGET_BYTES`]. Default: 80 % of the machine's memory, or of the tightest limit of this
+    /// process's control groups if that is smaller.
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = Some(bytes);
         self
     }
 
-    /// The most that [`Manager::set_budget`] may raise the budget to. Addresses are reserved for so much, and
-    /// memory is not. Default: the budget.
+    /// Sets the most bytes that [`Manager::set_budget`] may raise the budget to. This reserves addresses,
+    /// but no memory. Default: the budget.
     pub fn max_budget_bytes(mut self, bytes: u64) -> Self {
         self.max_budget_bytes = Some(bytes);
         self
     }
 
-    /// For measurements: how huge zero pages are counted. Default: [`ZeroPage::Persistent`], and no reason to
-    /// change it otherwise.
+    /// For measurements: selects how huge zero pages are counted. Default: [`ZeroPage::Persistent`]. There
+    /// is no other reason to change it.
     pub fn zero_page(mut self, zero_page: ZeroPage) -> Self {
         self.zero_page = zero_page;
         self
     }
 
-    /// For measurements: the orders that the per-CPU lists hold. Default: [`PercpuOrders::All`], and no
-    /// reason to change it otherwise.
+    /// For measurements: selects the orders that the per-CPU lists hold. Default: [`PercpuOrders::All`].
+    /// There is no other reason to change it.
     pub fn percpu_orders(mut self, orders: PercpuOrders) -> Self {
         self.percpu_orders = orders;
         self
     }
 
-    /// For measurements: the protection of the per-CPU lists. Default: by restartable sequences, where the
-    /// kernel has them.
+    /// For measurements: selects how the per-CPU lists are protected. Default: by restartable sequences,
+    /// where the kernel has them.
     pub fn percpu_form(mut self, form: PercpuForm) -> Self {
         self.percpu_form = form;
         self
     }
 
-    /// For measurements: how pages are pinned. Default: [`PinPath::LockFree`], and no reason to change it
-    /// otherwise.
+    /// For measurements: selects how pages are pinned. Default: [`PinPath::LockFree`]. There is no other
+    /// reason to change it.
     pub fn pin_path(mut self, pin_path: PinPath) -> Self {
         self.policy.pin_path = pin_path;
         self
     }
 
-    /// Where write faults take 2 MiB blocks. Default: [`HugePolicy::Advised`], in regions that ask for it.
+    /// Selects where write faults take 2 MiB blocks. Default: [`HugePolicy::Advised`], in regions that ask
+    /// for it.
     pub fn huge(mut self, huge: HugePolicy) -> Self {
         self.policy.huge = huge;
         self
     }
 
-    /// For measurements: what the first write does to 2 MiB that show zeros without memory. Default:
-    /// [`HugeZeroWrite::Split`].
+    /// For measurements: selects what the first write does to 2 MiB that show zeros without memory.
+    /// Default: [`HugeZeroWrite::Split`].
     pub fn huge_zero_write(mut self, write: HugeZeroWrite) -> Self {
         self.policy.huge_zero_write = write;
         self
     }
 
-    /// The one swap file, where neither [`ManagerBuilder::swap_area`] nor [`ManagerBuilder::swap_device`]
-    /// gives a place. Default: a file without a name in `$TMPDIR`, or in /var/tmp.
+    /// Sets the one swap file, which is used if neither [`ManagerBuilder::swap_area`] nor
+    /// [`ManagerBuilder::swap_device`] names a place. Default: an unnamed file in `$TMPDIR`, or in
+    /// /var/tmp.
     pub fn swap_file(mut self, file: SwapFile) -> Self {
         self.swap_file = file;
         self
     }
 
-    /// The policy that chooses the pages to go when the budget is used up. Default: [`ReclaimPolicy::Reuse`],
-    /// which is for most programs.
+    /// Sets the policy that chooses the pages to evict when the budget is used up. Default:
+    /// [`ReclaimPolicy::Reuse`], which suits most programs.
     pub fn reclaim_policy(mut self, policy: ReclaimPolicy) -> Self {
         self.reclaim_policy = policy;
         self
     }
 
-    /// The most that the swap file may grow to. (Areas have [`SwapArea::limit_bytes`].) Default: 1 TiB. No
-    /// more of any place is used than the budget can keep account of: 256 times `max_budget_bytes`, or 93
-    /// times where pages are encrypted.
+    /// Sets the most bytes that the swap file may grow to. (Areas have [`SwapArea::limit_bytes`].)
+    /// Default: 1 TiB. The budget can keep account of 256 times `max_budget_bytes` in any one place, or of
+    /// 93 times with encryption; more is not used.
     pub fn swap_limit_bytes(mut self, bytes: u64) -> Self {
         self.swap_limit_bytes = bytes;
         self
     }
 
-    /// For measurements: how the swap cache finds the frame of a slot. Default: [`SwapCache::Table`], and no
-    /// reason to change it otherwise.
+    /// For measurements: selects how the swap cache finds the frame of a slot. Default:
+    /// [`SwapCache::Table`]. There is no other reason to change it.
     pub fn swap_cache(mut self, swap_cache: SwapCache) -> Self {
         self.swap_cache = swap_cache;
         self
     }
 
-    /// As `swap_area(SwapArea::device(device))`, for one device: a second call replaces the first.
+    /// Adds one device, as `swap_area(SwapArea::device(device))` does. A second call replaces the first.
     pub fn swap_device(mut self, device: Box<dyn Device>) -> Self {
         self.swap_device = Some(device);
         self
     }
 
-    /// One more place for pages, in each call: a file, a disk, memory, a device of your own. With any of them
-    /// there is no swap file. Areas of the highest priority are filled first.
+    /// Adds one more place for pages: a file, a disk, memory, or a device of your own. If there is any
+    /// area, there is no swap file. Areas of the highest priority are filled first.
     pub fn swap_area(mut self, area: SwapArea) -> Self {
         self.swap_areas.push(area);
         self
     }
 
-    /// The way in which files and block devices are read and written. Default: by io_uring, where that is
+    /// Selects how files and block devices are read and written. Default: by io_uring, where that is
     /// allowed.
     pub fn io_engine(mut self, engine: IoEngine) -> Self {
         self.io_engine = engine;
         self
     }
 
-    /// The compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of the
-    /// budget: as much where pages shrink to a fifth, or where pages return from devices that it had no room
-    /// for. It takes less otherwise, and where a program mostly waits for pages that would fit without it.
-    /// Default: LZ4.
+    /// Sets the compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of
+    /// the budget: that much where pages shrink to a fifth, or where pages that it had no room for return
+    /// from devices. It takes less otherwise, and where a program mostly waits for pages that would fit
+    /// without the pool. Default: LZ4.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
     }
 
-    /// Whether pages are encrypted on their way to a swap area, with a key that exists only in this process:
-    /// AES-256-GCM, or ChaCha20-Poly1305 where the processor has no instructions for the former. Default: no.
+    /// Sets whether pages are encrypted on their way to a swap area, with a key that exists only in this
+    /// process. The cipher is AES-256-GCM, or ChaCha20-Poly1305 if the processor has no AES instructions.
+    /// Default: no.
     pub fn encrypt(mut self, encrypt: bool) -> Self {
         self.encrypt = encrypt;
         self
     }
 
-    /// The longest wait of an access for a device that does not answer. The access may wait for a page to
-    /// come, or for room that a write makes. It then fails with the kind `TimedOut`. The transfer goes on,
-    /// and a later access finds its outcome. Default: no limit.
+    /// Sets the longest time that an access waits for a device that does not answer: for a page to come,
+    /// or for the room that a write makes. The access then fails with the kind `TimedOut`. The transfer
+    /// goes on, and a later access finds its outcome. Default: no limit.
     pub fn io_timeout(mut self, timeout: Duration) -> Self {
         self.policy.io_timeout = Some(timeout);
         self
     }
 
-    /// The most bytes that Octavo reads ahead at once where a program goes through pages in order. Default: 2
-    /// MiB. Below 4 KiB, nothing is read ahead.
+    /// Sets the most bytes that Octavo reads ahead at once when a program goes through pages in order.
+    /// Default: 2 MiB. Below 4 KiB, nothing is read ahead.
     pub fn readahead_bytes(mut self, bytes: u64) -> Self {
         self.policy.readahead_pages = (bytes >> PAGE_SHIFT).min(u64::from(CHUNK_FRAMES)) as u32;
         self
     }
 
-    /// Whether a thread of the manager makes room and clears memory before accesses need it. Without it they
-    /// do so themselves, and wait. Default: yes.
+    /// Sets whether a background thread makes room and clears memory before accesses need it. Without it,
+    /// accesses do so themselves, and wait. Default: yes.
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
     }
 
-    /// Whether the kernel gives the manager its memory in pages of 2 MiB or of 4 KiB. Default: 2 MiB, which
-    /// are cheaper to fault in and to reach.
+    /// Sets whether the kernel gives the manager memory in pages of 2 MiB or of 4 KiB. Default: 2 MiB,
+    /// which are cheaper to fault in and to access.
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self
     }
 
-    /// The clock, the CPUs, the memory and the random bytes to go by. Default: the real ones.
+    /// Sets the clock, the CPUs, the memory and the random bytes to use. Default: the real ones.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.machine = machine;
         self
     }
 
-    /// Looks whether [`build`](Self::build) would find its budget and its addresses, without making anything.
-    /// For those who build a manager later, when it is late to be told; [`SwapArea::check`] looks at a place
-    /// for swap. Costs some system calls.
+    /// Checks whether [`build`](Self::build) would accept the budget and find its addresses, without
+    /// making anything. For programs that build a manager later, when an error would come too late.
+    /// [`SwapArea::check`] checks a place for swap. Costs some system calls.
     ///
     /// # Errors
-    /// `InvalidBudget`, `System`, and those of a swap limit that holds no page, as `build`.
+    /// `InvalidBudget`, `System`, and the error of a swap limit that holds no page, as `build`.
     pub fn check(mut self) -> Result<()> {
         let (_, most_bytes) = self.budgets()?;
         let areas = self.areas();
@@ -269,9 +273,9 @@ impl ManagerBuilder {
     ///
     /// # Errors
     /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above
-    /// `max_budget_bytes`. `SwapUnavailable` when a swap area cannot be made or opened, and `SwapNotEmpty`
-    /// when it holds something that is not Octavo's. `Unsupported` when the chosen I/O engine does not work
-    /// here. `System` when the kernel refuses addresses or a thread.
+    /// `max_budget_bytes`. `SwapUnavailable` when a swap area cannot be created or opened, and
+    /// `SwapNotEmpty` when it holds something that is not Octavo's. `Unsupported` when the chosen I/O
+    /// engine does not work here. `System` when the kernel refuses addresses or a thread.
     pub fn build(mut self) -> Result<Manager> {
         let _inside = Inside::enter();
         let (budget_bytes, most_bytes) = self.budgets()?;

@@ -1,8 +1,9 @@
-//! The addresses that a manager reserves: by the most that its budget may grow to, never by the machine.
+//! The addresses that a manager reserves. They depend on the largest size of its budget, never on the
+//! machine.
 //!
 //! Frames, their words, table nodes, swap maps and spaces lie in reservations that never move. Each is as
 //! large as the budget could ever fill it, and the kernel supplies memory as it is touched. So a small
-//! manager shows few addresses on any machine, and works under a limit of addresses (`RLIMIT_AS`).
+//! manager takes few addresses on any machine, and works under a limit of addresses (`RLIMIT_AS`).
 
 use octavo_platform::Reservation;
 

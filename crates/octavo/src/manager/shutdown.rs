@@ -1,5 +1,5 @@
-//! The end of a manager. It waits for all that ends by itself, and gives the manager back where something
-//! does not end.
+//! The end of a manager. It waits for all work that ends by itself. If something does not end, it gives
+//! the manager back.
 
 use std::fmt;
 
@@ -14,27 +14,27 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// be making room, by a clone of the manager.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// The error of [`Manager::shutdown`]: a part of the manager is in use. It has the manager, which goes on as
-/// before.
+/// Reports that a part of the manager is still in use, from [`Manager::shutdown`]. It holds the manager,
+/// which works as before.
 pub struct ShutdownRefused {
     manager: Manager,
     error: Error,
 }
 
 impl ShutdownRefused {
-    /// The manager.
+    /// Returns the manager.
     pub fn into_manager(self) -> Manager {
         self.manager
     }
 
-    /// Drops the manager, and returns what [`error`](Self::error) says:
-    /// `manager.shutdown().map_err(ShutdownRefused::into_error)?`. There is no conversion by `?` alone. With
-    /// one, `?` in a closure whose error type is left open would be ambiguous.
+    /// Drops the manager, and returns the error of [`error`](Self::error):
+    /// `manager.shutdown().map_err(ShutdownRefused::into_error)?`. There is no conversion by `?` alone. It
+    /// would make `?` ambiguous in a closure whose error type is left open.
     pub fn into_error(self) -> Error {
         self.error
     }
 
-    /// Says which part is in use, and what to do about it.
+    /// Returns the error, which says which part is in use and what to do about it.
     pub fn error(&self) -> &Error {
         &self.error
     }
@@ -55,13 +55,13 @@ impl fmt::Display for ShutdownRefused {
 impl std::error::Error for ShutdownRefused {}
 
 impl Manager {
-    /// Drops this manager, and tells if something of it is still in use, which a plain drop does not. Waits
-    /// for devices and for the background thread. Other clones keep the manager alive, so this is for the
+    /// Drops this manager, and reports if a part of it is still in use, which a plain drop does not. Waits
+    /// for devices and for the background thread. Other clones keep the manager alive, so call this on the
     /// last one.
     ///
     /// # Errors
-    /// The manager is in the error. `Busy` when spaces are left, or leaked pins still hold frames. `TimedOut`
-    /// when a device does not end its transfers within 10 s. `ForkedChild` in a forked child.
+    /// Each error holds the manager. `Busy` when spaces are left, or leaked pins still hold frames.
+    /// `TimedOut` when a device does not end its transfers within 10 s. `ForkedChild` in a forked child.
     pub fn shutdown(self) -> Result<(), ShutdownRefused> {
         match self.check_unused() {
             Ok(()) => Ok(()),

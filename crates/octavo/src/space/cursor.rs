@@ -5,16 +5,17 @@ use std::ops::{Deref, Range};
 
 use crate::space::Space;
 
-/// A range of a space that is read and written in order, by [`Read`], [`Write`] and [`Seek`]. For code that
-/// wants a file, such as compressors and parsers.
+/// Reads and writes a range of a space in order, by [`Read`], [`Write`] and [`Seek`]. For code that
+/// expects a file, such as compressors and parsers.
 ///
-/// `S` is a reference to a space, or an [`Arc`](std::sync::Arc) of one. The range has a fixed length: reads
-/// end there, and writes that come there write nothing, as with [`std::io::Cursor`] over a slice. Several
-/// cursors may lie over one range. Bytes that others write meanwhile may be torn.
+/// `S` is a reference to a space, or an [`Arc`](std::sync::Arc) of one. The range has a fixed length. At
+/// its end, reads end and writes write nothing, as with [`std::io::Cursor`] over a slice. Several cursors
+/// may share a range. Bytes that other threads write at the same time may be torn.
 ///
-/// Each call copies, so large pieces are cheaper than small ones: wrap the cursor in a [`std::io::BufReader`]
-/// or [`std::io::BufWriter`] where pieces are small. An error is one of [`Space::read`] or [`Space::write`],
-/// as an [`io::Error`] that holds it; the position is as before, and a part of the bytes may be written.
+/// Each call copies, so large pieces are cheaper than small ones. For small pieces, wrap the cursor in a
+/// [`std::io::BufReader`] or [`std::io::BufWriter`]. An error is one of [`Space::read`] or
+/// [`Space::write`], inside an [`io::Error`]. The position is then as before, and a part of the bytes may
+/// be written.
 ///
 /// ```
 /// use std::io::{Read, Seek, Write};
@@ -39,8 +40,8 @@ pub struct SpaceCursor<S> {
 }
 
 impl<S: Deref<Target = Space>> SpaceCursor<S> {
-    /// A cursor at the start of a range of addresses. The range need not be mapped until it is read or
-    /// written. One that ends before it begins is empty.
+    /// Makes a cursor at the start of a range of addresses. The range need not be mapped until it is read
+    /// or written. A range that ends before it begins is empty.
     pub fn new(space: S, range: Range<u64>) -> Self {
         Self { space, range, position: 0 }
     }

@@ -1,4 +1,4 @@
-//! What a space uses, as a whole and by region.
+//! The memory and swap of a space, as a whole and by region.
 
 use crate::engine::Figure;
 use crate::error::Result;
@@ -9,43 +9,44 @@ use crate::table::entry::State;
 use crate::table::{PageNumberRange, Protection};
 use crate::units::{PAGE_SHIFT, PageNumber};
 
-/// How much memory and swap a space uses, from [`Space::stats`]. The figures are of about one moment.
+/// Reports how much memory and swap a space uses, from [`Space::stats`]. The figures are from about the
+/// same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SpaceStats {
     /// Bytes of all regions.
     pub mapped_bytes: u64,
-    /// Bytes that have frames now. Zero pages do not count.
+    /// Bytes that have frames now. Zero pages without frames do not count.
     pub resident_bytes: u64,
     /// The most bytes that may have frames, if a quota is set.
     pub quota_bytes: Option<u64>,
-    /// Bytes that came back from swap, so far.
+    /// Bytes that have come back from swap so far.
     pub swapped_in_bytes: u64,
-    /// Bytes that went out, so far.
+    /// Bytes that have gone out so far.
     pub swapped_out_bytes: u64,
-    /// The part of those that went out because of the quota.
+    /// The part of `swapped_out_bytes` that went out because of the quota.
     pub quota_out_bytes: u64,
 }
 
-/// How much of a range is in memory and how much is out, from [`Space::range_stats`], at about one moment.
-/// Pages that are none of these have not been touched, were freed, or are being changed just then.
+/// Reports how much of a range is in memory and how much is out, from [`Space::range_stats`], at about one
+/// moment. All other pages have not been touched, were freed, or were being changed at that moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct RangeStats {
     /// Bytes that have frames.
     pub resident_bytes: u64,
-    /// The part of those in blocks of 2 MiB.
+    /// The part of the resident bytes in blocks of 2 MiB.
     pub huge_bytes: u64,
     /// The part of the resident bytes that is in windows and the like ([`crate::translation`]).
     pub away_bytes: u64,
-    /// Bytes that are out: packed in memory, on a device, or known to be one repeated value.
+    /// Bytes that are out: compressed in memory, on a device, or known to be one repeated value.
     pub swapped_bytes: u64,
     /// Bytes that were only read so far, and show zeros without memory.
     pub zero_bytes: u64,
 }
 
-/// A mapped region and where its pages are, from [`Space::region_stats`].
+/// Describes a mapped region and where its pages are, from [`Space::region_stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -54,11 +55,11 @@ pub struct RegionStats {
     pub address: u64,
     /// The length in bytes.
     pub bytes: u64,
-    /// What programs may do there.
+    /// The accesses that are allowed there.
     pub protection: Protection,
-    /// Whether programs reach it through guards only.
+    /// Whether only guards can access it.
     pub guarded: bool,
-    /// The order of accesses that was announced.
+    /// The order of accesses that the program announced.
     pub pattern: AccessPattern,
     /// Where its pages are.
     pub pages: RangeStats,
@@ -66,7 +67,7 @@ pub struct RegionStats {
 
 /// # What it uses
 impl Space {
-    /// The memory and swap that the space uses.
+    /// Returns the memory and swap that the space uses.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -83,8 +84,8 @@ impl Space {
         })
     }
 
-    /// Where the pages of a range are. Takes time for each page that was touched. Others may fault, map and
-    /// unmap meanwhile.
+    /// Returns where the pages of a range are. Takes time for each page that was touched. Other threads
+    /// may fault, map and unmap meanwhile.
     ///
     /// # Errors
     /// `InvalidRange` as [`Space::map_at`]; `ForkedChild` in a forked child.
@@ -93,8 +94,9 @@ impl Space {
         Ok(self.count_pages(page_range(address, len)?))
     }
 
-    /// All regions, by address, and where their pages are, as `/proc/PID/smaps` tells for a process.
-    /// Neighbours with the same options are one region. Takes as long as [`Space::range_stats`].
+    /// Returns all regions, by address, and where their pages are, as `/proc/PID/smaps` does for a
+    /// process. Neighbouring regions with the same options are reported as one. Takes as long as
+    /// [`Space::range_stats`].
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.

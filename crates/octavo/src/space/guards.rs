@@ -12,27 +12,29 @@ use crate::frame::latch::Hold;
 use crate::space::{Space, inside};
 use crate::sync::Shared as Arc;
 
-/// A `&[T]` of a guarded region that keeps its space in an `Arc`, to be stored or sent to other threads; from
-/// [`Space::shared_owned`]. See [`SharedGuardOf`].
+/// A `&[T]` of a guarded region that keeps its space in an `Arc`. You can store it, and send it to other
+/// threads. From [`Space::shared_owned`]. See [`SharedGuardOf`].
 pub type OwnedSharedGuard<T> = SharedGuardOf<Arc<Space>, T>;
-/// A `&mut [T]` of a guarded region that keeps its space in an `Arc`; from [`Space::exclusive_owned`]. See
+/// A `&mut [T]` of a guarded region that keeps its space in an `Arc`. From [`Space::exclusive_owned`]. See
 /// [`ExclusiveGuardOf`].
 pub type OwnedExclusiveGuard<T> = ExclusiveGuardOf<Arc<Space>, T>;
 
 /// # Guards
 ///
-/// A region that is mapped with [`RegionOptions::guarded`](crate::RegionOptions::guarded) lends its bytes: a
-/// guard is a `&[T]` or a `&mut [T]` of plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)), in place,
-/// without a copy. A guard lends values that lie in one piece of 2 MiB which begins at a multiple of 2 MiB,
-/// so 512 pages at most. Where the pages of a guard do not lie together in memory, they are moved.
+/// A region that is mapped with [`RegionOptions::guarded`](crate::RegionOptions::guarded) lends its bytes:
+/// a guard is a `&[T]` or a `&mut [T]` of plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)), in
+/// place, without a copy. All values of a guard must lie within one aligned piece of 2 MiB, so a guard
+/// covers 512 pages at most. If its pages do not lie together in memory, they are moved.
 ///
-/// Guards exclude each other by whole pages, also those of one thread. **A thread that has a guard of a page
-/// and asks for another one waits for ever, if either is exclusive**, as with an
-/// [`RwLock`](std::sync::RwLock); so may threads that hold guards and ask for each other's. Guards with *try*
-/// in their names are an error instead. A shared guard waits for no other shared guard. But pages that do not
-/// lie together cannot be moved while others read one of them; then a shared guard of them is the error
-/// `Busy`, after half a second. While a guard, or the future of one, waits for a page, it holds those before
-/// it.
+/// Guards exclude each other by whole pages, including the guards of one thread. **A thread that has a
+/// guard of a page and asks for another one waits forever if either is exclusive**, as with an
+/// [`RwLock`](std::sync::RwLock). Threads that hold guards and ask for each other's may deadlock, too.
+/// Calls with *try* in their names fail instead. While a guard, or its future, waits for a page, it holds
+/// the pages before it.
+///
+/// A shared guard does not wait for other shared guards. But pages that do not lie together cannot be
+/// moved while another guard reads one of them. A shared guard of them then fails with `Busy`, after half
+/// a second.
 ///
 /// ```
 /// use octavo::{Manager, RegionOptions};
@@ -47,20 +49,20 @@ pub type OwnedExclusiveGuard<T> = ExclusiveGuardOf<Arc<Space>, T>;
 /// # Ok::<(), octavo::Error>(())
 /// ```
 impl Space {
-    /// Lends `len` values from `address` on for reading, and waits until no exclusive guard has their pages.
+    /// Lends `len` values from `address` on for reading. Waits until no exclusive guard has their pages.
     ///
     /// # Errors
-    /// `Busy` where pages are to be moved, and somebody holds one of them for half a second; `Protected`
-    /// where the region is not guarded; `InvalidRange` for no values, for values that are unaligned or do not
-    /// lie in one piece of 2 MiB; `TooManyPins` as for [`Space::pin_exact`]; otherwise as [`Space::load`].
-    /// `OutOfMemory` also where no frames lie together and none can be brought together.
+    /// `Busy` where pages have to be moved, and one of them is held for half a second. `Protected` where
+    /// the region is not guarded. `InvalidRange` for no values, and for values that are unaligned or do
+    /// not lie in one aligned piece of 2 MiB. `TooManyPins` as for [`Space::pin_exact`]. `OutOfMemory`
+    /// also where no frames lie together and none can be brought together. Otherwise as [`Space::load`].
     #[inline]
     pub fn shared<T: Pod>(&self, address: u64, len: usize) -> Result<SharedGuard<'_, T>> {
         access::lend(&self.engine, &self.state, address, len, Hold::Shared, Taker::Thread)
             .map(access::Lent::shared)
     }
 
-    /// Lends `len` values from `address` on for writing, and waits until no other guard has their pages.
+    /// Lends `len` values from `address` on for writing. Waits until no other guard has their pages.
     ///
     /// # Errors
     /// As [`Space::shared`].
@@ -184,8 +186,8 @@ impl Space {
         }
     }
 
-    /// Begins a read of the page at `address` that holds nobody up, and that is checked afterwards; see
-    /// [`OptimisticGuard`]. Waits until no exclusive guard has the page.
+    /// Begins a read of the page at `address` that blocks no other thread. The read is checked afterwards;
+    /// see [`OptimisticGuard`]. Waits until no exclusive guard has the page.
     ///
     /// # Errors
     /// `Protected` where the region is not guarded; otherwise as [`Space::load`].
@@ -194,8 +196,9 @@ impl Space {
         access::optimistic(&self.engine, &self.state, address)
     }
 
-    /// Copies bytes out of a guarded region. What comes from one page was there at one time: no exclusive
-    /// guard was at work on it meanwhile. A page that is there costs about as much as by [`Space::read`].
+    /// Copies bytes out of a guarded region. The bytes of each page are from one moment: no exclusive
+    /// guard changes the page during its copy. A page in memory costs about as much as with
+    /// [`Space::read`].
     ///
     /// # Errors
     /// As [`Space::optimistic`]. The bytes copied before the failure stay.

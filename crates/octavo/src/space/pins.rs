@@ -1,4 +1,4 @@
-//! Pins of a space: borrowed and owned, at once and awaited.
+//! Pins of a space: borrowed and owned, blocking and async.
 
 use std::future::Future;
 
@@ -9,8 +9,8 @@ use crate::space::{Space, inside};
 use crate::sync::Shared as Arc;
 use crate::table::Access;
 
-/// A pin that keeps its space, so that it can be stored, sent to other threads, and given to other languages;
-/// from [`Space::pin_owned`]. Its methods are at [`PinOf`].
+/// A pin that keeps its space. You can store it, send it to other threads, and pass it to other languages.
+/// From [`Space::pin_owned`]. See [`PinOf`] for its methods.
 pub type OwnedPin = PinOf<Arc<Space>>;
 
 impl PinHolder for Arc<Space> {
@@ -21,24 +21,25 @@ impl PinHolder for Arc<Space> {
 
 /// # Pins
 ///
-/// A pin keeps memory in its place until it is dropped: for system calls, devices, and access without faults.
-/// It keeps nobody from reading or writing the bytes; exclusive guards do. Where there are several spaces,
-/// pins and guards of one keep three quarters of the budget at the most, or its quota; pages that were
-/// unmapped under them count. Pins with *owned* in their names need the space in an [`Arc`](std::sync::Arc),
-/// and keep it.
+/// A pin keeps memory in its place until it is dropped: for system calls, devices, and access without
+/// faults. Others can still read and write the bytes; for exclusive access, use a guard. Where there are
+/// several spaces, the pins and guards of one may keep at most three quarters of the budget, or its quota.
+/// Pages that were unmapped while pinned count. Pins with *owned* in their names need the space in an
+/// [`Arc`](std::sync::Arc), and keep it.
 impl Space {
-    /// Pins `len` bytes from `address` on, or nothing.
+    /// Pins `len` bytes from `address` on: all of them, or nothing.
     ///
     /// # Errors
-    /// As [`Space::load`], for any of the pages; `TooManyPins` where one carries as many as it can, or where
-    /// pins and guards of the space keep its share of memory. An error holds no pin.
+    /// As [`Space::load`], for any of the pages. `TooManyPins` where a page has as many pins as can be
+    /// counted, or where the pins and guards of the space keep its share of memory. After an error,
+    /// nothing is pinned.
     #[inline]
     pub fn pin_exact(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
         access::pin(&self.engine, &self.state, address, len, access, Cover::All)
     }
 
-    /// Pins up to `len` bytes from `address` on, as `get_user_pages` does. Where a page behind the first
-    /// cannot be had, the pin covers fewer bytes; see [`PinOf::len`].
+    /// Pins up to `len` bytes from `address` on, as `get_user_pages` does. If a page after the first
+    /// cannot be pinned, the pin covers fewer bytes; see [`PinOf::len`].
     ///
     /// # Errors
     /// As [`Space::pin_exact`], for the first page.
@@ -69,11 +70,11 @@ impl Space {
         self.pin_exact(address, len, access).map(|pin| pin.held_by(Arc::clone(self)))
     }
 
-    /// As [`Space::pin_exact`], without blocking the executor. The reads of pages that are out overlap, up to
-    /// 128 of them, and each page stays pinned once it is there. After as many pages, out or not, other tasks
-    /// may run. A dropped future holds nothing. The base form of pinning
-    /// ([`PinPath::Locked`](crate::PinPath::Locked)) takes the lock of the space's regions, and may have to
-    /// wait for it.
+    /// Pins as [`Space::pin_exact`] does, without blocking the executor. Up to 128 reads of pages that are
+    /// out overlap, and each page stays pinned once it is in memory. After every 128 pages, out or not,
+    /// other tasks may run. A dropped future holds nothing. With
+    /// [`PinPath::Locked`](crate::PinPath::Locked), the base version of pinning, the call takes the lock
+    /// of the space's regions, and may have to wait for it.
     ///
     /// # Errors
     /// As [`Space::pin_exact`].
@@ -86,8 +87,8 @@ impl Space {
         inside(access::pin_async(&self.engine, &self.state, address, len, access))
     }
 
-    /// Brings a range in and pins it for reading, without blocking the executor; [`PinOf::copy_out`] copies.
-    /// To write, there is [`Space::pin_async`] with [`Access::Write`].
+    /// Brings a range in and pins it for reading, without blocking the executor. Copy the bytes with
+    /// [`PinOf::copy_out`]. To write, use [`Space::pin_async`] with [`Access::Write`].
     ///
     /// # Errors
     /// As [`Space::pin_exact`].

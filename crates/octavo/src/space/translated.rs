@@ -1,4 +1,4 @@
-//! What the other side of a space's translation calls.
+//! The calls for the other side of a space's translation.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -17,11 +17,11 @@ use crate::sync::Shared as Arc;
 use crate::table::{Access, PageNumberRange};
 use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
 
-/// For those who implement a [`Translation`](crate::translation::Translation): its space, and the calls by
-/// which the *other side*, such as a window at real addresses, tells of faults and changes.
+/// Gives a [`Translation`](crate::translation::Translation) access to its space. The *other side*, such as
+/// a window at real addresses, reports faults and changes by the calls here. For authors of translations.
 ///
-/// It does all that a [`Space`] does, by handles, but for guards. A clone refers to the same space. It ends
-/// with the last of them, and of the pins and the like that keep it.
+/// It does all that a [`Space`] does by handles, except guards. A clone refers to the same space. The
+/// space ends with its last clone, and with the last of the pins and the like that keep it.
 #[derive(Clone, Debug)]
 pub struct TranslatedSpace {
     space: Arc<Space>,
@@ -41,9 +41,9 @@ impl TranslatedSpace {
         Self { space: Arc::new(space) }
     }
 
-    /// Takes note that the other side of the space's translation has dropped the bytes of a range of whole
-    /// pages by itself: they read as zeros from now on. The range stays mapped. The translation is not asked
-    /// about pages that were there.
+    /// Records that the other side of the space's translation has dropped the bytes of a range of whole
+    /// pages by itself. They read as zeros from now on. The range stays mapped. The translation is not
+    /// asked about pages that were there.
     ///
     /// # Errors
     /// As [`Space::unmap`].
@@ -52,7 +52,8 @@ impl TranslatedSpace {
         self.clear_by(whole_pages(address, len, "forgotten")?, forget_range)
     }
 
-    /// As [`TranslatedSpace::forget`], where the other side has unmapped the range: it is unmapped here, too.
+    /// Records that the other side has unmapped the range, and unmaps it here, too. Otherwise as
+    /// [`TranslatedSpace::forget`].
     ///
     /// # Errors
     /// As [`Space::unmap`].
@@ -61,16 +62,16 @@ impl TranslatedSpace {
         self.unmap_by(whole_pages(address, len, "forgotten")?, forget_range)
     }
 
-    /// Takes note that the other side of `parent`'s translation has forked, and that this space, in which
-    /// nothing is mapped, is the child's. It gets the parent's regions and those of its pages that are not at
-    /// the other side. Pages there are shown to both by the other side itself. The parent's other side may
-    /// show and take nothing meanwhile. What a pin of the parent's that is held meanwhile writes later may
-    /// show in both.
+    /// Records that the other side of `parent`'s translation has forked. This space, in which nothing is
+    /// mapped, is the child's. It gets the parent's regions, and those of its pages that are not at the
+    /// other side. The other side itself shows its pages to both. Meanwhile the parent's other side must
+    /// not show or take pages. If a pin of the parent's is held during the call, its later writes may show
+    /// in both spaces.
     ///
     /// # Errors
     /// `Unsupported` where the parent is a space of another manager. `Busy` where a block stays pinned.
-    /// `OutOfMemory` and others of reclaim, where there is no room for the child's regions and pages. The
-    /// child has a part then, and the call may be made again.
+    /// `OutOfMemory` and other errors of reclaim, where there is no room for the child's regions and
+    /// pages. The child then has a part of them, and you may call again.
     pub fn fork_from(&self, parent: &Self) -> Result<()> {
         let _inside = self.engine.enter()?;
         if !Arc::ptr_eq(&self.engine, &parent.engine) {
@@ -101,13 +102,13 @@ impl TranslatedSpace {
         Ok(())
     }
 
-    /// Takes note that the other side of the space's translation has moved a range of whole pages to the
-    /// addresses from `to` on. Whatever the space had there is forgotten as by
+    /// Records that the other side of the space's translation has moved a range of whole pages to the
+    /// addresses from `to` on. The previous contents there are forgotten as by
     /// [`TranslatedSpace::forget_mapping`]. The regions move with their options. No bytes move.
     ///
     /// # Errors
-    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After another error than
-    /// `InvalidRange` some pages have moved and others have not, and the space is of no more use.
+    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After any error except
+    /// `InvalidRange`, some pages have moved and others have not: the space cannot be used any more.
     pub fn relocate(&self, from: u64, len: u64, to: u64) -> Result<()> {
         let (old, new) = (whole_pages(from, len, "moved")?, whole_pages(to, len, "moved")?);
         if old.start < new.end && new.start < old.end {
@@ -134,13 +135,13 @@ impl TranslatedSpace {
         self.clear_by(old, forget_range)
     }
 
-    /// As [`Space::fault_async`], for the other side of the space's translation: makes the page at `address`
-    /// usable there. One thread may poll many of these futures at once, and none blocks it. A page that
-    /// handles pin cannot go there.
+    /// Makes the page at `address` usable at the other side of the space's translation, as
+    /// [`Space::fault_async`] does here. One thread may poll many of these futures at once, and none
+    /// blocks it. A page that handles pin cannot go there.
     ///
     /// # Errors
-    /// As [`Space::load`]. `Unsupported` where the translation cannot show the page. `Busy` where
-    /// the page stays pinned, or the translation stays busy with it.
+    /// As [`Space::load`]. `Unsupported` where the translation cannot show the page. `Busy` where the page
+    /// stays pinned, or the translation stays busy with it.
     pub fn fault_translated(
         &self,
         address: u64,
@@ -149,9 +150,10 @@ impl TranslatedSpace {
         self.fault_by_task(address, access, Via::Translation)
     }
 
-    /// As [`TranslatedSpace::fault_translated`], for an access that has found nothing at its page. Where the
-    /// page should be there, the translation is asked ([`Touch::There`](crate::translation::Touch::There)). A
-    /// page that the other side has dropped by itself then reads as zeros.
+    /// Serves an access that has found nothing at its page; otherwise as
+    /// [`TranslatedSpace::fault_translated`]. If the page should be there, this asks the translation
+    /// ([`Touch::There`](crate::translation::Touch::There)). A page that the other side has dropped by
+    /// itself then reads as zeros.
     ///
     /// # Errors
     /// As [`TranslatedSpace::fault_translated`].
@@ -163,10 +165,10 @@ impl TranslatedSpace {
         self.fault_by_task(address, access, Via::Missing)
     }
 
-    /// As [`TranslatedSpace::fault_missing`] for a page that is missing, and as
-    /// [`TranslatedSpace::fault_translated`] for one that is there, by a thread that has many faults under
-    /// way. Reads are only collected. After it has polled all of its faults, the thread starts and completes
-    /// their reads by [`TranslatedSpace::drive`]. Before it sleeps, it leaves them to others by
+    /// Serves a fault from a thread that has many faults under way. A missing page is served as by
+    /// [`TranslatedSpace::fault_missing`], and others as by [`TranslatedSpace::fault_translated`]. Reads
+    /// are only collected. After the thread has polled all of its faults, it starts and completes their
+    /// reads by [`TranslatedSpace::drive`]. Before it sleeps, it leaves them to other threads by
     /// [`TranslatedSpace::leave_driving`].
     ///
     /// # Errors
@@ -182,8 +184,8 @@ impl TranslatedSpace {
         resolve_async(Waiter::driven(&self.engine), &self.engine, &self.state, address, access, via)
     }
 
-    /// Starts the reads that faults have collected, and completes those that have ended. Costs a system call
-    /// for each ring in which something was collected.
+    /// Starts the reads that faults have collected, and completes those that have ended. Costs a system
+    /// call for each ring with collected reads.
     pub fn drive(&self) {
         if let Ok(_inside) = self.engine.enter() {
             self.engine.flush_devices();
@@ -191,16 +193,17 @@ impl TranslatedSpace {
         }
     }
 
-    /// Has reads complete by themselves. They then wake the faults that wait for them.
+    /// Lets reads complete by themselves from now on. They then wake the faults that wait for them.
     pub fn leave_driving(&self) {
         if let Ok(_inside) = self.engine.enter() {
             self.engine.leave_transfers();
         }
     }
 
-    /// As [`TranslatedSpace::fault_missing`], where that takes one read of the page at most. Blocks the
-    /// thread for the read, which is quicker than to await it where the thread has nothing else to do. `None`
-    /// means that it takes more: room, or a page in other hands. Nothing has changed then.
+    /// Serves a fault as [`TranslatedSpace::fault_missing`] does, if that takes at most one read. Blocks
+    /// the thread for the read, which is quicker than awaiting it if the thread has nothing else to do.
+    /// `None` means that the fault takes more: room, or a page that another thread works on. Nothing has
+    /// changed then.
     ///
     /// # Errors
     /// As [`TranslatedSpace::fault_translated`].
@@ -208,13 +211,13 @@ impl TranslatedSpace {
         resolve_now(&self.engine, &self.state, address, access)
     }
 
-    /// Makes the pages of a range usable at the other side of the space's translation, as far as they are at
-    /// hand: from the first page up to one that has to be read from a device, that is in other hands, that
-    /// lacks room, or that may not be accessed so. It waits for nothing. Up to 256 pages share a call of the
-    /// translation. Returns how many pages are usable now.
+    /// Makes pages of a range usable at the other side of the space's translation, as far as they are at
+    /// hand. It goes from the first page up to one that has to be read from a device, that another thread
+    /// works on, that lacks room, or that may not be accessed in this way. It never waits. Up to 256 pages
+    /// share a call of the translation. Returns how many pages are usable now.
     ///
-    /// After a fault of a reader in order, this brings the pages along that were read ahead. After one of a
-    /// writer in order, it prepares the pages that come next.
+    /// After a fault of a sequential reader, this also shows the pages that were read ahead. After a fault
+    /// of a sequential writer, it prepares the next pages.
     ///
     /// # Errors
     /// `InvalidRange` as [`Space::unmap`]; `ForkedChild` in a forked child.
@@ -223,22 +226,22 @@ impl TranslatedSpace {
         show_run(&self.engine, &self.state, range, access)
     }
 
-    /// Returns how many pages can be shown and leave some room to accesses that want a page each. It is a
-    /// hint.
+    /// Returns how many pages can be shown while leaving some room for accesses that want a page each. It
+    /// is a hint.
     #[must_use]
     pub fn spare_pages(&self) -> u64 {
         self.engine.frames.spare_away_pages()
     }
 
-    /// Makes what the other side of the space's translation has in a range already into pages of the space,
-    /// where they are. From then on they count against the budget, and may be evicted. It waits for nothing.
-    /// Returns how many pages are the space's now, from the first on: fewer than asked for where there is no
-    /// room for more, which [`TranslatedSpace::make_room`] makes.
+    /// Makes the memory that the other side of the space's translation already has in a range into pages
+    /// of the space, in place. From then on they count against the budget, and may be evicted. It never
+    /// waits. Returns how many pages are the space's now, from the first on. There are fewer than
+    /// requested if there is no room for more; [`TranslatedSpace::make_room`] makes it.
     ///
     /// # Errors
-    /// `AlreadyMapped` where a page of the space has something already; `NotMapped` and `Protected` where no
-    /// region allows to read it; `InvalidRange` as [`Space::unmap`]. The pages before the one that failed are
-    /// the space's.
+    /// `AlreadyMapped` where the space already has something at a page. `NotMapped` and `Protected` where
+    /// no region allows reading it. `InvalidRange` as [`Space::unmap`]. The pages before the one that
+    /// failed are the space's.
     pub fn adopt(&self, address: u64, len: u64, what: InPlace) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let range = whole_pages(address, len, "adopted")?;
@@ -259,12 +262,12 @@ impl TranslatedSpace {
         Ok(page.0 - range.start.0)
     }
 
-    /// Makes room for pages of `len` bytes that are to be [adopted](TranslatedSpace::adopt): for one of them
-    /// at least, and for the others as far as pages go out without delay. It never blocks the thread that
-    /// polls it, and is pending after each batch of pages that it has sent out.
+    /// Makes room for pages of `len` bytes that are to be [adopted](TranslatedSpace::adopt): for at least
+    /// one, and for the others as far as pages go out without delay. It never blocks the thread that polls
+    /// it, and is pending after each batch of pages that it has sent out.
     ///
     /// # Errors
-    /// `QuotaExceeded`, `OutOfMemory` and others of reclaim, where no more pages can go out.
+    /// `QuotaExceeded`, `OutOfMemory` and other errors of reclaim, where no more pages can go out.
     pub fn make_room(&self, len: u64) -> impl Future<Output = Result<()>> + Send + '_ {
         make_room_for_adoption(&self.engine, &self.state, len)
     }

@@ -11,24 +11,25 @@ use crate::space::Space;
 
 /// # Words
 ///
-/// Each is plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)) of 1 to 16 bytes. Its address must be a
-/// multiple of its size, rounded up to a power of two: of 16 for one of 12. A word of such a size is stored
-/// by compare-and-swap, which leaves the bytes behind it as they are.
+/// A word is plain data ([`bytemuck::Pod`](https://docs.rs/bytemuck)) of 1 to 16 bytes. Its address must
+/// be a multiple of its size, rounded up to a power of two: a multiple of 16 for a word of 12 bytes. A
+/// word whose size is not a power of two is stored by compare-and-swap, which leaves the bytes after it
+/// unchanged.
 ///
-/// **Orderings**, in the terms of [`std::sync::atomic::Ordering`]: a load acquires and a store releases. The
-/// others are sequentially consistent, with each other. To have a store in that order too, use
-/// [`Space::swap`], and `fetch_add(address, 0)` for a load. Threads that access parts of a word at different
+/// **Orderings**, in the terms of [`std::sync::atomic::Ordering`]: a load acquires and a store releases.
+/// All other operations are sequentially consistent with each other. For a store in that order, use
+/// [`Space::swap`]; for a load, `fetch_add(address, 0)`. Threads that access parts of a word at different
 /// sizes see each part whole.
 impl Space {
-    /// Reads one value at `address`, in one step: never half of another thread's store. Where the page is in
-    /// memory (a *hit*), this takes no lock and writes nothing. (On a processor without AVX, a load of 16
-    /// bytes is a locked instruction.)
+    /// Reads one value at `address`, in one step: never half of another thread's store. Where the page is
+    /// in memory (a *hit*), this takes no lock and writes nothing. (On a processor without AVX, a load of
+    /// 16 bytes is a locked instruction.)
     ///
     /// # Errors
-    /// `InvalidRange` when unaligned, `NotMapped`, `Protected` (also in a guarded region, which only guards
-    /// reach). Where the page must be brought in, also the errors of reclaim and of the swap device:
-    /// `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
-    /// `ForkedChild` in a forked child.
+    /// `InvalidRange` for an unaligned address, `NotMapped`, `Protected` (also in a guarded region, which
+    /// only guards can access). Where the page must be brought in, also the errors of reclaim and of the
+    /// swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`,
+    /// `Corrupt`. `ForkedChild` in a forked child.
     #[inline]
     pub fn load<W: Word>(&self, address: u64) -> Result<W> {
         access::load(&self.engine, &self.state, address)
@@ -37,14 +38,14 @@ impl Space {
     /// Writes one value at `address`, in one step. A hit takes no lock, and costs two read-modify-writes.
     ///
     /// # Errors
-    /// As [`Space::load`], and `TooManyPins` where the page carries as many pins as it can.
+    /// As [`Space::load`], and `TooManyPins` where the page has as many pins as can be counted.
     #[inline]
     pub fn store<W: Word>(&self, address: u64, value: W) -> Result<()> {
         access::store(&self.engine, &self.state, address, value)
     }
 
-    /// Stores a word at `address`, and returns the word that was there. A hit takes no lock, and costs three
-    /// read-modify-writes, as each of the following does.
+    /// Stores a word at `address`, and returns the previous word. A hit takes no lock, and costs three
+    /// read-modify-writes, as does each of the following.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -74,9 +75,9 @@ impl Space {
         })
     }
 
-    /// Stores what `change` makes of the word at `address`, if it returns something. Returns the word that
-    /// was there, as an inner error if nothing was stored; that is a load. `change` is called again where
-    /// another thread has changed the word meanwhile.
+    /// Replaces the word at `address` by the result of `change`. Returns the previous word. If `change`
+    /// returns `None`, nothing is stored, and the word comes as an inner error; that is a load. `change`
+    /// is called again whenever another thread has changed the word in the meantime.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -95,7 +96,7 @@ impl Space {
         Ok(Err(current))
     }
 
-    /// Adds to the integer at `address`, and wraps around. Returns what it was.
+    /// Adds to the integer at `address`, and wraps around on overflow. Returns the previous value.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -104,7 +105,7 @@ impl Space {
         self.change(address, Change::Add, value)
     }
 
-    /// Subtracts from the integer at `address`, and wraps around. Returns what it was.
+    /// Subtracts from the integer at `address`, and wraps around on overflow. Returns the previous value.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -113,7 +114,7 @@ impl Space {
         self.change(address, Change::Sub, value)
     }
 
-    /// Keeps those bits of the integer at `address` that `value` has too. Returns what it was.
+    /// Stores the bitwise AND of the integer at `address` and `value`. Returns the previous value.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -122,7 +123,7 @@ impl Space {
         self.change(address, Change::And, value)
     }
 
-    /// Adds the bits of `value` to the integer at `address`. Returns what it was.
+    /// Stores the bitwise OR of the integer at `address` and `value`. Returns the previous value.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -131,7 +132,7 @@ impl Space {
         self.change(address, Change::Or, value)
     }
 
-    /// Inverts those bits of the integer at `address` that `value` has. Returns what it was.
+    /// Stores the bitwise XOR of the integer at `address` and `value`. Returns the previous value.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -140,7 +141,7 @@ impl Space {
         self.change(address, Change::Xor, value)
     }
 
-    /// Keeps the lesser of the integer at `address` and `value`. Returns what it was.
+    /// Stores the smaller of the integer at `address` and `value`. Returns the previous value.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -149,7 +150,7 @@ impl Space {
         self.change(address, Change::Min, value)
     }
 
-    /// Keeps the greater of the integer at `address` and `value`. Returns what it was.
+    /// Stores the larger of the integer at `address` and `value`. Returns the previous value.
     ///
     /// # Errors
     /// As [`Space::store`].

@@ -1,4 +1,4 @@
-//! Going through a vector by runs: the elements of one unit, lent as a slice.
+//! Iteration over a vector by runs: the elements of one unit, lent as a slice.
 
 use std::ops::{Range, RangeBounds};
 
@@ -8,21 +8,21 @@ use crate::access::{ExclusiveGuard, SharedGuard};
 use crate::error::Result;
 use crate::vec::SpaceVec;
 
-/// Goes through elements as slices, a page or so at a time, for reading; from [`SpaceVec::runs`].
+/// Iterates over elements as slices, a page or so at a time, for reading. From [`SpaceVec::runs`].
 #[derive(Debug)]
 pub struct Runs<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
     rest: Range<usize>,
 }
 
-/// Goes through elements as slices, a page or so at a time, for writing; from [`SpaceVec::runs_mut`].
+/// Iterates over elements as slices, a page or so at a time, for writing. From [`SpaceVec::runs_mut`].
 #[derive(Debug)]
 pub struct RunsMut<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
     rest: Range<usize>,
 }
 
-/// Copies of the elements, in order. See [`SpaceVec::iter`].
+/// Iterates over copies of the elements, in order. See [`SpaceVec::iter`].
 #[derive(Debug)]
 pub struct Iter<'v, T: Pod> {
     runs: Runs<'v, T>,
@@ -30,8 +30,8 @@ pub struct Iter<'v, T: Pod> {
     at: usize,
 }
 
-/// For look-ups here and there, as in a binary search: keeps the page of the last one at hand. From
-/// [`SpaceVec::cursor`]. (For a stream of bytes there is [`SpaceCursor`](crate::SpaceCursor).)
+/// Keeps the page of the last look-up at hand, for scattered look-ups such as those of a binary search.
+/// From [`SpaceVec::cursor`]. (For a stream of bytes there is [`SpaceCursor`](crate::SpaceCursor).)
 #[derive(Debug)]
 pub struct Cursor<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
@@ -40,8 +40,8 @@ pub struct Cursor<'v, T: Pod> {
 }
 
 impl<T: Pod> Cursor<'_, T> {
-    /// The elements of a range, as far as they lie in one run. Costs next to nothing where they lie in the
-    /// run of the last call.
+    /// Returns the elements of a range, as far as they lie in one run. Costs next to nothing if they lie
+    /// in the run of the last call.
     ///
     /// # Errors
     /// `InvalidRange` where the range runs past the end; otherwise as [`Space::load`](crate::Space::load).
@@ -68,8 +68,8 @@ impl<T: Pod> Cursor<'_, T> {
 }
 
 impl<T: Pod> SpaceVec<T> {
-    /// Goes through a range by runs: slices of elements that lie in one page, or in a few for large elements.
-    /// A run is held until its guard is dropped.
+    /// Iterates over a range by runs: slices of elements that lie in one page, or in a few for large
+    /// elements. A run is held until its guard is dropped.
     ///
     /// # Errors
     /// `InvalidRange` where the range runs past the end. Each run may fail as
@@ -86,8 +86,8 @@ impl<T: Pod> SpaceVec<T> {
         Ok(RunsMut { rest: self.check(range)?, vec: self })
     }
 
-    /// All elements, lent for reading by pieces: as many at once as [`SpaceVec::piece`] says, 2 MiB for most
-    /// types. Who holds them all has the whole vector in memory. Each may fail as
+    /// Iterates over all elements by pieces, lent for reading; a piece is 2 MiB for most types (see
+    /// [`SpaceVec::piece`]). To hold all guards at once keeps the whole vector in memory. Each may fail as
     /// [`Space::shared`](crate::Space::shared) does.
     pub fn pieces(&self) -> impl Iterator<Item = Result<SharedGuard<'_, T>>> {
         self.piece_ranges().map(|piece| self.lend(piece))
@@ -108,14 +108,14 @@ impl<T: Pod> SpaceVec<T> {
         })
     }
 
-    /// Makes a reader for look-ups here and there, as in a binary search: the page that was read last stays
-    /// lent, and so in memory, and the next look-up there is nearly free.
+    /// Makes a reader for scattered look-ups, such as those of a binary search. The page that was read
+    /// last stays lent, and so in memory. The next look-up there is nearly free.
     pub fn cursor(&self) -> Cursor<'_, T> {
         Cursor { vec: self, run: None }
     }
 
-    /// Copies of all elements, in order. Each may fail as [`Space::load`](crate::Space::load) does. After a
-    /// failure the next run is tried.
+    /// Iterates over copies of all elements, in order. Each may fail as
+    /// [`Space::load`](crate::Space::load) does. After a failure, the iterator goes on with the next run.
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { runs: Runs { vec: self, rest: 0..self.len }, run: None, at: 0 }
     }

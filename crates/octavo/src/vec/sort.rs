@@ -1,20 +1,20 @@
-//! Sorting a vector in place: a quicksort that has two runs in hand.
+//! In-place sort of a vector: a quicksort that works on two runs at a time.
 //!
-//! One run is lent from the start of a range and one from its end. Each is partitioned itself, without
-//! branches. Then both exchange what belongs to the other side, as slices, and a run in which all elements
-//! are of its side is let go, and the next one lent. So every level goes through its range once from each
-//! end, and pages come and go in order. A run is a unit; where a block shows more, it has 32, for which
-//! processors read ahead.
+//! One run is lent from the start of a range and one from its end. Each is partitioned by itself, without
+//! branches. Then the two exchange the elements that belong to the other side, as slices. A run that has
+//! only elements of its own side is released, and the next one is lent. So every level goes through its
+//! range once from each end, and pages come and go in order. A run is one unit, or 32 units where they lie
+//! in one block, since processors read ahead there.
 //!
-//! A range that a block shows is sorted by the standard library where it lies. One that fits the buffer is
+//! A range within one block is sorted in place by the standard library. A range that fits the buffer is
 //! copied there, sorted, and copied back.
 //!
-//! The pivot is the median of elements at random places; a range in which none is less than the pivot is
-//! partitioned into those that equal it, which are done, and the others.
+//! The pivot is the median of elements at random places. If no element of a range is less than the pivot,
+//! the range is partitioned into the elements that equal it, which are done, and the others.
 //!
-//! An error, or a panic of the caller's comparison, leaves all elements in the vector, in some order.
+//! After an error, or a panic of the caller's comparison, all elements are in the vector, in some order.
 //!
-//! Cost, where all pages are there and blocks show them: 64 MiB of words take 1.1 times as long as a `Vec`'s
+//! Cost, where all pages are in memory and in blocks: 64 MiB of words take 1.1 times as long as in a `Vec`
 //! (`docs/benchmarks.md`, "Guards beside mapped files"). The rest is a guard for every run at every level,
 //! and a copy of the ranges at the end that lie in two pieces.
 
@@ -46,11 +46,11 @@ impl<T: Pod> SpaceVec<T> {
         if most < Self::PER_PIECE { most } else { Self::PER_PIECE }
     };
 
-    /// Sorts the elements. Equal ones end in any order. Takes 128 KiB of the heap, or an element's size if
-    /// that is more.
+    /// Sorts the elements. Equal ones may end in any order. Takes 128 KiB of the heap, or the size of one
+    /// element if that is more.
     ///
     /// # Errors
-    /// As [`Space::load`](crate::Space::load). All elements are in the vector then, in some order.
+    /// As [`Space::load`](crate::Space::load). All elements are then in the vector, in some order.
     pub fn sort_unstable(&mut self) -> Result<()>
     where
         T: Ord,
