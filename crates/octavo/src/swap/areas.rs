@@ -6,7 +6,7 @@
 //!
 //! **Several areas.** An area that fails or is silent does not stop the others. It is *shunned* while another
 //! one is well and has room. A failing area gets a batch now and then all the same, as a probe. A silent area
-//! gets nothing new: it owes an answer, and its first answer makes it well again. A question about all areas
+//! gets nothing new: it owes an answer, and its first answer ends that. A question about all areas
 //! goes to those that have room, and the best of them answers.
 
 use smallvec::SmallVec;
