@@ -154,7 +154,7 @@ pub(crate) const OUT_OF_MEMORY: Message = Message {
 };
 pub(crate) const IMMOVABLE: Message = Message {
     happened: "{immovable} of the {budget} MiB cannot be moved, such as locked memory",
-    remedy: "have the program lock less, or give --memory more",
+    remedy: "have the program lock less, or give --memory {enough} or more",
     cause: "Locked memory (`mlock`), and pages that the kernel holds for a device, stay where they are",
 };
 pub(crate) const SWAP_FULL: Message = Message {

@@ -22,7 +22,7 @@ use octavo_window::{Listener, Reach, Served, Target, Window, Work};
 use rustix::io::Errno;
 
 use crate::managed::{Common, Held, Managed, Program, Shared, take};
-use crate::messages::{self, in_words};
+use crate::messages::{self, as_option, in_words};
 use crate::system::proc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -301,8 +301,11 @@ impl Listener for Adopter<'_> {
         let immovable = self.shared.manager.immovable_bytes().unwrap_or(0);
         let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);
         if immovable > budget / 2 {
+            // What cannot be moved, and as much for the rest as now for all.
+            let enough = as_option(budget + immovable);
             let (immovable, budget) = (immovable >> 20, budget >> 20);
-            let words: [(&str, &dyn Display); 2] = [("immovable", &immovable), ("budget", &budget)];
+            let words: [(&str, &dyn Display); 3] =
+                [("immovable", &immovable), ("budget", &budget), ("enough", &enough)];
             self.give_up(&messages::NO_PAGE, &messages::IMMOVABLE.with(&words));
         }
     }
