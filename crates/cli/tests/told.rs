@@ -31,6 +31,17 @@ fn what_a_process_had_between_two_looks_is_told() {
     }
 }
 
+/// `cargo run` becomes the program that it has built, whose children are then those of the compiler as well.
+#[test]
+fn what_ran_in_the_runners_process_before_is_not_told() {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let script = "dd if=/dev/zero of=/dev/null bs=200M count=1 status=none; exec $0 run --memory 512M --json $1 -- true";
+    let path = json.path().to_str().unwrap();
+    assert_passed(&Command::new("sh").args(["-c", script, OCTAVO, path]).output().unwrap());
+    let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+    assert!(summary["largest_process_bytes"].as_u64().unwrap() < 100 << 20, "{summary}");
+}
+
 /// Goes through twice its memory again and again, so that it waits for most of its time.
 const GOES_THROUGH: [&str; 8] = ["--memory", "128M", "--seconds", "12", "--seed", "1", "--only", "writers"];
 

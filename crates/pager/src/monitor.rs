@@ -97,6 +97,8 @@ pub(crate) type MakeManager = Box<dyn FnOnce() -> Result<Manager, String> + Send
 /// Watches a tree.
 pub(crate) struct Monitor {
     began: Instant,
+    /// What children of the program that became this one had used: `cargo run` has built something before.
+    earlier_children: usage::ChildrensUse,
     ledger: Arc<Ledger>,
     /// `None` from when it is at work.
     make_manager: Option<MakeManager>,
@@ -195,6 +197,7 @@ impl Monitor {
     ) -> std::io::Result<Self> {
         Ok(Self {
             began: Instant::now(),
+            earlier_children: usage::of_children(),
             ledger,
             is_strict,
             make_manager: Some(make_manager),
@@ -664,7 +667,8 @@ impl Monitor {
         self.summary.used_bytes = self.growth.total;
         self.summary.processes = self.tree.seen;
         self.summary.seconds = self.began.elapsed().as_secs_f64();
-        self.summary.program_cpu_seconds = usage::of_children().cpu.as_secs_f64();
+        self.summary.program_cpu_seconds =
+            usage::of_children().since(self.earlier_children).cpu.as_secs_f64();
         self.summary.own_cpu_seconds = priority::cpu_time_of_all().as_secs_f64();
         self.summary.background_cpu_seconds = proc::cpu_seconds_of_own("octavo-backgrou");
         self.summary.waits.stood_seconds = self.standstill.stood().as_secs_f64();

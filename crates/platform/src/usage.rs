@@ -30,7 +30,20 @@ pub struct ChildrensUse {
     pub cpu: Duration,
 }
 
-/// Returns what children have used. Costs a system call.
+impl ChildrensUse {
+    /// Returns what children have used since an earlier look. The peak is 0 where an earlier child had more.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        let is_new = self.peak_resident_bytes > earlier.peak_resident_bytes;
+        Self {
+            peak_resident_bytes: if is_new { self.peak_resident_bytes } else { 0 },
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+        }
+    }
+}
+
+/// Returns what children have used, also those of a program that ran in this process before. Costs a system
+/// call.
 pub fn of_children() -> ChildrensUse {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel writes the structure, which is live for the call. Zeros are a value of it, should

@@ -66,7 +66,7 @@ impl Monitor {
         }
         self.wait_for_helpers();
         // Now all that have ended have been waited for.
-        let used = usage::of_children();
+        let used = usage::of_children().since(self.earlier_children);
         self.summary.program_cpu_seconds = used.cpu.as_secs_f64();
         self.summary.largest_process_bytes = used.peak_resident_bytes;
         if leaves_manager {

@@ -64,6 +64,7 @@ pub struct Summary {
     pub peak_bytes: u64,
     /// The most memory that one process had at some moment, as the kernel counts it: also between two looks,
     /// and with its pages of files.
+    /// 0 where a child of what ran in this process before had more.
     pub largest_process_bytes: u64,
     /// The limit.
     pub budget_bytes: u64,
