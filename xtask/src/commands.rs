@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use crate::root;
 use crate::step::Steps;
 use crate::suites::{self, Job, Suite};
-use crate::tidy::{self, Tree};
+use crate::tidy;
 
 /// Runs every test of the project, each counted once, and prints the summary line.
 pub fn test() -> ExitCode {
@@ -43,8 +43,7 @@ pub fn ci() -> ExitCode {
 
 /// Checks only the house rules, and prints a list of findings.
 pub fn tidy() -> ExitCode {
-    let mut findings = tidy::check(&Tree::load(&root()));
-    findings.extend(tidy::commits::check(&root()));
+    let findings = tidy::check_all(&root());
     for finding in &findings {
         println!("{finding}");
     }

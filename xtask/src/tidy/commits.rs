@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use super::Finding;
+use super::{Finding, git};
 
 /// Commits from this day on follow the rule.
 const SINCE: &str = "2026-11-30T00:00:00Z";
@@ -13,16 +12,13 @@ const MOST_COLUMNS: usize = 72;
 /// Checks the history, where there is one. Merges are no changes.
 pub fn check(root: &Path) -> Vec<Finding> {
     let since = format!("--since={SINCE}");
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git").current_dir(root).args(arguments).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-    };
     // The tree may lie inside of another project's.
-    let top = git(&["rev-parse", "--show-toplevel"]).and_then(|top| fs::canonicalize(top.trim_end()).ok());
+    let top =
+        git(root, &["rev-parse", "--show-toplevel"]).and_then(|top| fs::canonicalize(top.trim_end()).ok());
     if top.is_none() || top != fs::canonicalize(root).ok() {
         return Vec::new();
     }
-    let text = git(&["log", "--no-merges", &since, "--format=%h %s"]).unwrap_or_default();
+    let text = git(root, &["log", "--no-merges", &since, "--format=%h %s"]).unwrap_or_default();
     let commits = text.lines().filter_map(|line| line.split_once(' '));
     let wrong = commits.filter_map(|(commit, subject)| Some((commit, subject, objection(subject)?)));
     wrong

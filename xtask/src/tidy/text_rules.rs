@@ -24,15 +24,15 @@ pub fn check_columns(tree: &Tree, findings: &mut Vec<Finding>) {
             continue;
         }
         let most = if is_rust { MOST_COLUMNS } else { MOST_PROSE_COLUMNS };
-        let mut is_code = false;
+        let mut fence = Fence::default();
         for (index, line) in text.lines().enumerate() {
             let comment = ["///", "//!", "//"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
             let Some(prose) = (if is_rust { comment } else { Some(line) }) else {
-                is_code = false;
+                fence = Fence::default();
                 continue;
             };
             let words = prose.strip_prefix(' ').filter(|_| is_rust).unwrap_or(prose);
-            is_code ^= ["```", "~~~"].iter().any(|fence| words.trim_start().starts_with(fence));
+            let is_code = fence.encloses(words);
             let is_drawn = words.trim_start().starts_with('|') || words.starts_with("    ");
             let columns = line.chars().count();
             if columns > most && !is_code && !is_drawn && words.trim().contains(' ') {
@@ -90,16 +90,30 @@ pub fn check_links(tree: &Tree, findings: &mut Vec<Finding>) {
 /// Returns the headings of a page as links name them: in lower case, with a dash for each space, and without
 /// other signs.
 fn headings(text: &str) -> impl Iterator<Item = String> {
-    let mut is_code = false;
-    let titles = text.lines().filter(move |line| {
-        is_code ^= line.trim_start().starts_with("```");
-        !is_code && line.starts_with('#')
-    });
+    let mut fence = Fence::default();
+    let titles = text.lines().filter(move |line| !fence.encloses(line) && line.starts_with('#'));
     let titles = titles.map(|line| line.trim_start_matches('#').trim());
     titles.map(|title| {
         let kept = title.chars().filter(|sign| sign.is_alphanumeric() || " -_".contains(*sign));
         kept.map(|sign| if sign == ' ' { '-' } else { sign.to_ascii_lowercase() }).collect()
     })
+}
+
+/// Tells code between fences from the text around it, line by line.
+#[derive(Default)]
+struct Fence(Option<&'static str>);
+
+impl Fence {
+    /// Returns whether the next line is code, or a fence.
+    fn encloses(&mut self, line: &str) -> bool {
+        let line = line.trim_start();
+        let mark = ["```", "~~~"].into_iter().find(|mark| line.starts_with(mark));
+        let was_open = self.0.is_some();
+        if mark.is_some() && (!was_open || self.0 == mark) {
+            self.0 = if was_open { None } else { mark };
+        }
+        was_open || self.0.is_some()
+    }
 }
 
 fn each_line(tree: &Tree, mut visit: impl FnMut(&str, usize, &str)) {
@@ -114,15 +128,9 @@ fn each_line(tree: &Tree, mut visit: impl FnMut(&str, usize, &str)) {
 /// `[name]: target`.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    let mut fence = None;
+    let mut fence = Fence::default();
     for (index, line) in text.lines().enumerate() {
-        let trimmed = line.trim_start();
-        let mark = ["```", "~~~"].into_iter().find(|mark| trimmed.starts_with(mark));
-        if mark.is_some() && (fence.is_none() || fence == mark) {
-            fence = if fence.is_none() { mark } else { None };
-            continue;
-        }
-        if fence.is_some() {
+        if fence.encloses(line) {
             continue;
         }
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
@@ -131,7 +139,8 @@ fn links(text: &str) -> Vec<(usize, String)> {
                 found.push((index + 1, without_title(inside)));
             }
         }
-        if let Some((_, target)) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
+        if let Some((_, target)) = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: "))
+        {
             found.push((index + 1, without_title(target)));
         }
     }
