@@ -14,21 +14,13 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
-use octavo_command::failure::Failure;
-use octavo_command::output::tell;
+use octavo_command::failure::{Failure, exit_code};
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
-    match started_by_ourselves().map(|done| done.map(|()| 0)).unwrap_or_else(command) {
-        Ok(code) => ExitCode::from(code),
-        // The reader of our output has seen enough.
-        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
-        Err(failure) => {
-            tell(format_args!("octavo: {failure}"));
-            ExitCode::FAILURE
-        }
-    }
+    let done = started_by_ourselves().map(|done| done.map(|()| 0)).unwrap_or_else(command);
+    exit_code("octavo", done)
 }
 
 /// The lives of the processes that `octavo` starts itself; `None` where it was started by somebody else.

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::io;
+use std::process::ExitCode;
+
+use crate::output::tell;
 
 /// A reason to stop with exit code 1.
 #[derive(Debug)]
@@ -25,6 +28,20 @@ impl Failure {
     /// A failure of the operating system while doing `attempt`.
     pub fn system(attempt: impl Into<String>, error: io::Error) -> Self {
         Self::System { attempt: attempt.into(), error }
+    }
+}
+
+/// Ends a program with the exit code that it returns, or says why it stops.
+#[must_use]
+pub fn exit_code(program: &str, done: Result<u8, Failure>) -> ExitCode {
+    match done {
+        Ok(code) => ExitCode::from(code),
+        // The reader of our output has seen enough.
+        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
+        Err(failure) => {
+            tell(format_args!("{program}: {failure}"));
+            ExitCode::FAILURE
+        }
     }
 }
 

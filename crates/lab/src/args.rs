@@ -15,11 +15,18 @@ use crate::usemem::args::UsememArgs;
 /// Octavo's mechanisms and workloads, side by side: published, simulated and measured, in their forms, with
 /// the kernel and the bare device.
 #[derive(Debug, Parser)]
-#[command(name = "octavo-lab", version, about)]
+#[command(name = "octavo-lab", version, about, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
+
+const EXAMPLES: &str = "Examples:\n  \
+                        octavo-lab zero-page\n  \
+                        octavo-lab zero-page --machine broadwell-ep --tasks 56\n  \
+                        octavo-lab pin --machine my-machine.toml --json pin.json\n  \
+                        octavo-lab check --seed 1 --runs 1000000\n  \
+                        octavo-lab check --seed 42 --runs 1 --interleaving 100";
 
 const SWAP_EXAMPLES: &str = "Sizes are bytes, decimal or 0x hexadecimal, with a suffix k, m, g or t (powers of \
                              1024).\n\nExamples:\n  \

@@ -4,8 +4,9 @@ use std::fmt::Display;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::profile::Samples;
 use octavo_command::failure::Failure;
+
+use crate::profile::Samples;
 
 /// Stack of a thread. It only waits at a gate and touches memory, so the depth of its calls is known and
 /// small.

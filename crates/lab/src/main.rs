@@ -52,8 +52,7 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
-use octavo_command::failure::Failure;
-use octavo_command::output::tell;
+use octavo_command::failure::{Failure, exit_code};
 
 use crate::args::{Cli, Command};
 use crate::swap::args::Refused;
@@ -66,15 +65,8 @@ use crate::swap::plan::Pattern;
 static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
 
 fn main() -> ExitCode {
-    match started_by_ourselves().map(|done| done.map(|()| 0)).unwrap_or_else(command) {
-        Ok(code) => ExitCode::from(code),
-        // The reader of our output has seen enough.
-        Err(Failure::OutputClosed) => ExitCode::SUCCESS,
-        Err(failure) => {
-            tell(format_args!("octavo-lab: {failure}"));
-            ExitCode::FAILURE
-        }
-    }
+    let done = started_by_ourselves().map(|done| done.map(|()| 0)).unwrap_or_else(command);
+    exit_code("octavo-lab", done)
 }
 
 /// The lives of the processes that `octavo-lab` starts itself; `None` where it was started by somebody else.

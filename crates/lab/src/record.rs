@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use octavo_command::failure::Failure;
 use octavo_trace::{Accesses, TraceError, TraceWriter};
 
 use crate::table;
-use octavo_command::failure::Failure;
 
 /// A file that a run is recorded in. It is opened before all runs, so that a wrong path costs no waiting.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use clap::Args;
 use octavo::io::SwapFile;
+use octavo_command::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget, Size};
 
 use crate::run::messages;
-use octavo_command::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget, Size};
 
 /// The smallest limit in which a program can be served.
 pub const LEAST_BYTES: u64 = 32 << 20;

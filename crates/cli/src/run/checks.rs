@@ -10,6 +10,9 @@ use std::process::{Command, Stdio};
 
 use octavo::io::SwapArea;
 use octavo::{ErrorKind, PAGE_BYTES, bytes_for_people};
+use octavo_command::choices::JsonTarget;
+use octavo_command::failure::Failure;
+use octavo_command::output::Text;
 use octavo_pager::Raised;
 use octavo_platform::accessed::AccessedBits;
 use octavo_platform::{Reservation, usage};
@@ -22,9 +25,6 @@ use crate::run::messages::{self, said_of};
 use crate::run::outer::{Outer, outer};
 use crate::run::settings::{builder, places};
 use crate::run::summary_file::{aside, folder_of};
-use octavo_command::choices::JsonTarget;
-use octavo_command::failure::Failure;
-use octavo_command::output::Text;
 
 /// With fewer, a run of one process fails midway.
 const LEAST_DESCRIPTORS: u64 = 64;

@@ -15,6 +15,8 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
+use octavo_command::failure::Failure;
+use octavo_command::output::tell;
 use octavo_pager::{End, Options};
 use rustix::process::{Resource, getrlimit};
 
@@ -22,8 +24,6 @@ use crate::run::args::RunArgs;
 use crate::run::checks::Finding;
 use crate::run::lookup::{Lookup, look_up};
 use crate::run::settings::{builder, reclaim_policy};
-use octavo_command::failure::Failure;
-use octavo_command::output::tell;
 
 /// The exit codes of shells for a program that is not there, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;

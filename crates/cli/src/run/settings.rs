@@ -5,10 +5,10 @@ use std::os::unix::fs::FileTypeExt;
 
 use octavo::io::SwapArea;
 use octavo::{HugePolicy, Manager, ManagerBuilder, ReclaimPolicy};
+use octavo_command::choices::AccessedBitsChoice;
 use octavo_platform::accessed::AccessedBits;
 
 use crate::run::args::{RunArgs, SwapPlace};
-use octavo_command::choices::AccessedBitsChoice;
 
 /// All of the manager's settings but its budget.
 pub fn builder(args: &RunArgs) -> ManagerBuilder {

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use octavo_command::choices::JsonTarget;
+use octavo_command::failure::Failure;
 use octavo_pager::Summary;
 use tempfile::NamedTempFile;
 
 use crate::run::messages::{self, said_of};
-use octavo_command::choices::JsonTarget;
-use octavo_command::failure::Failure;
 
 /// Writes the summary where `--json` says.
 pub fn write(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {

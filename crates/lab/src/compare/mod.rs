@@ -16,11 +16,12 @@ mod mmtests;
 mod plain;
 mod results;
 
+use octavo_command::failure::Failure;
+use octavo_command::output::Text;
+
 use self::args::{CompareArgs, Layout};
 pub use self::plain::table;
 pub use self::results::{Comparison, Kind, Metric};
-use octavo_command::failure::Failure;
-use octavo_command::output::Text;
 
 /// Reads the files, and prints the table.
 pub fn run(args: &CompareArgs) -> Result<(), Failure> {

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, value_parser};
+use octavo_command::failure::Failure;
 use octavo_experiments::scaling::Mechanism;
 use octavo_sim::{MOST_CPUS, Machine};
 
 use crate::choices::{JsonTarget, ModeChoice, Size};
-use octavo_command::failure::Failure;
 
 /// The experiments. Simulated figures are functions of the machine, the seed and the options, and the same on
 /// every computer.

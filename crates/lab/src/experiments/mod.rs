@@ -3,6 +3,8 @@
 pub mod args;
 pub mod scaling;
 
+use octavo_command::failure::Failure;
+use octavo_command::output::{JsonSink, Text};
 use octavo_experiments::comparison::{Comparison, Line};
 use octavo_experiments::microbenchmarks::{PUBLISHED, What};
 use octavo_experiments::scaling::Mechanism;
@@ -14,8 +16,6 @@ use self::args::{Common, Experiment};
 use crate::choices::JsonTarget;
 use crate::table::Table;
 use crate::udp_stream;
-use octavo_command::failure::Failure;
-use octavo_command::output::{JsonSink, Text};
 
 /// A simulation that did not come to its end.
 fn stopped(stopped: Stopped) -> Failure {

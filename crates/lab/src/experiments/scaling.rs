@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use octavo_command::failure::Failure;
+use octavo_command::output::{JsonSink, Text};
 use octavo_experiments::Form;
 use octavo_experiments::scaling::{Curve, Mechanism};
 use octavo_sim::Machine;
@@ -12,8 +14,6 @@ use crate::choices::{JsonTarget, Mode};
 use crate::experiments::stopped;
 use crate::plots::{self, Axes, Series};
 use crate::table::Table;
-use octavo_command::failure::Failure;
-use octavo_command::output::{JsonSink, Text};
 
 /// What to simulate.
 #[derive(Debug)]

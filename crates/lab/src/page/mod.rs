@@ -17,12 +17,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use octavo_command::failure::Failure;
+use octavo_command::output::Text;
 
 use self::args::PageArgs;
 use self::sections::Section;
 use crate::table::counted;
-use octavo_command::failure::Failure;
-use octavo_command::output::Text;
 
 const STYLE: &str = include_str!("style.css");
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use maud::{Markup, PreEscaped, html};
+use octavo_command::failure::Failure;
 use octavo_experiments::comparison::{Comparison as Experiment, Evidence};
 use octavo_experiments::scaling::Curve;
 use serde::de::DeserializeOwned;
@@ -16,7 +17,6 @@ use crate::plots::{self, Group};
 use crate::replay;
 use crate::statistics::median;
 use crate::table::{Table, bytes, counted};
-use octavo_command::failure::Failure;
 
 /// The results of one file.
 #[derive(Debug)]

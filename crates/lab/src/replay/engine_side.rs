@@ -16,11 +16,11 @@ use std::thread;
 
 use octavo::io::SwapArea;
 use octavo::{CHUNK_FRAMES, Compression, Counter, CounterSnapshot, Manager, RegionOptions};
+use octavo_command::failure::Failure;
 use octavo_trace::{Outcome, Step, Trace};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use crate::choices::PolicyChoice;
-use octavo_command::failure::Failure;
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 /// Steps between two looks at the chunks.

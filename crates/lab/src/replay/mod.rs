@@ -17,6 +17,8 @@ use std::io::BufReader;
 use std::sync::Arc;
 use std::time::Duration;
 
+use octavo_command::failure::Failure;
+use octavo_command::output::{JsonSink, Text};
 use octavo_trace::{Outcome, Trace, optimum};
 use serde::{Deserialize, Serialize};
 
@@ -27,8 +29,6 @@ use crate::choices::{PolicyChoice, Size, name_of};
 use crate::plots::{self, Axes, Series};
 use crate::progress::{Pace, Progress};
 use crate::table::{self, Table, counted, grouped, percent};
-use octavo_command::failure::Failure;
-use octavo_command::output::{JsonSink, Text};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 /// Bytes of the buffer that a trace is read through.

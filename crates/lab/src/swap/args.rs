@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::value_parser;
+use octavo_command::failure::Failure;
 
 use super::data::{Data, PAGE_BYTES};
 use super::device::Device;
 use super::job::{Choices, Job, Rival};
 use super::plan::{Length, Pattern, Plan};
 use crate::choices::{CompressionChoice, EngineChoice, JsonTarget, ModeChoice, PolicyChoice, Size, name_of};
-use octavo_command::failure::Failure;
 
 const DEFAULT_SECONDS: f64 = 5.0;
 /// Room of swap beyond the data: a margin for pages that are written again before their slots are free.

@@ -6,10 +6,10 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use octavo::io::SwapArea;
+use octavo_command::failure::Failure;
 use rustix::fs::{OFlags, statfs, statvfs};
 
 use crate::table;
-use octavo_command::failure::Failure;
 
 /// File systems that are memory (linux/magic.h).
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use octavo_command::failure::Failure;
 use rustix::fs::OFlags;
 
 use super::data::{Data, PAGE_BYTES};
@@ -18,7 +19,6 @@ use super::direct::{AlignedBytes, write_in_full};
 use super::plan::{Length, Pattern, Plan, RandomPlaces};
 use crate::gate::all_at_once;
 use crate::worker::now_ns;
-use octavo_command::failure::Failure;
 
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Blocks in flight at a time, in order.

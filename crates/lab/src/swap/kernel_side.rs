@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use octavo_command::failure::Failure;
 use octavo_platform::PlainMemory;
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +24,6 @@ use crate::gate::all_at_once;
 use crate::huge_pages::KernelPages;
 use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::worker::Toucher;
-use octavo_command::failure::Failure;
 
 /// The limit is lowered until zram takes only so much more than was counted, or so often.
 const ENOUGH_BYTES: u64 = 1 << 20;

@@ -36,6 +36,9 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use octavo_command::failure::Failure;
+use octavo_command::output::{JsonSink, Text};
+
 use self::device::Device;
 use self::disk_side::{DiskSide, written_file};
 use self::job::{Choices, Contender, Job, Rival};
@@ -52,8 +55,6 @@ use crate::record::Recorder;
 use crate::report::{Report, Run};
 use crate::table::counted;
 use crate::worker::Mismatch;
-use octavo_command::failure::Failure;
-use octavo_command::output::{JsonSink, Text};
 
 /// The most sampled runs of a mode.
 const SAMPLED_RUNS: u32 = 10;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo::io::SwapArea;
 use octavo::{Advice, Counter, Manager, RegionOptions, Space};
+use octavo_command::failure::Failure;
 use octavo_platform::usage;
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
@@ -26,7 +27,6 @@ use crate::gate::all_at_once;
 use crate::manager::{named, with_forms_of};
 use crate::record::Recorded;
 use crate::worker::{Toucher, Watch};
-use octavo_command::failure::Failure;
 
 /// Runs all tasks once under a manager of their own, and returns their outcome. The samples are of the timed
 /// phase, the records of all phases.

@@ -1,14 +1,15 @@
 //! The text that the swap commands print: a line for each run, and the seconds of the whole job with their
 //! ratios. The phases and usemem's figures have tables of their own, with titles that explain them.
 
+use octavo_command::failure::Failure;
+use octavo_command::output::Text;
+
 use super::figures::{FILL, FILL_SECONDS, JOB, PhaseMeasures};
 use super::job::{Contender, Job, Rival};
 use super::lock_table::lock_table;
 use super::plan::{Pattern, Phase};
 use crate::report::{Metric, Report, Run, Spread};
 use crate::table::{self, Rounds, Table, grouped, rate};
-use octavo_command::failure::Failure;
-use octavo_command::output::Text;
 
 /// One run in a line.
 pub fn one_line(job: &Job, run: &Run, round: u32) -> String {

@@ -25,6 +25,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use octavo::frame::FrameAllocator;
+use octavo_command::failure::Failure;
+use octavo_command::output::{JsonSink, Text};
 use octavo_experiments::comparison::{Evidence, Line};
 use octavo_experiments::percpu_lists;
 
@@ -34,8 +36,6 @@ use crate::progress::{Pace, Progress};
 use crate::report::{Report, Run, failures};
 use crate::statistics::{harmonic_mean, interval_width, mean};
 use crate::table::{Table, counted, percent};
-use octavo_command::failure::Failure;
-use octavo_command::output::{JsonSink, Text};
 
 /// The widest interval that netperf's `-I 95,5` takes.
 const WIDEST: f64 = 0.05;

@@ -7,10 +7,10 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
+use octavo_command::failure::Failure;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::message::{self, END, Head};
-use octavo_command::failure::Failure;
 
 /// The subcommand by which `octavo-lab` starts this process.
 pub const SUBCOMMAND: &str = "udp-receiver";

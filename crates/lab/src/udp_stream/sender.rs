@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use octavo::PAGE_BYTES;
 use octavo::frame::{Backing, Block, FrameAllocator, FrameConfig, Order};
+use octavo_command::failure::Failure;
 use octavo_experiments::percpu_lists::{Place, QUEUED};
 
 use super::message::{self, END};
@@ -21,7 +22,6 @@ use super::receiver::{self, Received};
 use crate::choices::Mode;
 use crate::manager::percpu_orders;
 use crate::processes::Processes;
-use octavo_command::failure::Failure;
 
 /// Frames of the sender. The messages on their way need a small part of them.
 const MEMORY_BYTES: u64 = 64 << 20;

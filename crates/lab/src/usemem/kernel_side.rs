@@ -16,6 +16,7 @@ use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+use octavo_command::failure::Failure;
 use octavo_platform::{PlainMemory, usage};
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,6 @@ use crate::huge_pages::KernelPages;
 use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::table;
 use crate::worker::{Toucher, Watch};
-use octavo_command::failure::Failure;
 
 /// The subcommand by which `octavo-lab` starts a process of this side.
 pub const SUBCOMMAND: &str = "kernel-task";

@@ -21,6 +21,9 @@ mod touch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use octavo_command::failure::Failure;
+use octavo_command::output::{JsonSink, Text};
+
 use self::job::{Contender, Job};
 use self::side::Side;
 use crate::aside::Aside;
@@ -30,8 +33,6 @@ use crate::progress::{Pace, Progress};
 use crate::record::Recorder;
 use crate::report::{Metric, Report, Run, failures};
 use crate::worker::Mismatch;
-use octavo_command::failure::Failure;
-use octavo_command::output::{JsonSink, Text};
 
 /// The most sampled passes of a mode. Short passes are all start-up.
 const SAMPLED_PASSES: u32 = 100;

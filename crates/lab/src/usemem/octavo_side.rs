@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo::{Counter, Manager, RegionOptions, Space};
+use octavo_command::failure::Failure;
 use octavo_platform::usage;
 
 use super::job::Job;
@@ -14,7 +15,6 @@ use crate::gate::all_at_once;
 use crate::manager::{named, with_forms_of};
 use crate::record::Recorded;
 use crate::worker::{Toucher, Watch};
-use octavo_command::failure::Failure;
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 

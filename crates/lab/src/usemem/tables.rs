@@ -1,13 +1,14 @@
 //! The text that `octavo-lab usemem` prints. Seconds of the whole job and bytes touched come first. The
 //! figures that usemem itself would have printed stand apart.
 
+use octavo_command::failure::Failure;
+use octavo_command::output::Text;
+
 use super::job::{Contender, Job};
 use super::side::Side;
 use crate::profile;
 use crate::report::{Metric, Report, Run, Spread};
 use crate::table::{self, Rounds, Table, counted, grouped, percent, rate};
-use octavo_command::failure::Failure;
-use octavo_command::output::Text;
 
 /// Explains usemem's figures.
 const AS_USEMEM_COUNTS: &str = "an eighth of what is mapped, and 8 bytes for each access";

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use octavo_command::failure::Failure;
 use octavo_platform::kernel_swap;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use serde::{Deserialize, Serialize};
 
 use super::note::{Note, Step, failed};
 use crate::swap::direct::write_in_full;
-use octavo_command::failure::Failure;
 
 const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 const ZRAM_CONTROL: &str = "/sys/class/zram-control";

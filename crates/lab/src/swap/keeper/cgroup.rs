@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use octavo_command::failure::Failure;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount as unmount_at};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::note::{Note, Step, failed, ignore_missing};
-use octavo_command::failure::Failure;
 
 /// Processes that were killed take a moment to end, and longer with much memory in swap.
 const LONGEST_END: Duration = Duration::from_secs(30);

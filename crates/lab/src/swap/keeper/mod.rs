@@ -23,13 +23,13 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use octavo_command::failure::Failure;
 use serde::{Deserialize, Serialize};
 
 pub use self::area::{AreaChoice, ZramMemory};
 use self::note::{Note, Step, failed};
 use self::undo::{clean_up_after_the_dead, undo, undo_page_cluster};
 use crate::table;
-use octavo_command::failure::Failure;
 
 /// The subcommand by which `octavo-lab` starts a keeper.
 pub const SUBCOMMAND: &str = "swap-keeper";

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use octavo_command::failure::Failure;
+
 use super::note::{Note, PAGE_CLUSTER, Step, failed, ignore_missing, notes_of_the_dead};
 use super::{area, cgroup};
-use octavo_command::failure::Failure;
 
 /// Undoes one step. A step that was noted and not done comes to no harm.
 pub fn undo(step: &Step) -> Result<(), Failure> {
