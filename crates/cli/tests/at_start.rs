@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::runs::{OCTAVO, assert_passed, octavo, text, torture};
+use common::runs::{OCTAVO, assert_passed, octavo, octavo_without, text, torture};
 use tempfile::TempDir;
 
 #[test]
@@ -204,18 +204,7 @@ fn who_may_not_trace_every_process_learns_what_is_missing() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/userfaultfd").exists() {
         return;
     }
-    let mut run = Command::new("setpriv");
-    run.args([
-        "--inh-caps=-sys_ptrace",
-        "--bounding-set=-sys_ptrace",
-        OCTAVO,
-        "run",
-        "--strict",
-        "--",
-        "echo",
-        "started",
-    ]);
-    let output = run.output().unwrap();
+    let output = octavo_without("sys_ptrace", &["--strict"], "echo", &["started"]).output().unwrap();
     assert!(!output.status.success() && output.stdout.is_empty());
     let words = "the kernel tells of forks only to a process with CAP_SYS_PTRACE; run as root, or with CAP_SYS_PTRACE";
     assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use rustix::thread::CapabilitySet;
 
-use common::runs::{OCTAVO, assert_passed, kinds, octavo, text};
+use common::runs::{assert_passed, kinds, octavo, octavo_without, text};
 
 /// Runs a program in half of the memory that it needs. All of it is managed, and goes out and comes back.
 #[track_caller]
@@ -137,44 +137,33 @@ fn locked_memory_stays_and_the_rest_goes_out() {
     passes("locked", 96);
 }
 
+/// Runs a command until it says that a program is not managed, which it says once. Returns that sentence.
+#[track_caller]
+fn unmanaged(mut run: Command) -> String {
+    let mut run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let is_said = |line: &String| line.contains("is not managed");
+    let said = lines.find(is_said).expect("the run says that it is not managed");
+    drop(run.stdin.take());
+    assert_eq!(lines.filter(is_said).collect::<Vec<_>>(), [""; 0], "it is said once");
+    assert!(run.wait().unwrap().success());
+    said
+}
+
 /// Under a debugger it cannot be taken over, and the run says what to do. When the debugger lets go, it is.
 #[test]
 fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
     let json = tempfile::NamedTempFile::new().unwrap();
     let options = ["--memory", "48M", "--json", json.path().to_str().unwrap()];
-    let mut run = octavo(&options, kinds(), &["traced", "96"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let said =
-        lines.find(|line| line.contains("is not managed")).expect("the run says that it is not managed");
+    let said = unmanaged(octavo(&options, kinds(), &["traced", "96"]));
     assert!(
         said.contains("octavo-kinds (")
             && said.contains("traces it; start it without that, and attach while it runs"),
         "{said}"
     );
-    drop(run.stdin.take());
-    let more: Vec<_> = lines.filter(|line| line.contains("is not managed")).collect();
-    assert_eq!(more, [""; 0], "it is said once");
-    assert!(run.wait().unwrap().success());
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
     assert_eq!(summary["managed_processes"], 1, "{summary}");
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
-}
-
-/// Runs a command until it says that a program is not managed, and returns that sentence.
-#[track_caller]
-fn unmanaged(mut run: Command) -> String {
-    let mut run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let said =
-        lines.find(|line| line.contains("is not managed: ")).expect("the run says that it is not managed");
-    drop(run.stdin.take());
-    lines.for_each(drop);
-    assert!(run.wait().unwrap().success());
-    said
 }
 
 #[test]
@@ -184,13 +173,11 @@ fn a_program_whose_filter_forbids_the_work_is_told_why_it_is_not_managed() {
         eprintln!("SKIPPED: this needs the rights to suspend filters, and to manage programs");
         return;
     }
-    let run = || octavo(&["--memory", "48M"], kinds(), &["filtered", "96"]);
-    let said = unmanaged(run());
+    let (options, arguments) = (["--memory", "48M"], ["filtered", "96"]);
+    let said = unmanaged(octavo(&options, kinds(), &arguments));
     assert!(said.contains("its seccomp filter forbids a call that its helper needs: "), "{said}");
     // Only an administrator of the machine may suspend filters.
-    let mut less = Command::new("setpriv");
-    less.args(["--inh-caps=-sys_admin", "--bounding-set=-sys_admin", OCTAVO]).args(run().get_args());
-    let said = unmanaged(less);
+    let said = unmanaged(octavo_without("sys_admin", &options, kinds(), &arguments));
     assert!(
         said.contains("it has a seccomp filter, which cannot be suspended; run with CAP_SYS_ADMIN"),
         "{said}"

@@ -231,7 +231,7 @@ fn everything_on_a_full_file_system_comes_back_when_there_is_memory() {
 fn a_swap_file_that_has_reached_its_limit() {
     let space = builder().swap_limit_bytes(4 * MIB).build().unwrap().space().unwrap();
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
-    let words = ["the temporary swap file in", "is full (4 MiB of at most", "raise its limit"];
+    let words = ["the temporary swap file in", "is full (4 MiB of at most 4 MiB in use)", "raise its limit"];
     says(store_all(&space, at, 64 * MIB), ErrorKind::SwapFull, &words);
 }
 

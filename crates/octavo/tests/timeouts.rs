@@ -4,7 +4,7 @@
 mod common;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread::{self, ThreadId};
@@ -249,20 +249,18 @@ fn pages_that_are_out(device: &TestDevice, space: &Space) -> u64 {
 #[test]
 fn many_who_wait_for_one_page_give_up_side_by_side() {
     const THREADS: usize = 8;
-    let nobody = thread::spawn(|| ()).thread().id();
     let patience = Duration::from_secs(2);
     let (late, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(HashMap::new())));
-    let (is_late, lookers) = (Arc::clone(&late), Arc::clone(&looks));
+    let looks_since = Arc::new(AtomicU32::new(0));
+    let (is_late, lookers, since) = (Arc::clone(&late), Arc::clone(&looks), Arc::clone(&looks_since));
     // Time stands still, then is late for all. Afterwards it goes on slowly, so that nobody waits for ever.
     let machine = Machine::real().with_clock(move || {
-        let mut lookers = lookers.lock().unwrap();
-        *lookers.entry(thread::current().id()).or_insert(0_u32) += 1;
-        if !is_late.load(Ordering::SeqCst) {
-            return Duration::ZERO;
+        *lookers.lock().unwrap().entry(thread::current().id()).or_insert(0_u32) += 1;
+        if is_late.load(Ordering::SeqCst) {
+            patience + Duration::from_micros(100) * (since.fetch_add(1, Ordering::SeqCst) + 1)
+        } else {
+            Duration::ZERO
         }
-        let looks_since = lookers.entry(nobody).or_insert(0);
-        *looks_since += 1;
-        patience + Duration::from_micros(100) * *looks_since
     });
     let device = silent_device();
     let manager = builder(&device, false).io_timeout(patience).machine(machine).build().unwrap();
@@ -280,7 +278,7 @@ fn many_who_wait_for_one_page_give_up_side_by_side() {
         waiting.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), ErrorKind::TimedOut));
     });
     // Had they waited one after the other, each would have had to look until its own patience was over.
-    let looks_since = looks.lock().unwrap()[&nobody];
+    let looks_since = looks_since.load(Ordering::SeqCst);
     assert!(Duration::from_micros(100) * looks_since < patience, "{looks_since} looks");
     device.let_go();
     assert_eq!(space.load::<u64>(at).unwrap(), value(0));

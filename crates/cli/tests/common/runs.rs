@@ -46,6 +46,23 @@ pub fn octavo(options: &[&str], program: impl AsRef<Path>, arguments: &[&str]) -
     command
 }
 
+/// The same, without a capability.
+pub fn octavo_without(
+    capability: &str,
+    options: &[&str],
+    program: impl AsRef<Path>,
+    arguments: &[&str],
+) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args([
+        format!("--inh-caps=-{capability}"),
+        format!("--bounding-set=-{capability}"),
+        OCTAVO.into(),
+    ]);
+    command.args(octavo(options, program, arguments).get_args());
+    command
+}
+
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
