@@ -2,8 +2,9 @@
 //!
 //! Each suite runs in a process of its own and writes into a file of its own. The file is printed whole when
 //! the suite has ended, so that outputs do not mix. A suite that hangs is killed after [`LIMIT`], with all
-//! processes that it started. A suite that ends without a failed test, and without success or without a
-//! result, was killed, has crashed or has left its harness. It is named, and counts as one failure.
+//! processes that it started; what their threads waited for is told. A suite that ends without a failed
+//! test, and without success or without a result, was killed, has crashed or has left its harness. It is
+//! named, and counts as one failure.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -191,9 +192,9 @@ fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io:
     let status = wait(&mut child, start + limit, &path)?;
     let mut output = fs::read(&path)?;
     let (tally, why) = match status {
-        Some(status) => judge(results_in(&output), status),
-        None => {
-            let why = format!("KILLED: it had not ended after {limit:?}");
+        Ok(status) => judge(results_in(&output), status),
+        Err(threads) => {
+            let why = format!("{threads}KILLED: it had not ended after {limit:?}");
             (Tally { failed: 1, ..Tally::default() }, Some(why))
         }
     };
@@ -208,24 +209,53 @@ fn results_in(output: &[u8]) -> Option<Tally> {
     String::from_utf8_lossy(output).lines().filter_map(Tally::from_result_line).reduce(Tally::plus)
 }
 
-/// Waits for the end; `None` if it did not come in time and the suite was killed.
-fn wait(child: &mut Child, deadline: Instant, output: &Path) -> io::Result<Option<ExitStatus>> {
+/// Waits for the end. If it does not come in time, kills the suite and returns what its threads waited for.
+fn wait(child: &mut Child, deadline: Instant, output: &Path) -> io::Result<Result<ExitStatus, String>> {
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+            return Ok(Ok(status));
         }
         if Instant::now() > deadline {
             // What it started would work on, and might keep files and mounts.
             let started = family(child.id(), output);
+            let threads = [child.id()].iter().chain(&started).map(|id| threads_of(*id)).collect();
             child.kill()?;
             kill(&started);
             // And what they had started in the meantime. Until the wait, nobody else has the child's number.
             kill(&family(child.id(), output));
             child.wait()?;
-            return Ok(None);
+            return Ok(Err(threads));
         }
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The command of a process, and a line for each of its threads: number, name, state, and where in the kernel
+/// it is.
+fn threads_of(process: u32) -> String {
+    let folder = PathBuf::from(format!("/proc/{process}"));
+    let read = |path: PathBuf| {
+        let text = fs::read(path).unwrap_or_default();
+        String::from_utf8_lossy(&text).replace('\0', " ").trim().to_owned()
+    };
+    let mut text = format!("process {process}: {}\n", read(folder.join("cmdline")));
+    for task in fs::read_dir(folder.join("task")).into_iter().flatten().flatten() {
+        let file = |name| read(task.path().join(name));
+        let state = file("status")
+            .lines()
+            .find_map(|line| line.strip_prefix("State:"))
+            .map(str::trim)
+            .map(str::to_owned);
+        text += &format!(
+            "    {} {}: {}, {}, call {}\n",
+            task.file_name().display(),
+            file("comm"),
+            state.unwrap_or_default(),
+            file("wchan"),
+            file("syscall"),
+        );
+    }
+    text
 }
 
 fn kill(processes: &[u32]) {
@@ -339,6 +369,7 @@ mod tests {
         let ended = outcomes("hang", vec![shell("hangs", script)], Duration::from_secs(1));
         let said = text(&ended[0]);
         assert!(said.contains("KILLED"), "{said}");
+        assert!(said.contains(": sleep 1000\n") && said.contains(" sleep: S (sleeping), "), "{said}");
         assert_eq!(ended[0].tally.failed, 1);
         wait_for_the_end_of(said.lines().nth(1).expect("the shell said what it started"));
     }
