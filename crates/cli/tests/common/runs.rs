@@ -14,14 +14,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Marks the processes of one run in their environment.
 const MARK: &str = "OCTAVO_TEST_RUN";
 
-/// The torture program, which is built beside `octavo`.
+/// The torture program, which is built beside `octavo`. Who builds the tests of all packages has built it.
 pub fn torture() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        let program = Path::new(OCTAVO).with_file_name("octavo-torture");
+        if env::var_os("OCTAVO_SUITE_OUTPUT").is_some() {
+            return program;
+        }
         let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--package", "octavo-torture"]);
-        let program = Path::new(OCTAVO).with_file_name("octavo-torture");
         if program.parent().is_some_and(|folder| folder.ends_with("release")) {
             build.arg("--release");
         }
