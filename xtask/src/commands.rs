@@ -5,39 +5,22 @@ use std::process::{Command, ExitCode};
 
 use crate::root;
 use crate::step::Steps;
-use crate::suites::{self, Job, Suite};
+use crate::suites::{self, Built, Job, Suite};
 use crate::tidy;
 
-/// Runs every test of the project, each counted once, and prints the summary line.
-pub fn test() -> ExitCode {
-    let mut steps = Steps::default();
-    test_steps(&mut steps);
-    steps.finish()
+/// Which tests run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Those of the packages that users get, but the [slow](SLOW) ones.
+    Short,
+    /// Every test of the project, and the loom models.
+    All,
 }
 
-/// Runs the tests, then the checks that keep the source in order. The summary counts tests. A failed check
-/// names itself above the summary and fails the command.
-pub fn ci() -> ExitCode {
+/// Runs tests, each counted once, and prints the summary line.
+pub fn test(extent: Extent) -> ExitCode {
     let mut steps = Steps::default();
-    test_steps(&mut steps);
-    steps.check("comparisons with all peers", cargo(&["test", "--package", "octavo-bench-compare"]));
-    steps.check("formatting", cargo(&["fmt", "--all", "--check"]));
-    let mut clippy = cargo(&["clippy", "--workspace", "--all-targets"]);
-    clippy.args(["--", "-D", "warnings"]);
-    steps.check("clippy", clippy);
-    for package in MODELLED {
-        // The flag goes to every package that is checked.
-        let mut models = cargo(&["clippy", "--no-deps", "--package", package, "--lib", "--profile", "test"]);
-        models.args(["--", "--cfg", "loom", "-D", "warnings"]);
-        steps.check(&format!("clippy of the models of {package}"), models);
-    }
-    let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
-    doc.env("RUSTDOCFLAGS", "-D warnings");
-    steps.check("documentation", doc);
-    // They are not built anew from the packages here; `cargo publish --dry-run` does that, too.
-    let mut packages = cargo(&["publish", "--dry-run", "--no-verify", "--allow-dirty"]);
-    packages.args(PUBLISHED.iter().flat_map(|package| ["--package", package]));
-    steps.check("packages to publish", packages);
+    test_steps(&mut steps, extent);
     steps.finish()
 }
 
@@ -89,40 +72,67 @@ pub fn soak(arguments: &[String]) -> ExitCode {
 
 /// Builds the tests, then runs them side by side. The models are built meanwhile. The documentation tests
 /// come last, because their build would wait for the models'.
-fn test_steps(steps: &mut Steps) {
+fn test_steps(steps: &mut Steps, extent: Extent) {
     let mut build = cargo(&TESTS);
+    let mut documentation = cargo(&TESTS);
+    if extent == Extent::Short {
+        for package in TOOLS {
+            build.args(["--exclude", package]);
+            documentation.args(["--exclude", package]);
+        }
+    }
     build.args(["--no-run", MESSAGES]);
-    let suites = steps.build("build of the tests", build);
-    let models = Job::Build(
-        "build of the loom models",
-        Box::new(|| {
-            let (mut suites, mut all_built) = (Vec::new(), Ok(()));
-            for package in MODELLED {
-                let (models, built) = suites::build(models_build(package), &root());
-                for mut suite in models {
-                    suite.name = format!("loom models of {package}");
-                    suite.command.arg(ALL_MODELS);
-                    suites.push(suite);
-                }
-                all_built = all_built.and(built);
-            }
-            (suites, all_built)
-        }),
-    );
-    let mut command = cargo(&TESTS);
-    command.arg("--doc");
+    let mut suites = steps.build("build of the tests", build);
+    let models =
+        (extent == Extent::All).then(|| Job::Build("build of the loom models", Box::new(build_models)));
+    if extent == Extent::Short {
+        suites.iter_mut().for_each(|suite| {
+            suite.command.args(["--skip", SLOW]);
+        });
+    }
+    documentation.arg("--doc");
     // Their source is the engine's, whose examples are tested as such. `--doc` does not mind that their
     // manifests say so.
     for copy in ["octavo-simulated", "octavo-mutants"] {
-        command.args(["--exclude", copy]);
+        documentation.args(["--exclude", copy]);
     }
-    let documentation = Suite { name: "documentation tests".into(), command };
-    let jobs = [models].into_iter().chain(suites.into_iter().map(Job::Run)).chain([Job::Run(documentation)]);
+    let documentation = Suite { name: "documentation tests".into(), command: documentation };
+    let jobs = models.into_iter().chain(suites.into_iter().map(Job::Run)).chain([Job::Run(documentation)]);
     steps.side_by_side(jobs.collect(), &target_dir().join("test-output"));
 }
 
+fn build_models() -> Built {
+    let (mut suites, mut all_built) = (Vec::new(), Ok(()));
+    for package in MODELLED {
+        let (models, built) = suites::build(models_build(package), &root());
+        for mut suite in models {
+            suite.name = format!("loom models of {package}");
+            suite.command.arg(ALL_MODELS);
+            suites.push(suite);
+        }
+        all_built = all_built.and(built);
+    }
+    (suites, all_built)
+}
+
+/// What the names of tests have in common that take long and seldom find what no other test does: they stand
+/// in a module of this name.
+const SLOW: &str = "slow::";
+
+/// The packages that measure, simulate and compare. Users do not get them.
+const TOOLS: [&str; 8] = [
+    "octavo-bench",
+    "octavo-check",
+    "octavo-experiments",
+    "octavo-lab",
+    "octavo-mutants",
+    "octavo-sim",
+    "octavo-simulated",
+    "octavo-trace",
+];
+
 /// The tests of all packages but the comparisons, whose dozen of peers would take a third of the time to
-/// build. They are a step of [`ci`].
+/// build. They are a step of `.ci/run`.
 const TESTS: [&str; 5] = ["test", "--workspace", "--exclude", "octavo-bench-compare", "--no-fail-fast"];
 
 /// What the names of all models have in common.
@@ -130,9 +140,6 @@ const ALL_MODELS: &str = "loom_";
 
 /// Messages that name the programs, and errors of the compiler as people read them.
 const MESSAGES: &str = "--message-format=json-render-diagnostics";
-
-/// The packages that are for crates.io, those first that others need.
-const PUBLISHED: [&str; 5] = ["octavo-platform", "octavo-vm", "octavo-stub", "octavo-window", "octavo-pager"];
 
 /// The packages that have models.
 const MODELLED: [&str; 2] = ["octavo-vm", "octavo-window"];

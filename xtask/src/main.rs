@@ -1,7 +1,7 @@
 //! The house's own commands, run as `cargo xtask <command>`.
 //!
-//! `test` is the one test command of the project. `ci` adds the checks that a reviewer would otherwise have
-//! to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, [`suites`] runs
+//! `test` is the one test command of the project; `.ci/run` adds the checks that a reviewer would otherwise
+//! have to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, [`suites`] runs
 //! test binaries side by side, and [`tidy`] holds the house rules. [`programs`] makes the table of real
 //! programs, [`against_kernel`] the one of speeds beside the kernel's swap, [`jobs`] that of guards beside
 //! mapped files, and [`latency`] that of waits beside the kernel's swap. All stand on [`machine`].
@@ -19,10 +19,13 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use commands::Extent;
+
 const USAGE: &str = "\
 Usage: cargo xtask <command>
 
-  test            every test: workspace and documentation tests, loom models, house rules
+  test            the tests of what users get, and the house rules, in some minutes
+  test --all      every test: of the tools as well, the slow ones, and the loom models
   tidy            only the house rules (layers, unsafe, links, ...), as a list of findings
   models [NAME..] only the loom models, or those whose names contain NAME
   soak [ARGS]     the soak program of crates/bench, optimised; ARGS go to it (--simulated --seeds N: over the
@@ -32,7 +35,6 @@ Usage: cargo xtask <command>
                   octavo run beside kernel swap, beside no limit, and alone, in one table; --help says more
   jobs [ARGS]     three programs over guards, a Vec, mapped files and kernel swap, in one table
   latency [ARGS]  how long accesses wait while pages go out, beside kernel swap
-  ci              test, then formatting, clippy and documentation without warnings
 ";
 
 fn main() -> ExitCode {
@@ -42,11 +44,11 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match (command.as_str(), rest) {
-        ("test", []) => commands::test(),
+        ("test", []) => commands::test(Extent::Short),
+        ("test", [all]) if all == "--all" => commands::test(Extent::All),
         ("tidy", []) => commands::tidy(),
         ("models", rest) => commands::models(rest),
         ("soak", rest) => commands::soak(rest),
-        ("ci", []) => commands::ci(),
         ("programs", rest) => programs::main(rest),
         ("against-kernel", rest) => against_kernel::main(rest),
         ("jobs", rest) => jobs::main(rest),
@@ -55,8 +57,8 @@ fn main() -> ExitCode {
             print!("{USAGE}");
             ExitCode::SUCCESS
         }
-        ("test" | "tidy" | "ci", _) => {
-            eprint!("`{command}` takes no arguments; for a single test, use cargo test.\n\n{USAGE}");
+        ("test" | "tidy", _) => {
+            eprint!("`{command}` takes no such arguments; for a single test, use cargo test.\n\n{USAGE}");
             ExitCode::from(2)
         }
         _ => {

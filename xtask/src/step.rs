@@ -136,14 +136,6 @@ impl Steps {
         self.close(name, start, tally.failed == 0);
     }
 
-    /// Runs a step that only succeeds or fails.
-    pub fn check(&mut self, name: &str, mut command: Command) {
-        self.announce(name, &command);
-        let start = Instant::now();
-        let succeeded = command.status().is_ok_and(|status| status.success());
-        self.close(name, start, succeeded);
-    }
-
     fn close(&mut self, name: &str, start: Instant, succeeded: bool) {
         if !succeeded {
             self.failed_steps.push(name.to_owned());
@@ -273,13 +265,5 @@ mod tests {
         steps.tests("bad", shell("echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 101"));
         assert_eq!(summary_line(steps.tally), "1 passed, 1 failed");
         assert_eq!(steps.failed_steps, ["bad"]);
-    }
-
-    #[test]
-    fn a_failed_check_fails_the_command_but_is_not_a_test() {
-        let mut steps = silent();
-        steps.check("formatting", shell("exit 1"));
-        assert_eq!(summary_line(steps.tally), "0 passed, 0 failed");
-        assert_eq!(steps.failed_steps, ["formatting"]);
     }
 }

@@ -214,23 +214,6 @@ fn many_small_processes() {
     stays_within_the_budget("small", &["sh", "-c", job, torture().to_str().unwrap()]);
 }
 
-/// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program. Most
-/// runs stay within the bound.
-#[test]
-fn a_job_beside_sessions_that_are_always_busy() {
-    let _alone = alone();
-    let busy =
-        || Command::new("setsid").args(["sh", "-c", "while kill -0 $PPID; do :; done"]).spawn().unwrap();
-    let sessions: Vec<_> = std::iter::repeat_with(busy).take(8).collect();
-    let runs: Vec<_> = (0..3).map_while(|_| measure("busy", &["sh", "-c", JOB])).collect();
-    let beyond = runs.iter().filter(|(peak, bound, _)| peak.charged > *bound).count();
-    assert!(beyond <= 1, "{runs:#?}");
-    for mut session in sessions {
-        session.kill().unwrap();
-        session.wait().unwrap();
-    }
-}
-
 /// Nobody pages shared memory, so the private memory beside it has to make room: half of the pages are shared
 /// here.
 #[test]
@@ -239,4 +222,26 @@ fn shared_memory_counts_under_the_limit() {
     let job =
         "$0 --memory 64M --seconds 4 --only shared & $0 --memory 64M --seconds 4 --only writers && wait $!";
     stays_within_the_budget("shared", &["sh", "-c", job, torture().to_str().unwrap()]);
+}
+
+/// They run with `cargo xtask test --all`.
+mod slow {
+    use super::*;
+
+    /// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program. Most
+    /// runs stay within the bound.
+    #[test]
+    fn a_job_beside_sessions_that_are_always_busy() {
+        let _alone = alone();
+        let busy =
+            || Command::new("setsid").args(["sh", "-c", "while kill -0 $PPID; do :; done"]).spawn().unwrap();
+        let sessions: Vec<_> = std::iter::repeat_with(busy).take(8).collect();
+        let runs: Vec<_> = (0..3).map_while(|_| measure("busy", &["sh", "-c", JOB])).collect();
+        let beyond = runs.iter().filter(|(peak, bound, _)| peak.charged > *bound).count();
+        assert!(beyond <= 1, "{runs:#?}");
+        for mut session in sessions {
+            session.kill().unwrap();
+            session.wait().unwrap();
+        }
+    }
 }

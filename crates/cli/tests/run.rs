@@ -91,23 +91,6 @@ fn direct_reads_and_registered_buffers_lose_nothing() {
     endure("io", "5", "5");
 }
 
-/// Threads write, free, map, move, fork and end at once, and the kernel writes for them, in a third of the
-/// memory that they need. All of it goes on: no page and no call on mappings waits for long, however busy the
-/// machine is. (Memory that is made read-only cannot go.)
-#[test]
-fn a_program_that_does_everything_at_once_reads_no_wrong_byte_and_never_stalls() {
-    const LONGEST_WAIT_MS: u64 = 20_000;
-    let kinds = "writers,layout,brk,fork,io,threads";
-    let arguments = ["--memory", "288M", "--seconds", "60", "--seed", "8", "--only", kinds];
-    let arguments = [&arguments[..], &["--patience", "240"]].concat();
-    let output = octavo(&["--memory", "96M"], torture(), &arguments).output().unwrap();
-    assert_passed(&output);
-    let said = text(&output.stdout);
-    let waits = said.lines().find_map(|line| line.strip_prefix("longest waits: ")).expect("it says that");
-    let longest = waits.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).max().unwrap();
-    assert!(longest < LONGEST_WAIT_MS, "{waits}\n{}", text(&output.stderr));
-}
-
 #[test]
 fn children_do_not_get_what_is_wiped_for_them() {
     let summary = endure_with("128M", "1", "wiped", "4", "9");
@@ -253,4 +236,26 @@ fn where_swap_is_full_the_program_is_stopped_and_told() {
         errors.contains("the program was stopped: process") && errors.contains("octavo-torture"),
         "{errors}"
     );
+}
+
+/// They run with `cargo xtask test --all`.
+mod slow {
+    use super::*;
+
+    /// Threads write, free, map, move, fork and end at once, and the kernel writes for them, in a third of the
+    /// memory that they need. All of it goes on: no page and no call on mappings waits for long, however busy the
+    /// machine is. (Memory that is made read-only cannot go.)
+    #[test]
+    fn a_program_that_does_everything_at_once_reads_no_wrong_byte_and_never_stalls() {
+        const LONGEST_WAIT_MS: u64 = 20_000;
+        let kinds = "writers,layout,brk,fork,io,threads";
+        let arguments = ["--memory", "288M", "--seconds", "60", "--seed", "8", "--only", kinds];
+        let arguments = [&arguments[..], &["--patience", "240"]].concat();
+        let output = octavo(&["--memory", "96M"], torture(), &arguments).output().unwrap();
+        assert_passed(&output);
+        let said = text(&output.stdout);
+        let waits = said.lines().find_map(|line| line.strip_prefix("longest waits: ")).expect("it says that");
+        let longest = waits.split_whitespace().filter_map(|word| word.parse::<u64>().ok()).max().unwrap();
+        assert!(longest < LONGEST_WAIT_MS, "{waits}\n{}", text(&output.stderr));
+    }
 }

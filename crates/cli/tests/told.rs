@@ -120,30 +120,36 @@ fn a_program_whose_swap_somebody_spoils_is_told_how() {
     spoiled(&["it could not be read", other_bytes], &|file| file.set_len(1 << 20).unwrap());
 }
 
-/// A word while the program waits is for people at a terminal.
-#[test]
-fn a_run_that_only_waits_says_so_on_a_terminal_and_nowhere_else() {
-    if Command::new("script").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: there is no `script` here, which makes a terminal");
-        return;
+/// They run with `cargo xtask test --all`.
+mod slow {
+    use super::*;
+
+    /// A word while the program waits is for people at a terminal.
+    #[test]
+    fn a_run_that_only_waits_says_so_on_a_terminal_and_nowhere_else() {
+        if Command::new("script").arg("--version").output().is_err() {
+            eprintln!("SKIPPED: there is no `script` here, which makes a terminal");
+            return;
+        }
+        let arguments = ["--memory", "160M", "--seconds", "25", "--seed", "1", "--only", "writers"].join(" ");
+        let json = tempfile::NamedTempFile::new().unwrap();
+        let json_path = json.path().display();
+        let run =
+            format!("{OCTAVO} run --memory 48M --json {json_path} -- {} {arguments}", torture().display());
+        let on_terminal = Command::new("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
+        assert_passed(&on_terminal);
+        let said = text(&on_terminal.stdout);
+        let words = said.matches("and waited for pages: ").count();
+        // Where the disk is so fast that it hardly waited, there is nothing to say.
+        let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+        let waits = ["device_seconds", "unpacking_seconds", "room_seconds"];
+        let waited: f64 = waits.iter().map(|wait| summary["waits"][*wait].as_f64().unwrap()).sum();
+        let (seconds, cpu) =
+            (summary["seconds"].as_f64().unwrap(), summary["program_cpu_seconds"].as_f64().unwrap());
+        let must_be_said = waited > 0.8 * seconds && cpu < 0.2 * seconds;
+        assert!((usize::from(must_be_said)..=1).contains(&words), "{said} {summary}");
+        let piped = Command::new("sh").args(["-c", &run]).output().unwrap();
+        assert_passed(&piped);
+        assert!(!text(&piped.stderr).contains("and waited for pages: "), "{}", text(&piped.stderr));
     }
-    let arguments = ["--memory", "160M", "--seconds", "25", "--seed", "1", "--only", "writers"].join(" ");
-    let json = tempfile::NamedTempFile::new().unwrap();
-    let json_path = json.path().display();
-    let run = format!("{OCTAVO} run --memory 48M --json {json_path} -- {} {arguments}", torture().display());
-    let on_terminal = Command::new("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
-    assert_passed(&on_terminal);
-    let said = text(&on_terminal.stdout);
-    let words = said.matches("and waited for pages: ").count();
-    // Where the disk is so fast that it hardly waited, there is nothing to say.
-    let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
-    let waits = ["device_seconds", "unpacking_seconds", "room_seconds"];
-    let waited: f64 = waits.iter().map(|wait| summary["waits"][*wait].as_f64().unwrap()).sum();
-    let (seconds, cpu) =
-        (summary["seconds"].as_f64().unwrap(), summary["program_cpu_seconds"].as_f64().unwrap());
-    let must_be_said = waited > 0.8 * seconds && cpu < 0.2 * seconds;
-    assert!((usize::from(must_be_said)..=1).contains(&words), "{said} {summary}");
-    let piped = Command::new("sh").args(["-c", &run]).output().unwrap();
-    assert_passed(&piped);
-    assert!(!text(&piped.stderr).contains("and waited for pages: "), "{}", text(&piped.stderr));
 }

@@ -27,18 +27,6 @@ fn one_thread_agrees_with_the_model_whatever_the_device_does_first_half() {
 }
 
 #[test]
-fn one_thread_agrees_with_the_model_whatever_the_device_does_second_half() {
-    seeds(1).for_each(|seed| println!("{seed}: {:?}", simulation::run_driven(seed)));
-}
-
-#[test]
-fn a_seed_is_repeated_exactly() {
-    for seed in (1..).filter(|seed| simulation::repeats_exactly(*seed)).take(4) {
-        assert_eq!(simulation::run_driven(seed), simulation::run_driven(seed), "seed {seed}");
-    }
-}
-
-#[test]
 fn threads_find_their_lanes_whatever_the_device_does() {
     seeds(0).for_each(simulation::run_threaded);
 }
@@ -161,4 +149,21 @@ fn a_device_that_fails_all_writes_costs_neither_memory_nor_much_time() {
     (stored..8192).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
     assert!((0..8192).all(|page| space.load::<u64>(at + page * PAGE).unwrap() == page + 1));
     manager.validate();
+}
+
+/// They run with `cargo xtask test --all`.
+mod slow {
+    use super::*;
+
+    #[test]
+    fn one_thread_agrees_with_the_model_whatever_the_device_does_second_half() {
+        seeds(1).for_each(|seed| println!("{seed}: {:?}", simulation::run_driven(seed)));
+    }
+
+    #[test]
+    fn a_seed_is_repeated_exactly() {
+        for seed in (1..).filter(|seed| simulation::repeats_exactly(*seed)).take(4) {
+            assert_eq!(simulation::run_driven(seed), simulation::run_driven(seed), "seed {seed}");
+        }
+    }
 }
