@@ -200,7 +200,7 @@ impl Manager {
     /// # Errors
     /// `InvalidBudget` below the minimum, above [`ManagerBuilder::max_budget_bytes`], or below the memory
     /// that is in use and cannot be moved out. `TimedOut` where the budget cannot shrink because a device
-    /// does not answer. After an error, the old budget applies again.
+    /// does not answer. After an error, the old budget applies again. `ForkedChild` in a forked child.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
         let _inside = engine.enter()?;

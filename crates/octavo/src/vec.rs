@@ -174,7 +174,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Sets an element.
     ///
     /// # Errors
-    /// As [`SpaceVec::get`].
+    /// As [`SpaceVec::get`]; `Busy` and `TooManyPins` as [`Space::exclusive`].
     #[inline]
     pub fn set(&mut self, index: usize, value: T) -> Result<()> {
         if index >= self.len {
@@ -227,7 +227,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Adds an element at the end.
     ///
     /// # Errors
-    /// As [`SpaceVec::reserve`] and [`Space::load`].
+    /// As [`SpaceVec::reserve`] and [`SpaceVec::set`].
     pub fn push(&mut self, value: T) -> Result<()> {
         if self.len == self.capacity() {
             self.reserve(1)?;

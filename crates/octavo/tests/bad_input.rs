@@ -107,6 +107,17 @@ fn a_swap_file_that_cannot_be_made() {
     says(limit, ErrorKind::SwapUnavailable, &["holds no page", "give at least 4 KiB"]);
 }
 
+#[test]
+fn a_block_device_that_is_missing_or_none_is_refused_before_it_is_opened() {
+    for (path, why) in [("/nowhere/disk", "No such file"), ("/dev/null", "it is none")] {
+        for overwrite in [false, true] {
+            let area = || SwapArea::block_device(path).overwrite(overwrite);
+            says(area().check(), ErrorKind::SwapUnavailable, &[path, why]);
+            says(builder().swap_area(area()).build(), ErrorKind::SwapUnavailable, &[path, why]);
+        }
+    }
+}
+
 /// A small file system in memory, mounted as long as this lives. `None`, loudly, where that is not allowed.
 struct Mounted(PathBuf);
 

@@ -127,7 +127,7 @@ impl SwapArea {
     ///
     /// # Errors
     /// [`crate::ErrorKind::SwapUnavailable`] where the folder does not exist, lies in memory, or may not
-    /// be written to, and where the limit holds no page. [`crate::ErrorKind::SwapNotEmpty`] where the
+    /// be written to, where there is no such block device, and where the limit holds no page. [`crate::ErrorKind::SwapNotEmpty`] where the
     /// place holds something that is not Octavo's.
     pub fn check(&self) -> Result<()> {
         device::capacity_pages(self.limit_bytes)?;
@@ -137,8 +137,8 @@ impl SwapArea {
                 file::check(path, file::folder_of(path), self.allow_tmpfs)?;
                 if self.overwrite { Ok(()) } else { file::check_contents(path) }
             }
-            Backend::BlockDevice(path) if !self.overwrite => block::check_contents(path),
-            Backend::BlockDevice(_) | Backend::Ram(_) | Backend::Device(_) => Ok(()),
+            Backend::BlockDevice(path) => block::check(path, self.overwrite),
+            Backend::Ram(_) | Backend::Device(_) => Ok(()),
         }
     }
 

@@ -23,17 +23,9 @@ pub type BlockDevice = FileDevice;
 /// [`ErrorKind::SwapUnavailable`] when it is mounted or otherwise in use, is no block device, or cannot be
 /// opened. [`ErrorKind::SwapNotEmpty`] when it holds something that is not Octavo's.
 pub(super) fn open(path: &Path, options: FileOptions) -> Result<BlockDevice> {
-    let refuse = |why: &str| {
-        let message = format!("cannot swap to the block device {}: {why}", path.display());
-        Error::new(ErrorKind::SwapUnavailable, message)
-    };
+    must_be_there(path)?;
+    let refuse = |why: &str| refused(path, why);
     let failed = |error: &io::Error| refuse(&error.to_string());
-    let is_block = std::fs::metadata(path).map(|metadata| metadata.file_type().is_block_device());
-    match is_block {
-        Ok(true) => {}
-        Ok(false) => return Err(refuse("it is none")),
-        Err(error) => return Err(failed(&error)),
-    }
     // O_EXCL asks for a block device alone. The kernel refuses if it is mounted, swapped to or part of
     // another device.
     let flags = OFlags::EXCL.bits() as i32;
@@ -66,19 +58,34 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<BlockDevice> {
     )
 }
 
-/// Says whether a disk holds something that is not Octavo's, as far as it can be read.
+/// Checks that there is a disk, and unless it is to be overwritten, that it holds nothing that is not
+/// Octavo's, as far as it can be read.
 ///
 /// # Errors
-/// `SwapNotEmpty`.
-pub(super) fn check_contents(path: &Path) -> Result<()> {
-    // To open a pipe would wait for a writer. Without a disk there, `open` says what is wrong.
-    let is_block = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+/// `SwapUnavailable` where there is none. `SwapNotEmpty`.
+pub(super) fn check(path: &Path, overwrite: bool) -> Result<()> {
+    must_be_there(path)?;
     let may_take = || {
         let mut file = File::open(path)?;
         let bytes = file.seek(SeekFrom::End(0))?;
         header::may_take_disk(&file, bytes)
     };
-    if !is_block || may_take().unwrap_or(true) { Ok(()) } else { Err(not_empty(path)) }
+    if overwrite || may_take().unwrap_or(true) { Ok(()) } else { Err(not_empty(path)) }
+}
+
+/// To open a pipe would wait for a writer, so it is not opened.
+fn must_be_there(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.file_type().is_block_device() => Ok(()),
+        Ok(_) => Err(refused(path, "it is none")),
+        Err(error) => Err(refused(path, &error.to_string())),
+    }
+}
+
+#[cold]
+fn refused(path: &Path, why: &str) -> Error {
+    let message = format!("cannot swap to the block device {}: {why}", path.display());
+    Error::new(ErrorKind::SwapUnavailable, message)
 }
 
 #[cold]

@@ -50,7 +50,7 @@ impl<T: Pod> SpaceVec<T> {
     /// element if that is more.
     ///
     /// # Errors
-    /// As [`Space::load`](crate::Space::load). All elements are then in the vector, in some order.
+    /// As [`Space::exclusive`](crate::Space::exclusive). All elements are then in the vector, in some order.
     pub fn sort_unstable(&mut self) -> Result<()>
     where
         T: Ord,
