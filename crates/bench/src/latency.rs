@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use memmap2::{Advice, MmapMut};
 use octavo::{Protection, RegionOptions, Space};
-
-use crate::jobs::mixed;
+use octavo_measure::random::{self, Random};
 
 const PAGE: usize = 4096;
 /// Old pages, and those that one turn of the writer fills, in budgets.
@@ -264,15 +263,14 @@ fn probe<M: Memory>(
         thread::sleep(Duration::from_millis(1));
     }
     let (began, written_before) = (Instant::now(), written.load(Ordering::Relaxed));
-    let mut random = 0;
+    let mut random = Random::new(0);
     'all: loop {
         let mut fresh = memory.map(NEW_PAGES)?;
         for new in 0..NEW_PAGES {
             if began.elapsed() >= length || !is_writing() {
                 break 'all;
             }
-            random = mixed(random);
-            let page = random as usize % cold_pages;
+            let page = random.below(cold_pages);
             if cold.is_out(page)? {
                 let at = Instant::now();
                 let word = cold.load(page)?;
@@ -281,8 +279,9 @@ fn probe<M: Memory>(
                     return Err(format!("page {page} has the word {word}").into());
                 }
             }
+            let word = random.next_u64();
             let at = Instant::now();
-            fresh.store(new, random)?;
+            fresh.store(new, word)?;
             new_pages.record(at.elapsed().as_nanos() as u64)?;
         }
     }
@@ -294,7 +293,7 @@ fn probe<M: Memory>(
 fn random_page() -> Page {
     let mut bytes = [0; PAGE];
     for (number, word) in (0..).zip(bytes.chunks_exact_mut(8)) {
-        word.copy_from_slice(&mixed(number).to_ne_bytes());
+        word.copy_from_slice(&random::word(number).to_ne_bytes());
     }
     bytes
 }

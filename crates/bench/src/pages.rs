@@ -1,8 +1,7 @@
 //! Pages of several kinds of data, the same on every run.
 
 use octavo::PAGE_BYTES;
-
-use crate::Random;
+use octavo_measure::random::Random;
 
 const TEXT: &str = concat!(
     include_str!("../../octavo/src/frame/allocator.rs"),
@@ -17,7 +16,7 @@ const TEXT: &str = concat!(
 /// Makes `count` pages of *text* (this repository's own), *half* (random bytes, then zeros), or *floats*
 /// (random numbers of 30 bits). Every other kind gives random bytes.
 pub fn pages(kind: &str, count: usize) -> Vec<Vec<u8>> {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(1);
     let mut page = |index: usize| {
         let mut bytes: Vec<u8> = match kind {
             // Each page begins at another place of the text.

@@ -51,12 +51,12 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ("crates/pager", &["crates/octavo", "crates/platform", "crates/stub", "crates/window"]),
     ("crates/command", &["crates/octavo"]),
     ("crates/cli", &["crates/command", "crates/octavo", "crates/pager", "crates/platform"]),
-    ("crates/bench", &["crates/octavo", "crates/trace"]),
-    ("crates/bench-compare", &["crates/octavo"]),
+    ("crates/measure", &[]),
+    ("crates/bench", &["crates/measure", "crates/octavo", "crates/trace"]),
     ("crates/sim", &[]),
     // The engine's own source, built on the simulated face.
     ("crates/simulated", &["crates/platform", "crates/sim"]),
-    ("crates/experiments", &["crates/octavo", "crates/sim", "crates/simulated"]),
+    ("crates/experiments", &["crates/measure", "crates/octavo", "crates/sim", "crates/simulated"]),
     ("crates/mutants", &["crates/platform", "crates/sim"]),
     ("crates/check", &["crates/mutants", "crates/sim", "crates/simulated"]),
     ("crates/trace", &[]),
@@ -66,6 +66,7 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
             "crates/check",
             "crates/command",
             "crates/experiments",
+            "crates/measure",
             "crates/octavo",
             "crates/platform",
             "crates/sim",
@@ -74,7 +75,7 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
     ),
     // It judges the programs, so it shares nothing with them.
     ("crates/torture", &[]),
-    ("xtask", &[]),
+    ("xtask", &["crates/measure"]),
 ];
 
 /// The package that everything in `LAYERS` belongs to.
@@ -117,7 +118,7 @@ pub const UNSAFE_ELSEWHERE: &[Allowed] = &[
         reason: "an implementation of that trait, for runs under chosen schedules",
     },
     Allowed {
-        path: "crates/bench-compare/",
+        path: "crates/bench/src/peers/",
         what: "",
         reason: "the peers' own interfaces are C functions and raw pointers",
     },

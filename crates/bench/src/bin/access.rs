@@ -13,8 +13,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Instant;
 
 use octavo::{Access, Manager, RegionOptions, Space};
-use octavo_bench::{Random, row, timed};
+use octavo_bench::{rounds_or, row};
+use octavo_measure::random::Random;
+use octavo_measure::table::markdown_header;
+use octavo_measure::workers::steps;
 
+const COLUMNS: &str = "pages, threads | checked array | load | counted array | pin + drop | pin, load, drop | store | read_guarded | shared guard | exclusive guard";
 const STEPS: usize = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
 
@@ -34,7 +38,7 @@ impl Pages {
         let manager = Manager::builder().budget_bytes(4 * pages * PAGE_BYTES + (128 << 20)).build()?;
         let space = manager.space()?;
         let base = space.map(pages * PAGE_BYTES, RegionOptions::default())?;
-        let mut random = Random(42);
+        let mut random = Random::new(42);
         let order: Vec<u64> = (0..STEPS).map(|_| random.below(pages as usize) as u64).collect();
         let words = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
         let guarded = space.map(pages * PAGE_BYTES, RegionOptions::new().guarded(true))?;
@@ -57,7 +61,7 @@ impl Pages {
     /// sum up the words that they read, as a program would use them.
     #[inline(always)]
     fn measure(&self, threads: usize, hit: impl Fn(u64) -> u64 + Sync) -> f64 {
-        timed(threads, |barrier, thread| {
+        steps(threads, |barrier, thread| {
             let (late, early) = self.order.split_at(STEPS / threads * thread);
             let run = || {
                 let mut sum = 0u64;
@@ -83,12 +87,9 @@ fn offset(page: u64) -> u64 {
 }
 
 fn main() -> octavo::Result<()> {
-    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    let rounds = rounds_or(7);
     println!("ns for one hit, each thread; medians of {rounds} rounds (and the least)\n");
-    println!(
-        "| pages, threads | checked array | load | counted array | pin + drop | pin, load, drop | store | read_guarded | shared guard | exclusive guard |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    print!("{}", markdown_header(COLUMNS));
     for pages in [1, 1024, 65_536] {
         let all = Pages::new(pages)?;
         let at = |page: u64| all.base + page * PAGE_BYTES + offset(page);
@@ -99,7 +100,7 @@ fn main() -> octavo::Result<()> {
                 &format!("{pages}, {threads}t"),
                 rounds,
                 &mut [
-                    ("checked array", &mut || {
+                    &mut || {
                         all.measure(threads, |page| {
                             let version = &all.versions[page as usize];
                             let before = version.load(Ordering::Acquire);
@@ -108,9 +109,9 @@ fn main() -> octavo::Result<()> {
                             assert_eq!(version.load(Ordering::Relaxed), before);
                             value
                         })
-                    }),
-                    ("load", &mut || all.measure(threads, |page| all.space.load(at(page)).expect("mapped"))),
-                    ("counted array", &mut || {
+                    },
+                    &mut || all.measure(threads, |page| all.space.load(at(page)).expect("mapped")),
+                    &mut || {
                         all.measure(threads, |page| {
                             let count = &all.counts[page as usize];
                             count.fetch_add(1, Ordering::Acquire);
@@ -118,44 +119,44 @@ fn main() -> octavo::Result<()> {
                             count.fetch_sub(1, Ordering::Release);
                             value
                         })
-                    }),
-                    ("pin + drop", &mut || {
+                    },
+                    &mut || {
                         all.measure(threads, |page| {
                             let pin = all.space.pin_exact(at(page), 8, Access::Read).expect("mapped");
                             pin.len() as u64
                         })
-                    }),
-                    ("pin, load, drop", &mut || {
+                    },
+                    &mut || {
                         all.measure(threads, |page| {
                             let pin = all.space.pin_exact(at(page), 8, Access::Read).expect("mapped");
                             pin.load(0).expect("pinned")
                         })
-                    }),
-                    ("store", &mut || {
+                    },
+                    &mut || {
                         all.measure(threads, |page| {
                             all.space.store(at(page), page).expect("mapped");
                             page
                         })
-                    }),
-                    ("read_guarded", &mut || {
+                    },
+                    &mut || {
                         all.measure(threads, |page| {
                             let mut word = [0; 8];
                             all.space.read_guarded(guarded(page), &mut word).expect("mapped");
                             u64::from_ne_bytes(word)
                         })
-                    }),
-                    ("shared guard", &mut || {
+                    },
+                    &mut || {
                         all.measure(threads, |page| {
                             all.space.shared::<u64>(guarded(page), 1).expect("mapped")[0]
                         })
-                    }),
-                    ("exclusive guard", &mut || {
+                    },
+                    &mut || {
                         all.measure(threads, |page| {
                             let mut guard = all.space.exclusive::<u64>(guarded(page), 1).expect("mapped");
                             guard[0] = page;
                             page
                         })
-                    }),
+                    },
                 ],
             );
         }

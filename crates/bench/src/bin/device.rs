@@ -24,8 +24,14 @@ use std::time::Instant;
 
 use octavo::PAGE_BYTES;
 use octavo::io::{Direction, Exercise, IoEngine, SwapArea, Urgency};
-use octavo_bench::{Random, summary};
+use octavo_bench::{rounds_or, summary};
+use octavo_measure::random::Random;
+use octavo_measure::rounds::turns;
+use octavo_measure::statistics::{median, ratios};
+use octavo_measure::table::{markdown_header, markdown_row};
 
+const COLUMNS: &str =
+    " | plain | io_uring | threads | on the spot | io_uring/plain | threads/plain | on the spot/plain";
 const RUN_PAGES: u32 = 256;
 const RUN_DEPTH: u32 = 8;
 const RANDOM_DEPTH: u32 = 32;
@@ -58,7 +64,7 @@ impl Work {
     }
 
     fn places(self, file_pages: u32) -> impl FnMut() -> u32 {
-        let (mut random, mut next) = (Random(0x5eed), 0);
+        let (mut random, mut next) = (Random::new(0x5eed), 0);
         move || match self {
             Self::Random => random.below(file_pages as usize) as u32,
             _ => {
@@ -187,8 +193,8 @@ fn in_place(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
 
 fn main() {
     with_huge_pages();
-    let mut arguments = std::env::args().skip(1);
-    let rounds: usize = arguments.next().and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    let rounds = rounds_or(7);
+    let mut arguments = std::env::args().skip(2);
     let directory = arguments.next().unwrap_or_else(|| "/var/tmp".into());
     let mebibytes: u32 = arguments.next().and_then(|size| size.parse().ok()).unwrap_or(512);
     let file_pages = mebibytes.max(8) << 8;
@@ -214,44 +220,28 @@ fn main() {
         });
     }
     println!("{mebibytes} MiB in {directory}, {rounds} rounds: medians (and the least)\n");
-    println!(
-        "| | plain | io_uring | threads | on the spot | io_uring/plain | threads/plain | on the spot/plain |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
+    print!("{}", markdown_header(COLUMNS));
     // The first writes give the files their blocks.
     plain(&plain_file, Work::Write, file_pages);
     engine(&ring, Work::Write, file_pages);
     engine(&pool, Work::Write, file_pages);
     for (name, work) in [("write", Work::Write), ("read", Work::Read), ("random", Work::Random)] {
         let mut rates = [const { Vec::new() }; 4];
-        let mut ratios = [const { Vec::new() }; 3];
         let mut processor = [const { Vec::new() }; 4];
-        for round in 0..rounds {
-            let mut figures = [0.0; 4];
-            for turn in 0..4 {
-                let side = (turn + round) % 4;
-                let before = processor_us();
-                figures[side] = match side {
-                    0 => plain(&plain_file, work, file_pages),
-                    1 => engine(&ring, work, file_pages),
-                    2 => engine(&pool, work, file_pages),
-                    _ => in_place(&ring, work, file_pages),
-                };
-                let each = (processor_us() - before) / f64::from(work.transfers(file_pages));
-                processor[side].push(each);
-            }
-            rates.iter_mut().zip(figures).for_each(|(rates, figure)| rates.push(figure));
-            (ratios.iter_mut().zip(&figures[1..]))
-                .for_each(|(ratios, figure)| ratios.push(figure / figures[0]));
+        for (_, side) in turns(rounds, 4) {
+            let before = processor_us();
+            rates[side].push(match side {
+                0 => plain(&plain_file, work, file_pages),
+                1 => engine(&ring, work, file_pages),
+                2 => engine(&pool, work, file_pages),
+                _ => in_place(&ring, work, file_pages),
+            });
+            processor[side].push((processor_us() - before) / f64::from(work.transfers(file_pages)));
         }
-        print!("| {name} |");
-        rates.into_iter().for_each(|rates| print!(" {} |", summary(rates)));
-        for mut ratios in ratios {
-            ratios.sort_by(f64::total_cmp);
-            print!(" {:.2} |", ratios[ratios.len() / 2]);
-        }
-        print!("\n| {name}, processor us |");
-        processor.into_iter().for_each(|each| print!(" {} |", summary(each)));
-        println!(" | | |");
+        let to_plain = [1, 2, 3].map(|side| format!("{:.2}", median(&ratios(&rates[side], &rates[0]))));
+        print!("{}", markdown_row(name, rates.map(summary).into_iter().chain(to_plain)));
+        let no_ratios = [const { String::new() }; 3];
+        let cells = processor.map(summary).into_iter().chain(no_ratios);
+        print!("{}", markdown_row(format!("{name}, processor us"), cells));
     }
 }

@@ -19,7 +19,9 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use octavo::{Access, HugePolicy, Manager, RegionOptions, ZeroPage};
-use octavo_bench::{row, timed};
+use octavo_bench::{rounds_or, row};
+use octavo_measure::table::markdown_header;
+use octavo_measure::workers::steps;
 
 const HUGE: u64 = 2 << 20;
 const HUGE_FAULTS: u64 = 8192;
@@ -72,7 +74,7 @@ fn small_zero(threads: usize) -> f64 {
             (space, at)
         })
         .collect();
-    timed(threads, |barrier, thread| {
+    steps(threads, |barrier, thread| {
         let (space, at) = &spaces[thread];
         barrier.wait();
         let began = Instant::now();
@@ -133,7 +135,7 @@ fn write(threads: usize, kind: Write) -> f64 {
         let zeroed = manager.zero_ahead(usize::MAX).expect("this process");
         assert!(zeroed as u64 >= WRITE_FAULTS * threads as u64, "only {zeroed} frames were zeroed ahead");
     }
-    timed(threads, |barrier, thread| {
+    steps(threads, |barrier, thread| {
         barrier.wait();
         let began = Instant::now();
         touch(thread);
@@ -142,32 +144,32 @@ fn write(threads: usize, kind: Write) -> f64 {
 }
 
 fn main() {
-    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    let rounds = rounds_or(7);
     println!("ns for one fault; medians of {rounds} rounds (and the least)\n");
-    println!("| huge zero, tasks | base: PerUse | patched: PerSpace | best: Persistent |\n|---|---|---|---|");
+    print!("{}", markdown_header("huge zero, tasks | base: PerUse | patched: PerSpace | best: Persistent"));
     for tasks in [1, 2, 72] {
         row(
             &format!("{tasks}"),
             rounds,
             &mut [
-                ("base", &mut || huge_zero(ZeroPage::PerUse, tasks)),
-                ("patched", &mut || huge_zero(ZeroPage::PerSpace, tasks)),
-                ("best", &mut || huge_zero(ZeroPage::Persistent, tasks)),
+                &mut || huge_zero(ZeroPage::PerUse, tasks),
+                &mut || huge_zero(ZeroPage::PerSpace, tasks),
+                &mut || huge_zero(ZeroPage::Persistent, tasks),
             ],
         );
     }
-    println!("\n| threads | small zero | write, zeroing | zeroed ahead | and the store | write, 2 MiB |");
-    println!("|---|---|---|---|---|---|");
+    let kinds = "threads | small zero | write, zeroing | zeroed ahead | and the store | write, 2 MiB";
+    print!("\n{}", markdown_header(kinds));
     for threads in [1, 2] {
         row(
             &format!("{threads}"),
             rounds,
             &mut [
-                ("small zero", &mut || small_zero(threads)),
-                ("write, zeroing", &mut || write(threads, Write::Zeroing)),
-                ("zeroed ahead", &mut || write(threads, Write::ZeroedAhead)),
-                ("and the store", &mut || write(threads, Write::ZeroedAheadAndStore)),
-                ("write, 2 MiB", &mut || write(threads, Write::Huge)),
+                &mut || small_zero(threads),
+                &mut || write(threads, Write::Zeroing),
+                &mut || write(threads, Write::ZeroedAhead),
+                &mut || write(threads, Write::ZeroedAheadAndStore),
+                &mut || write(threads, Write::Huge),
             ],
         );
     }

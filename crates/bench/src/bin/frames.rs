@@ -18,7 +18,11 @@ use std::time::Instant;
 
 use octavo::PercpuOrders;
 use octavo::frame::{Backing, FrameAllocator, FrameConfig, FrameId, Order, PercpuForm};
-use octavo_bench::{Random, summary, timed};
+use octavo_bench::{rounds_or, summary};
+use octavo_measure::random::Random;
+use octavo_measure::rounds::measure_in_turns;
+use octavo_measure::table::{markdown_header, markdown_row};
+use octavo_measure::workers::steps;
 
 const POOL: usize = 1024;
 const BULK: usize = 4096;
@@ -50,8 +54,8 @@ fn side(name: &'static str, orders: PercpuOrders, form: PercpuForm) -> Side {
 fn measure(frames: &FrameAllocator, pattern: Pattern, order: Order, threads: usize) -> f64 {
     let alloc = || frames.alloc(order).expect("the arena is large enough").into_frame();
     let free = |frame: FrameId| frames.free(frame, order).expect("an allocated block");
-    timed(threads, |barrier, thread| {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 + thread as u64);
+    steps(threads, |barrier, thread| {
+        let mut random = Random::new(thread as u64);
         match pattern {
             Pattern::Ping => {
                 (0..1000).for_each(|_| free(alloc()));
@@ -77,9 +81,7 @@ fn measure(frames: &FrameAllocator, pattern: Pattern, order: Order, threads: usi
                 let mut blocks = Vec::with_capacity(BULK);
                 // The order of the frees is drawn before the clock starts.
                 let mut permutation: Vec<_> = (0..BULK).collect();
-                for index in (1..BULK).rev() {
-                    permutation.swap(index, random.below(index + 1));
-                }
+                random.shuffle(&mut permutation);
                 let mut turn = || {
                     blocks.extend((0..BULK).map(|_| alloc()));
                     permutation.iter().for_each(|&index| free(blocks[index]));
@@ -96,7 +98,7 @@ fn measure(frames: &FrameAllocator, pattern: Pattern, order: Order, threads: usi
 }
 
 fn bare_atomic_add(threads: usize) -> f64 {
-    timed(threads, |barrier, _| {
+    steps(threads, |barrier, _| {
         let word = AtomicU64::new(0);
         barrier.wait();
         let began = Instant::now();
@@ -108,8 +110,8 @@ fn bare_atomic_add(threads: usize) -> f64 {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let rounds = arguments.next().and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    let rounds = rounds_or(7);
+    let mut arguments = std::env::args().skip(2);
     let only = arguments.next();
     let only_order: Option<usize> = arguments.next().and_then(|order| order.parse().ok());
     let only_side = arguments.next();
@@ -121,9 +123,8 @@ fn main() {
     ];
     sides.retain(|side| only_side.as_ref().is_none_or(|only| only == side.name));
     println!("ns for one allocation and free, each thread; medians of {rounds} rounds (and the least)\n");
-    print!("| pattern, order, threads | atomic add |");
-    sides.iter().for_each(|side| print!(" {} |", side.name));
-    println!("\n|---|---|{}", "---|".repeat(sides.len()));
+    let names: String = sides.iter().map(|side| format!(" | {}", side.name)).collect();
+    print!("{}", markdown_header(&format!("pattern, order, threads | atomic add{names}")));
     for (pattern, name) in [(Pattern::Ping, "ping"), (Pattern::Random, "random"), (Pattern::Bulk, "bulk")] {
         if only.as_ref().is_some_and(|only| only != name) {
             continue;
@@ -133,17 +134,12 @@ fn main() {
                 continue;
             }
             for threads in [1, 2] {
-                let mut bare = Vec::new();
-                let mut figures = vec![Vec::new(); sides.len()];
-                for _ in 0..rounds {
-                    bare.push(bare_atomic_add(threads));
-                    for (side, figures) in sides.iter().zip(&mut figures) {
-                        figures.push(measure(&side.frames, pattern, order, threads));
-                    }
-                }
-                print!("| {name}, {order:?}, {threads}t | {} |", summary(bare));
-                figures.into_iter().for_each(|figures| print!(" {} |", summary(figures)));
-                println!();
+                let figures = measure_in_turns(rounds, 1 + sides.len(), |side| match side {
+                    0 => bare_atomic_add(threads),
+                    side => measure(&sides[side - 1].frames, pattern, order, threads),
+                });
+                let title = format!("{name}, {order:?}, {threads}t");
+                print!("{}", markdown_row(title, figures.into_iter().map(summary)));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use octavo_bench::Random;
+use octavo_measure::random::{self, Random};
 
 const USAGE: &str = "\
 Usage: outgrow order  [--bytes N] [--contents random|half|light] [--passes N]
@@ -100,10 +100,8 @@ struct Contents {
 
 impl Contents {
     fn new(options: &Options) -> Self {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        let mut word = || (random.below(1 << 32) as u64) << 32 | random.below(1 << 32) as u64;
         Self {
-            pool: (0..POOL_WORDS + PAGE_WORDS).map(|_| word()).collect(),
+            pool: (0..(POOL_WORDS + PAGE_WORDS) as u64).map(random::word).collect(),
             filled_words: options.filled_words,
         }
     }
@@ -202,7 +200,7 @@ fn at_random(options: &Options) -> Result<(), String> {
 
 /// Reads pages at random. Returns the nanoseconds of those reads that met a page that was not there.
 fn read(words: &[u64], contents: &Contents, reads: usize, thread: usize) -> Result<Vec<u64>, String> {
-    let mut random = Random(0x1234_5678_9abc_def1 + 2 * thread as u64);
+    let mut random = Random::new(thread as u64);
     let mut faults = Vec::with_capacity(reads);
     for _ in 0..reads {
         let page = random.below(words.len() / PAGE_WORDS);

@@ -15,15 +15,20 @@ use std::time::Instant;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 use octavo::{Compression, FrameId, PAGE_BYTES, PoolProbe};
 use octavo_bench::pages::pages;
-use octavo_bench::{row, timed};
+use octavo_bench::{rounds_or, row};
+use octavo_measure::table::markdown_header;
+use octavo_measure::workers::steps;
 
+const COLUMNS: &str =
+    "pages, threads | lz4 | pool store | lz4 back | pool load | pool free | zstd store | zstd load";
+const COLUMNS_OF_STEPS: &str = "a page of text, 1 thread | copy | checksum of a copy | checksum in place | same? | same? zeros | seal | open";
 /// Pages of each kind and thread: 4 MiB, so that neither side lives in the first caches.
 const PAGES: usize = 1024;
 const THREADS: usize = 2;
 
 /// Times `step` over a thread's pages. `after` puts things back off the clock.
 fn over_pages(threads: usize, step: impl Fn(usize) + Sync, after: impl Fn(usize) + Sync) -> f64 {
-    timed(threads, |barrier: &Barrier, thread| {
+    steps(threads, |barrier: &Barrier, thread| {
         let mine = thread * PAGES..(thread + 1) * PAGES;
         barrier.wait();
         let began = Instant::now();
@@ -41,12 +46,9 @@ thread_local! {
 }
 
 fn main() {
-    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(9);
+    let rounds = rounds_or(9);
     println!("ns a page, each thread; medians of {rounds} rounds (and the least)\n");
-    println!(
-        "| pages, threads | lz4 | pool store | lz4 back | pool load | pool free | zstd store | zstd load |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
+    print!("{}", markdown_header(COLUMNS));
     let mut kept = Vec::new();
     for kind in ["text", "half", "random", "floats"] {
         let pages = pages(kind, THREADS * PAGES);
@@ -101,18 +103,18 @@ fn main() {
                 &format!("{kind}, {threads}t"),
                 rounds,
                 &mut [
-                    ("", &mut || over_pages(threads, compress, |_| ())),
-                    ("", &mut || store(0, threads)),
-                    ("", &mut || over_pages(threads, decompress, |_| ())),
-                    ("", &mut || load(0, threads)),
-                    ("", &mut || {
+                    &mut || over_pages(threads, compress, |_| ()),
+                    &mut || store(0, threads),
+                    &mut || over_pages(threads, decompress, |_| ()),
+                    &mut || load(0, threads),
+                    &mut || {
                         fill(0);
                         let ns = over_pages(threads, |slot| free(0, slot), |_| ());
                         (0..THREADS * PAGES).for_each(|slot| free(0, slot));
                         ns
-                    }),
-                    ("", &mut || store(1, threads)),
-                    ("", &mut || load(1, threads)),
+                    },
+                    &mut || store(1, threads),
+                    &mut || load(1, threads),
                 ],
             );
         }
@@ -138,26 +140,23 @@ fn other_steps(rounds: usize) {
     let zeros: Vec<_> = (0..THREADS * PAGES).map(|_| probe.frame(&[0; PAGE_BYTES])).collect();
     let to = probe.frame(&[0; PAGE_BYTES]);
     let nothing = |_| ();
-    println!(
-        "| a page of text, 1 thread | copy | checksum of a copy | checksum in place | same? | same? zeros | seal | open |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
+    print!("{}", markdown_header(COLUMNS_OF_STEPS));
     row(
         "",
         rounds,
         &mut [
-            ("", &mut || over_pages(1, |slot| probe.copy(frames[slot], to), nothing)),
-            ("", &mut || over_pages(1, |slot| _ = black_box(probe.page_crc_of_copy(frames[slot])), nothing)),
-            ("", &mut || over_pages(1, |slot| _ = black_box(probe.page_crc(frames[slot])), nothing)),
-            ("", &mut || over_pages(1, |slot| _ = black_box(probe.same_filled(frames[slot])), nothing)),
-            ("", &mut || over_pages(1, |slot| _ = black_box(probe.same_filled(zeros[slot])), nothing)),
-            ("", &mut || over_pages(1, |slot| probe.seal(slot as u32, frames[slot], to), nothing)),
-            ("", &mut || {
+            &mut || over_pages(1, |slot| probe.copy(frames[slot], to), nothing),
+            &mut || over_pages(1, |slot| _ = black_box(probe.page_crc_of_copy(frames[slot])), nothing),
+            &mut || over_pages(1, |slot| _ = black_box(probe.page_crc(frames[slot])), nothing),
+            &mut || over_pages(1, |slot| _ = black_box(probe.same_filled(frames[slot])), nothing),
+            &mut || over_pages(1, |slot| _ = black_box(probe.same_filled(zeros[slot])), nothing),
+            &mut || over_pages(1, |slot| probe.seal(slot as u32, frames[slot], to), nothing),
+            &mut || {
                 (0..PAGES).for_each(|slot| probe.seal(slot as u32, frames[slot], zeros[slot]));
                 let ns = over_pages(1, |slot| assert!(probe.open(slot as u32, zeros[slot])), nothing);
                 (0..PAGES).for_each(|slot| probe.copy(zeros[PAGES + slot], zeros[slot]));
                 ns
-            }),
+            },
         ],
     );
 }

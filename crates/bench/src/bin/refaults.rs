@@ -20,15 +20,19 @@
 
 use std::fs::File;
 use std::hint::black_box;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
 use lz4_flex::block::{compress, decompress_into};
 use octavo::io::SwapArea;
 use octavo::{AccessPattern, Advice, Compression, Counter, Manager, PAGE_BYTES, RegionOptions, Space};
-use octavo_bench::Random;
 use octavo_bench::pages::pages;
+use octavo_bench::rounds_or;
+use octavo_measure::direct::{AlignedBytes, nameless_file, pass_the_page_cache};
+use octavo_measure::random::Random;
+use octavo_measure::statistics::{Spread, mean, median};
+use octavo_measure::table::{markdown_header, markdown_row};
 
 const BUDGET_BYTES: u64 = 64 << 20;
 const DATA_PAGES: usize = (512 << 20) / PAGE_BYTES;
@@ -40,36 +44,14 @@ const OPERATIONS: usize = 4000;
 /// Managers that a round of the pool tries before it gives up.
 const MANAGERS: usize = 20;
 const BLOCK_PAGES: usize = 256;
-const O_DIRECT: i32 = 0o40000;
-
-/// Bytes that start on a page.
-struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Aligned {
-    fn new(len: usize) -> Self {
-        let bytes = vec![0; len + PAGE_BYTES];
-        let start = bytes.as_ptr().align_offset(PAGE_BYTES);
-        Self { bytes, start }
-    }
-
-    fn get(&mut self, len: usize) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + len]
-    }
-}
 
 /// Writes the pages to a file without a name, past the page cache.
 fn file_of(pages: &[Vec<u8>], directory: &Path) -> File {
-    let path = directory.join(format!(".octavo-refaults-{}", std::process::id()));
-    let mut options = File::options();
-    options.read(true).write(true).create_new(true).custom_flags(O_DIRECT);
-    let file = options.open(&path).expect("a place to write");
-    std::fs::remove_file(&path).expect("it was made");
-    let mut block = Aligned::new(BLOCK_PAGES * PAGE_BYTES);
+    let file = nameless_file(directory).expect("a place to write");
+    pass_the_page_cache(&file).expect("a disk");
+    let mut block = AlignedBytes::new(BLOCK_PAGES * PAGE_BYTES);
     for (number, pages) in pages.chunks(BLOCK_PAGES).enumerate() {
-        let bytes = block.get(pages.len() * PAGE_BYTES);
+        let bytes = &mut block.as_mut_slice()[..pages.len() * PAGE_BYTES];
         bytes.copy_from_slice(&pages.concat());
         file.write_all_at(bytes, (number * BLOCK_PAGES * PAGE_BYTES) as u64).expect("the disk");
     }
@@ -109,9 +91,8 @@ impl<'a> Swapped<'a> {
             }
             Compression::Lz4 | Compression::Zstd => Counter::PoolSwapIn,
         };
-        let mut random = Random(0x5eed);
         let mut order: Vec<usize> = (0..pages.len()).collect();
-        (1..order.len()).for_each(|last| order.swap(last, random.below(last + 1)));
+        Random::new(0x5eed).shuffle(&mut order);
         Self { manager, space, at, pages, order, came_back }
     }
 
@@ -152,11 +133,7 @@ impl<'a> Swapped<'a> {
 type Figures = [f64; 6];
 
 fn figures(below: Vec<f64>, loads: Vec<f64>) -> Figures {
-    let us = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        (values[values.len() / 2] / 1000.0, mean / 1000.0)
-    };
+    let us = |ns: Vec<f64>| (median(&ns) / 1000.0, mean(&ns) / 1000.0);
     let ((below, below_mean), (load, load_mean)) = (us(below), us(loads));
     [below, load, load - below, below_mean, load_mean, load_mean - below_mean]
 }
@@ -194,23 +171,19 @@ fn round(
 }
 
 fn table(name: &str, rounds: usize, mut one: impl FnMut() -> Figures) {
-    println!("| {name}, round | below, median | load | more | below, mean | load | more |");
-    println!("|---|---|---|---|---|---|---|");
+    let columns = format!("{name}, round | below, median | load | more | below, mean | load | more");
+    print!("{}", markdown_header(&columns));
     let mut all = [const { Vec::new() }; 6];
     for number in 1..=rounds {
-        print!("| {number} |");
-        for (all, figure) in all.iter_mut().zip(one()) {
-            print!(" {figure:.2} |");
-            all.push(figure);
-        }
-        println!();
+        let figures = one();
+        all.iter_mut().zip(figures).for_each(|(all, figure)| all.push(figure));
+        print!("{}", markdown_row(number, figures.map(|figure| format!("{figure:.2}"))));
     }
-    print!("| **median (range)** |");
-    for mut all in all {
-        all.sort_by(f64::total_cmp);
-        print!(" {:.2} ({:.2} to {:.2}) |", all[all.len() / 2], all[0], all[all.len() - 1]);
-    }
-    println!("\n");
+    let spread = |figures| {
+        let Spread { median, min, max } = Spread::of(figures).expect("there is a round at least");
+        format!("{median:.2} ({min:.2} to {max:.2})")
+    };
+    println!("{}", markdown_row("**median (range)**", all.map(spread)));
 }
 
 /// Prints the table of pages that reclaim drops from memory, because their device has them.
@@ -227,9 +200,9 @@ fn table_of_clean(name: &str, rounds: usize, swapped: &Swapped<'_>, mut below: i
 fn table_of_pool(kind: &str, rounds: usize, directory: &Path) {
     let pages = pages(kind, POOL_DATA_PAGES);
     let packed: Vec<Vec<u8>> = pages.iter().map(|page| compress(page)).collect();
-    let mut buffer = Aligned::new(PAGE_BYTES);
+    let mut buffer = AlignedBytes::new(PAGE_BYTES);
     let mut below = |page: usize| {
-        black_box(decompress_into(&packed[page], buffer.get(PAGE_BYTES)).expect("a page"));
+        black_box(decompress_into(&packed[page], buffer.as_mut_slice()).expect("a page"));
     };
     let one = || {
         let mut attempts = (0..MANAGERS).filter_map(|_| {
@@ -244,9 +217,8 @@ fn table_of_pool(kind: &str, rounds: usize, directory: &Path) {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let rounds: usize = arguments.next().and_then(|rounds| rounds.parse().ok()).unwrap_or(7).max(1);
-    let directory = arguments.next().unwrap_or_else(|| "/var/tmp".into());
+    let rounds = rounds_or(7);
+    let directory = std::env::args().nth(2).unwrap_or_else(|| "/var/tmp".into());
     let directory = Path::new(&directory);
     let began = Instant::now();
     (0..OPERATIONS).for_each(|_| _ = black_box(Instant::now().elapsed()));
@@ -256,13 +228,13 @@ fn main() {
     );
 
     let random = pages("random", DATA_PAGES);
-    let mut buffer = Aligned::new(PAGE_BYTES);
+    let mut buffer = AlignedBytes::new(PAGE_BYTES);
     {
         let file = file_of(&random, directory);
         let swapped = Swapped::new(&random, SwapArea::temporary(directory), Compression::Off);
         table_of_clean("device", rounds, &swapped, |page| {
             let offset = (page * PAGE_BYTES) as u64;
-            file.read_exact_at(buffer.get(PAGE_BYTES), offset).expect("the disk");
+            file.read_exact_at(buffer.as_mut_slice(), offset).expect("the disk");
         });
     }
     {
@@ -271,7 +243,7 @@ fn main() {
         // The copies come from another array, because the check reads the first.
         let array = random.clone();
         table_of_clean("memory", rounds, &swapped, |page| {
-            black_box(buffer.get(PAGE_BYTES)).copy_from_slice(&array[page]);
+            black_box(buffer.as_mut_slice()).copy_from_slice(&array[page]);
         });
     }
     drop(random);

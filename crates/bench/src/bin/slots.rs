@@ -16,7 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use octavo::StandaloneSlots;
-use octavo_bench::{Random, summary, timed};
+use octavo_bench::{rounds_or, summary};
+use octavo_measure::random::Random;
+use octavo_measure::statistics::mean;
+use octavo_measure::table::{markdown_header, markdown_row};
+use octavo_measure::workers::steps;
 
 const PAGES: u32 = 1 << 16;
 const HELD: u32 = 2048;
@@ -27,7 +31,7 @@ fn filled(free_one_in: usize) -> StandaloneSlots {
     let slots = StandaloneSlots::new(PAGES).expect("address space");
     if free_one_in > 1 {
         while slots.allocate(512).is_some() {}
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(1);
         (0..PAGES).filter(|_| random.below(free_one_in) == 0).for_each(|slot| slots.free(slot, 1));
     }
     slots
@@ -39,7 +43,7 @@ fn measure(free_one_in: usize, count: u32, threads: usize) -> (f64, f64) {
     // Fewer slots may be free than two threads would hold.
     let held_most = HELD.min(PAGES / free_one_in as u32 / 4);
     let (all_runs, all_slots) = (AtomicU64::new(0), AtomicU64::new(0));
-    let ns = timed(threads, |barrier, _| {
+    let ns = steps(threads, |barrier, _| {
         let mut held = VecDeque::with_capacity(HELD as usize + 1);
         let (mut held_slots, mut runs, mut done) = (0, 0, 0);
         let mut step = |done: &mut usize| {
@@ -72,23 +76,19 @@ fn measure(free_one_in: usize, count: u32, threads: usize) -> (f64, f64) {
 }
 
 fn main() {
-    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(7);
+    let rounds = rounds_or(7);
     println!(
         "ns a slot, allocated and freed, each thread; medians of {rounds} rounds (least; slots a run)\n"
     );
-    println!("| asked, threads | empty | half | 95 % |\n|---|---|---|---|");
+    print!("{}", markdown_header("asked, threads | empty | half | 95 %"));
     for count in [1, 32, 256] {
         for threads in [1, 2] {
-            print!("| {count}, {threads}t |");
-            for free_one_in in [1, 2, 20] {
-                let measured: Vec<_> = (0..rounds).map(|_| measure(free_one_in, count, threads)).collect();
-                let slots = measured.iter().map(|figures| figures.1).sum::<f64>() / measured.len() as f64;
-                print!(
-                    " {}, {slots:.1} a run |",
-                    summary(measured.iter().map(|figures| figures.0).collect())
-                );
-            }
-            println!();
+            let cell = |free_one_in| {
+                let (ns, slots): (Vec<_>, Vec<_>) =
+                    (0..rounds).map(|_| measure(free_one_in, count, threads)).unzip();
+                format!("{}, {:.1} a run", summary(ns), mean(&slots))
+            };
+            print!("{}", markdown_row(format!("{count}, {threads}t"), [1, 2, 20].map(cell)));
         }
     }
 }

@@ -6,8 +6,9 @@ use std::error::Error;
 use std::sync::Arc;
 
 use octavo::{ExclusiveGuard, Space, SpaceVec};
+use octavo_measure::random;
 
-use super::{Done, Pattern, Slices, mixed, timed};
+use super::{Done, Pattern, Slices, timed};
 
 /// Words of a row, and of a place of the table: the key, of which 0 is none, and the sum.
 const WIDTH: usize = 2;
@@ -28,16 +29,16 @@ impl Sizes {
     }
 
     fn row(self, number: u64) -> [u64; WIDTH] {
-        [mixed(number) % self.keys + 1, number]
+        [random::word(number) % self.keys + 1, number]
     }
 
     fn first_place(self, key: u64) -> usize {
-        mixed(key) as usize & (self.places - 1)
+        random::word(key) as usize & (self.places - 1)
     }
 }
 
 fn fold(sum: u64, place: &[u64]) -> u64 {
-    sum.wrapping_add(mixed(place[0]) ^ place[1])
+    sum.wrapping_add(random::word(place[0]) ^ place[1])
 }
 
 /// Aggregates slices.

@@ -85,15 +85,6 @@ pub const ALL: [Job; 3] = [
     Job { name: "search", over_slices: search::over_slices, over_guards: search::over_guards },
 ];
 
-/// A word that follows from its number (*Steele, Lea, Flood: SplitMix*, 2014).
-#[inline]
-pub fn mixed(number: u64) -> u64 {
-    let mut word = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ (word >> 31)
-}
-
 /// Runs the part of a job that is timed.
 fn timed<E>(work: impl FnOnce() -> Result<u64, E>) -> Result<Done, E> {
     let began = Instant::now();

@@ -6,8 +6,9 @@ use std::error::Error;
 use std::sync::Arc;
 
 use octavo::{Space, SpaceVec};
+use octavo_measure::random;
 
-use super::{Done, Pattern, Slices, mixed, timed};
+use super::{Done, Pattern, Slices, timed};
 
 const EDGES: usize = 14;
 const NEAR: u64 = 4096;
@@ -20,12 +21,12 @@ fn vertices(bytes: usize) -> usize {
 }
 
 fn edge(number: u64, vertices: u64) -> u64 {
-    let (from, random) = (number / EDGES as u64, mixed(number));
-    if random.is_multiple_of(8) { (random >> 8) % vertices } else { (from + (random >> 8) % NEAR) % vertices }
+    let (from, drawn) = (number / EDGES as u64, random::word(number));
+    if drawn.is_multiple_of(8) { (drawn >> 8) % vertices } else { (from + (drawn >> 8) % NEAR) % vertices }
 }
 
 fn fold(sum: u64, distance: u64) -> u64 {
-    sum.wrapping_add(mixed(distance))
+    sum.wrapping_add(random::word(distance))
 }
 
 /// Searches slices.

@@ -4,8 +4,9 @@ use std::error::Error;
 use std::sync::Arc;
 
 use octavo::{Space, SpaceVec};
+use octavo_measure::random;
 
-use super::{Done, Pattern, Slices, mixed, timed};
+use super::{Done, Pattern, Slices, timed};
 
 /// The words come to a sum that depends on their order.
 fn fold(sum: u64, word: u64) -> u64 {
@@ -18,7 +19,7 @@ fn fold(sum: u64, word: u64) -> u64 {
 /// The kernel's.
 pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
     let mut words = memory.array(bytes / 8, Pattern::InOrder)?;
-    words.iter_mut().zip(0..).for_each(|(word, number)| *word = mixed(number));
+    words.iter_mut().zip(0..).for_each(|(word, number)| *word = random::word(number));
     timed(|| {
         words.sort_unstable();
         Ok(words.iter().copied().fold(0, fold))
@@ -31,7 +32,7 @@ pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>
 /// The space's.
 pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
     let mut words = SpaceVec::new(space);
-    words.extend((0..bytes as u64 / 8).map(mixed))?;
+    words.extend((0..bytes as u64 / 8).map(random::word))?;
     timed(|| {
         words.sort_unstable()?;
         let mut sum = 0;

@@ -1,6 +1,6 @@
 //! The traces: page numbers, one for each access that is not to the page accessed just before.
 
-use crate::Random;
+use octavo_measure::random::Random;
 
 /// A trace.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Size {
 
 /// Makes every trace, from one seed.
 pub fn all(seed: u64, size: Size) -> Vec<Trace> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let Size { accesses, pages, frames } = size;
     let zipf = Zipf::new(pages, 0.99, &mut random);
     let half = Zipf::new(pages / 2, 0.99, &mut random);
@@ -69,7 +69,7 @@ pub fn all(seed: u64, size: Size) -> Vec<Trace> {
 /// Every other access goes to a hot set of half the memory. The accesses between go one after the other
 /// through the rest.
 pub fn scan_over_hot_set(seed: u64, size: Size) -> Trace {
-    let mut random = Random(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1);
+    let mut random = Random::new(!seed);
     let hot = size.frames / 2;
     record("scan over a hot set", true, size, |time| {
         if time % 2 == 0 { random.below(hot as usize) as u32 } else { hot + time / 2 % (size.pages - hot) }
@@ -97,9 +97,7 @@ impl Zipf {
             .collect();
         cumulated.iter_mut().for_each(|value| *value /= sum);
         let mut order: Vec<u32> = (0..pages).collect();
-        for last in (1..order.len()).rev() {
-            order.swap(last, random.below(last + 1));
-        }
+        random.shuffle(&mut order);
         Self { cumulated, order }
     }
 

@@ -1,0 +1,55 @@
+//! Two rows that are not allocators: the measuring loop alone, and the loop with one bare atomic add.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use octavo_measure::workers;
+
+use super::{Bench, Block, PageBlocks, side};
+use crate::peers::compare::{Side, THREADS};
+
+pub(super) const HARNESS: &str = "harness alone";
+pub(super) const ATOMIC_ADD: &str = "bare atomic add";
+
+pub(super) fn harness(_arena_bytes: usize) -> Side<dyn Bench> {
+    side(HARNESS, None, Ok(Harness))
+}
+
+pub(super) fn atomic_add(_arena_bytes: usize) -> Side<dyn Bench> {
+    side(ATOMIC_ADD, None, Ok(AtomicAdd::default()))
+}
+
+/// Hands out the same number for ever.
+struct Harness;
+
+impl PageBlocks for Harness {
+    const BYTES_PER_STEP: usize = 1;
+    const ALLOCATES: bool = false;
+
+    #[inline]
+    fn alloc(&self, _order: u32) -> Option<Block> {
+        Some(Block(0))
+    }
+
+    #[inline]
+    unsafe fn free(&self, _block: Block, _order: u32) {}
+}
+
+/// One atomic add for a pair, on a cache line that no other worker uses.
+#[derive(Default)]
+struct AtomicAdd {
+    words: [CachePadded<AtomicU64>; THREADS[THREADS.len() - 1]],
+}
+
+impl PageBlocks for AtomicAdd {
+    const BYTES_PER_STEP: usize = 1;
+    const ALLOCATES: bool = false;
+
+    #[inline]
+    fn alloc(&self, _order: u32) -> Option<Block> {
+        Some(Block(self.words[workers::index() as usize].fetch_add(1, Ordering::AcqRel) as usize))
+    }
+
+    #[inline]
+    unsafe fn free(&self, _block: Block, _order: u32) {}
+}

@@ -1,0 +1,27 @@
+//! moka: W-TinyLFU, synchronous form. Each hit clones the `Arc` and records the use in a log. The thread that
+//! finds the log full works it off, which is part of the figure.
+
+use std::sync::Arc;
+
+use ::moka::sync::Cache;
+
+use super::{Bench, OCTAVO_PIN, Page, PageHits, Target};
+use crate::peers::compare::Side;
+
+pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
+    let cache = Cache::new(2 * pages.len() as u64);
+    for (page, held) in (0..).zip(pages) {
+        cache.insert(page, Arc::clone(held));
+    }
+    cache.run_pending_tasks();
+    super::side("moka", "moka", Some(OCTAVO_PIN), Ok(Moka(cache)))
+}
+
+struct Moka(Cache<u32, Arc<Page>>);
+
+impl PageHits for Moka {
+    #[inline]
+    fn hit(&self, target: Target) -> u64 {
+        self.0.get(&target.page()).expect("there is room for every page").word(target)
+    }
+}

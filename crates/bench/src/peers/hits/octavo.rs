@@ -1,0 +1,89 @@
+//! Octavo by its public interface: `load`, `store` and `pin`.
+//!
+//! - load: bounds, region and software page table, then an optimistic read of the frame.
+//! - pin + unpin: the lock-free walk pins the page, a load reads the word, and the pin is dropped.
+//! - store: as a load, and it checks the right to write and marks the page dirty.
+//!
+//! One space serves all three. Its budget is far above its pages, so that nothing is evicted while it is
+//! measured.
+
+use std::sync::Arc;
+
+use octavo::{Access, Manager, RegionOptions, Space};
+
+use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Target, WORDS, Working, side};
+use crate::peers::compare::Side;
+
+const WORD_BYTES: usize = size_of::<u64>();
+const PAGE_BYTES: usize = WORDS * WORD_BYTES;
+
+pub(super) fn sides(working: &Working) -> [Side<dyn Bench>; 3] {
+    let pages = Pages::new(working).map(Arc::new).map_err(|error| error.to_string());
+    [
+        side(OCTAVO_LOAD, "octavo", None, pages.clone().map(Load)),
+        side(OCTAVO_PIN, "octavo", None, pages.clone().map(Hold)),
+        side(OCTAVO_STORE, "octavo", None, pages.map(Store)),
+    ]
+}
+
+struct Pages {
+    space: Space,
+    base: u64,
+}
+
+impl Pages {
+    fn new(working: &Working) -> octavo::Result<Self> {
+        let bytes = u64::from(working.pages()) * PAGE_BYTES as u64;
+        let manager = Manager::builder().budget_bytes(2 * bytes + (256 << 20)).build()?;
+        let space = manager.space()?;
+        let base = space.map(bytes, RegionOptions::default())?;
+        let pages = Self { space, base };
+        for target in working.targets() {
+            pages.space.store::<u64>(pages.word(target), target.word_written())?;
+        }
+        Ok(pages)
+    }
+
+    #[inline]
+    fn page(&self, target: Target) -> u64 {
+        self.base + u64::from(target.page()) * PAGE_BYTES as u64
+    }
+
+    #[inline]
+    fn word(&self, target: Target) -> u64 {
+        self.base + (target.flat_word() * WORD_BYTES) as u64
+    }
+}
+
+struct Load(Arc<Pages>);
+
+impl PageHits for Load {
+    #[inline]
+    fn hit(&self, target: Target) -> u64 {
+        self.0.space.load::<u64>(self.0.word(target)).expect("the page is mapped")
+    }
+}
+
+struct Hold(Arc<Pages>);
+
+impl PageHits for Hold {
+    #[inline]
+    fn hit(&self, target: Target) -> u64 {
+        let pin = self
+            .0
+            .space
+            .pin_exact(self.0.page(target), PAGE_BYTES, Access::Read)
+            .expect("the page is mapped");
+        pin.load::<u64>(target.word() * WORD_BYTES).expect("the word is inside the pin")
+    }
+}
+
+struct Store(Arc<Pages>);
+
+impl PageHits for Store {
+    #[inline]
+    fn hit(&self, target: Target) -> u64 {
+        self.0.space.store::<u64>(self.0.word(target), target.word_written()).expect("the page is mapped");
+        target.word_written()
+    }
+}

@@ -1,0 +1,25 @@
+//! papaya: a lock-free hash map only, without eviction. Each hit pins the map's epoch and looks the page up.
+//! The page stays readable while the guard lives, and its count is not touched.
+
+use std::sync::Arc;
+
+use super::{Bench, OCTAVO_PIN, Page, PageHits, Target};
+use crate::peers::compare::Side;
+
+pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
+    let map = ::papaya::HashMap::with_capacity(pages.len());
+    for (page, held) in (0..).zip(pages) {
+        map.pin().insert(page, Arc::clone(held));
+    }
+    super::side("papaya (map only)", "papaya", Some(OCTAVO_PIN), Ok(Map(map)))
+}
+
+struct Map(::papaya::HashMap<u32, Arc<Page>>);
+
+impl PageHits for Map {
+    #[inline]
+    fn hit(&self, target: Target) -> u64 {
+        let map = self.0.pin();
+        map.get(&target.page()).expect("every page was inserted").word(target)
+    }
+}

@@ -1,0 +1,178 @@
+//! Misses: loads of random words of data that is larger than memory.
+//!
+//! | side | a load |
+//! |---|---|
+//! | O_DIRECT pread | a read of the word's page past the page cache: the device, and nothing kept in memory |
+//! | vmcache's scheme | an optimistic read; the thread that finds a page missing reads it into its place |
+//! | Octavo | `load` |
+//!
+//! All sides load the same random series, which changes from turn to turn, and each word is checked. Sides
+//! that keep pages keep as many bytes as they are told to, and are filled before. So the share of loads that
+//! hit is memory's share of the data, on each side alike. The command line measures the kernel's swap under a
+//! control group (`octavo-lab swap-r-rand --against kernel`), because it has the means to do so.
+
+mod file;
+mod octavo;
+mod vmcache;
+
+use std::hint::black_box;
+use std::path::PathBuf;
+
+use octavo_measure::random::{self, Random};
+use octavo_measure::workers::{self, Plan, Work};
+
+pub use file::DataFile;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+const PAGE_WORDS: usize = PAGE_BYTES / 8;
+/// Loads between two looks at the clock.
+const BATCH: u64 = 32;
+/// Threads that fill the memory.
+const FILLERS: u64 = 64;
+/// The turn of the fillers.
+const FILLING: u64 = u32::MAX as u64;
+
+/// The data that the sides read.
+#[derive(Clone, Debug)]
+pub struct Data {
+    /// Pages of data.
+    pub pages: u64,
+    /// Bytes of the data that a side may keep in memory.
+    pub memory_bytes: u64,
+    /// The folder for files.
+    pub folder: PathBuf,
+}
+
+/// A side that returns words of its data.
+pub trait Loads: Sync {
+    /// Whether pages stay in memory.
+    const KEEPS_PAGES: bool = true;
+
+    /// The scratch memory of a thread.
+    type Scratch;
+
+    /// Makes the scratch memory of one thread.
+    fn scratch(&self) -> Self::Scratch;
+
+    /// Returns the word at `index` of `page`.
+    fn load(&self, scratch: &mut Self::Scratch, page: u64, index: usize) -> u64;
+}
+
+/// A side that can be measured.
+pub trait Bench {
+    /// Returns the loads a second by so many threads. `None` where a word was wrong. In the same turn all
+    /// sides load the same words.
+    fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64>;
+
+    /// Fills the memory with random pages, as later loads find it. Returns false where a word was wrong.
+    fn fill(&self, data: &Data) -> bool;
+}
+
+impl<L: Loads> Bench for L {
+    fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64> {
+        // Pages that one turn loads are in memory in the next. The same pages again would only be hits.
+        let ns =
+            workers::batches(threads, plan, |worker| Series::new(self, data, turn << 16 | worker as u64))?;
+        Some(threads as f64 * 1e9 / ns)
+    }
+
+    fn fill(&self, data: &Data) -> bool {
+        if !L::KEEPS_PAGES {
+            return true;
+        }
+        // The fillers load more pages than fit, because some pages are loaded twice.
+        let loads = 2 * data.memory_bytes / PAGE_BYTES as u64 / FILLERS;
+        let fill = |worker| {
+            let mut series = Series::new(self, data, FILLING << 16 | worker);
+            (0..loads.div_ceil(BATCH)).all(|_| series.batch().is_some())
+        };
+        std::thread::scope(|scope| {
+            let fillers: Vec<_> = (0..FILLERS).map(|worker| scope.spawn(move || fill(worker))).collect();
+            fillers.into_iter().all(|filler| filler.join().expect("a worker does not panic"))
+        })
+    }
+}
+
+struct Series<'a, L: Loads> {
+    side: &'a L,
+    scratch: L::Scratch,
+    random: Random,
+    pages: usize,
+}
+
+impl<'a, L: Loads> Series<'a, L> {
+    fn new(side: &'a L, data: &Data, stream: u64) -> Self {
+        let (scratch, random) = (side.scratch(), Random::new(stream));
+        Self { side, scratch, random, pages: data.pages as usize }
+    }
+}
+
+impl<L: Loads> Work for Series<'_, L> {
+    fn batch(&mut self) -> Option<u64> {
+        for _ in 0..BATCH {
+            let page = self.random.below(self.pages) as u64;
+            let index = self.random.below(PAGE_WORDS);
+            let word = black_box(self.side.load(&mut self.scratch, page, index));
+            if word != word_of(page, index) {
+                return None;
+            }
+        }
+        Some(BATCH)
+    }
+}
+
+/// Returns the word that the data holds at a place. The place tells the word, and the words do not compress.
+pub fn word_of(page: u64, index: usize) -> u64 {
+    random::word(page << 9 | index as u64)
+}
+
+/// Fills the buffer with pages from `page` on.
+fn fill(buffer: &mut [u8], page: u64) {
+    for (number, bytes) in buffer.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        for (index, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *word = word_of(page + number as u64, index).to_le_bytes();
+        }
+    }
+}
+
+/// A side's name, and the side, or the reason why it is missing.
+pub type Named = (&'static str, Result<Box<dyn Bench>, String>);
+
+/// Makes every side that `wants` leaves in. The first two share the file.
+pub fn sides(data: &Data, wants: impl Fn(&str) -> bool) -> Vec<Named> {
+    let boxed = |bench: Result<Box<dyn Bench>, std::io::Error>| bench.map_err(|error| error.to_string());
+    let names = ["O_DIRECT pread", "vmcache's scheme", "Octavo"];
+    let mut sides = Vec::new();
+    for name in names.into_iter().filter(|name| wants(name)) {
+        let side = match name {
+            "Octavo" => octavo::Pages::new(data).map(|side| Box::new(side) as Box<dyn Bench>),
+            "vmcache's scheme" => boxed(vmcache::Pool::new(data).map(|side| Box::new(side) as _)),
+            _ => boxed(DataFile::new(data).map(|side| Box::new(side) as _)),
+        };
+        sides.push((name, side));
+    }
+    sides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_side_answers_every_word_with_a_quarter_of_the_data_in_memory() {
+        let folder = std::env::temp_dir();
+        let data = Data { pages: 16 << 10, memory_bytes: 16 << 20, folder };
+        let sides = sides(&data, |_| true);
+        assert_eq!(sides.len(), 3);
+        for (name, side) in sides {
+            let side = side.unwrap_or_else(|error| panic!("{name}: {error}"));
+            // No rate would mean a wrong word.
+            assert!(side.fill(&data), "{name}");
+            for threads in [1, 4] {
+                let rate = side.measure(&data, threads, Plan::of_millis(60), threads as u64);
+                assert!(rate.is_some_and(|rate| rate > 0.0), "{name} by {threads}");
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory control groups of version 1 or 2, wherever their hierarchy is mounted.
+//!
+//! The caller undoes what it has done. [`Group::new`] makes nothing, so the caller can note each step before
+//! it takes the step.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const CONTROLLER: &str = "memory";
+
+/// The version of the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// The hierarchy of the memory controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchy {
+    root: PathBuf,
+    version: Version,
+}
+
+impl Hierarchy {
+    /// Finds the hierarchy. `None` where none is mounted.
+    ///
+    /// # Errors
+    /// The mounts of this process cannot be read.
+    pub fn find() -> io::Result<Option<Self>> {
+        Ok(Self::among(&fs::read_to_string("/proc/self/mountinfo")?))
+    }
+
+    /// The hierarchy of version 1 that the caller has mounted.
+    pub fn mounted_at(root: PathBuf) -> Self {
+        Self { root, version: Version::One }
+    }
+
+    /// The hierarchy among the lines of /proc/self/mountinfo.
+    fn among(mounts: &str) -> Option<Self> {
+        let of = |wanted: &str, has_memory: fn(&Path, &str) -> bool| {
+            mounts.lines().find_map(|line| {
+                let (place, kind) = line.split_once(" - ")?;
+                let mut kind = kind.split(' ');
+                let (system, options) = (kind.next()?, kind.nth(1)?);
+                let at = PathBuf::from(place.split(' ').nth(4)?);
+                (system == wanted && has_memory(&at, options)).then_some(at)
+            })
+        };
+        let v1 = of("cgroup", |_, options| options.split(',').any(|option| option == CONTROLLER));
+        let v2 = || of("cgroup2", |at, _| names_memory(&at.join("cgroup.controllers")).unwrap_or(false));
+        v1.map(Self::mounted_at).or_else(|| v2().map(|root| Self { root, version: Version::Two }))
+    }
+
+    /// Returns the file that gives the groups below the controller, where that has yet to be done: version 2
+    /// does so on request only.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn delegation(&self) -> io::Result<Option<PathBuf>> {
+        if self.version == Version::One {
+            return Ok(None);
+        }
+        let file = self.root.join("cgroup.subtree_control");
+        Ok((!names_memory(&file)?).then_some(file))
+    }
+}
+
+fn names_memory(list: &Path) -> io::Result<bool> {
+    Ok(fs::read_to_string(list)?.split_whitespace().any(|controller| controller == CONTROLLER))
+}
+
+/// What is written into the file of [`Hierarchy::delegation`].
+pub const DELEGATE: &str = "+memory";
+
+/// A control group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    path: PathBuf,
+    version: Version,
+}
+
+impl Group {
+    /// Names a group of the hierarchy, and does not make it.
+    pub fn new(hierarchy: &Hierarchy, name: &str) -> Self {
+        Self { path: hierarchy.root.join(name), version: hierarchy.version }
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file that takes the number of a process that enters.
+    pub fn procs(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// Its limit, which may be written.
+    pub fn limit(&self) -> PathBuf {
+        self.file("memory.limit_in_bytes", "memory.max")
+    }
+
+    /// The file that limits memory and swap together (version 1) or swap alone (version 2), and the limit
+    /// that forbids swap to a group of `bytes`. `None` where the kernel has no accounts of swap.
+    pub fn limit_without_swap(&self, bytes: u64) -> Option<(PathBuf, u64)> {
+        let file = self.file("memory.memsw.limit_in_bytes", "memory.swap.max");
+        let least = if self.version == Version::One { bytes } else { 0 };
+        file.exists().then_some((file, least))
+    }
+
+    /// The file with the most bytes that were charged to it, page cache and all.
+    pub fn peak(&self) -> PathBuf {
+        self.file("memory.max_usage_in_bytes", "memory.peak")
+    }
+
+    /// The file of its figures, which the kernel sums at each reading.
+    pub fn figures(&self) -> PathBuf {
+        self.path.join("memory.stat")
+    }
+
+    /// The most that the kernel has ever charged to the group. `None` where the kernel keeps no such account.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        fs::read_to_string(self.peak()).ok()?.trim().parse().ok()
+    }
+
+    /// Private memory of the group that is no file's, now.
+    pub fn anonymous_bytes(&self) -> Option<u64> {
+        let stat = fs::read_to_string(self.figures()).ok()?;
+        figure(&stat, if self.version == Version::One { "rss" } else { "anon" })
+    }
+
+    /// Whether the kernel has killed a process of the group for want of memory.
+    pub fn has_killed(&self) -> bool {
+        let events = self.file("memory.oom_control", "memory.events");
+        fs::read_to_string(events)
+            .is_ok_and(|events| figure(&events, "oom_kill").is_some_and(|kills| kills > 0))
+    }
+
+    /// The processes of the group.
+    pub fn processes(&self) -> Vec<u32> {
+        let text = fs::read_to_string(self.procs()).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    fn file(&self, v1: &str, v2: &str) -> PathBuf {
+        self.path.join(if self.version == Version::One { v1 } else { v2 })
+    }
+}
+
+/// A figure among lines of a name and a number.
+fn figure(text: &str, wanted: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(name, _)| *name == wanted)?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_version_is_found_where_it_is_mounted() {
+        let v1 = "30 20 0:27 / /x/cpu rw - cgroup cgroup rw,cpu\n31 20 0:28 / /x/memory rw shared:9 - cgroup cgroup rw,memory\n";
+        assert_eq!(Hierarchy::among(v1), Some(Hierarchy::mounted_at("/x/memory".into())));
+        let folder = std::env::temp_dir().join(format!("octavo-hierarchy-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let v2 = format!("31 20 0:28 / {} rw - cgroup2 cgroup2 rw,nsdelegate\n", folder.display());
+        assert_eq!(Hierarchy::among(&v2), None, "without the controller it is of no use");
+        fs::write(folder.join("cgroup.controllers"), "cpu memory io\n").unwrap();
+        let found = Hierarchy::among(&v2).unwrap();
+        assert_eq!((&found.root, found.version), (&folder, Version::Two));
+        fs::write(folder.join("cgroup.subtree_control"), "cpu\n").unwrap();
+        assert_eq!(found.delegation().unwrap(), Some(folder.join("cgroup.subtree_control")));
+        fs::write(folder.join("cgroup.subtree_control"), "cpu memory\n").unwrap();
+        assert_eq!(found.delegation().unwrap(), None);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn kills_are_counted() {
+        assert_eq!(figure("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "oom_kill"), Some(3));
+        assert_eq!(figure("low 0\noom 1\noom_kill 0\n", "oom_kill"), Some(0));
+    }
+}

@@ -1,0 +1,109 @@
+//! Input and output past the page cache: buffers that start on a page, files without a name, and files whose
+//! blocks have all been written.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+
+const ALIGN: usize = 4096;
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// A buffer that starts on a page.
+#[derive(Debug)]
+pub struct AlignedBytes {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBytes {
+    /// So many zeros.
+    pub fn new(len: usize) -> Self {
+        let bytes = vec![0; len + ALIGN];
+        let start = bytes.as_ptr().align_offset(ALIGN);
+        Self { bytes, start, len }
+    }
+
+    /// Its bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+
+    /// Its bytes, to be changed.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+/// Makes a file in a folder. It has no name, and so leaves nothing behind, whatever happens.
+///
+/// # Errors
+/// The system's.
+pub fn nameless_file(folder: &Path) -> io::Result<File> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!(".octavo-measure-{}-{number}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Has a file read and written past the page cache from here on.
+///
+/// # Errors
+/// The file system's, where it cannot do so.
+pub fn pass_the_page_cache(file: &File) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
+}
+
+/// Allocates the blocks of a file and writes zeros to all of it, past the page cache where that is possible.
+/// `bytes` is a whole number of pages.
+///
+/// # Errors
+/// The system's.
+pub fn write_in_full(file: &File, bytes: u64) -> io::Result<()> {
+    // Where the file system cannot allocate ahead, the writes do.
+    let _ = fallocate(file, FallocateFlags::empty(), 0, bytes);
+    let _ = pass_the_page_cache(file);
+    let zeros = AlignedBytes::new(BLOCK_BYTES);
+    let mut at = 0;
+    while at < bytes {
+        let len = (bytes - at).min(BLOCK_BYTES as u64);
+        file.write_all_at(&zeros.as_slice()[..len as usize], at)?;
+        at += len;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn starts_on_a_page_and_has_its_length() {
+        let mut bytes = AlignedBytes::new(5000);
+        assert_eq!(bytes.as_slice().as_ptr() as usize % ALIGN, 0);
+        bytes.as_mut_slice()[4999] = 1;
+        assert_eq!(bytes.as_slice().len(), 5000);
+    }
+
+    #[test]
+    fn a_file_without_a_name_has_all_of_its_blocks() {
+        let folder = std::env::temp_dir().join(format!("octavo-direct-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = nameless_file(&folder).unwrap();
+        write_in_full(&file, (1 << 20) + 8192).unwrap();
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.len(), (1 << 20) + 8192);
+        assert!(metadata.blocks() * 512 >= metadata.len());
+        // Nothing is left in it.
+        fs::remove_dir(folder).unwrap();
+    }
+}
