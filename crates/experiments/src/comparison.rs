@@ -1,5 +1,6 @@
 //! One experiment's figures from three kinds of evidence, side by side.
 
+use octavo_measure::rounds::turns;
 use serde::{Deserialize, Serialize};
 
 use crate::Form;
@@ -118,10 +119,8 @@ impl Line {
 /// Measures all forms `ROUNDS` times, in turns, and returns the run of each whose figure is the median.
 pub(crate) fn in_turns<R>(measure: impl Fn(Form) -> R, figure: impl Fn(&R) -> f64) -> [R; 3] {
     let mut runs = Form::ALL.map(|_| Vec::with_capacity(ROUNDS));
-    for _ in 0..ROUNDS {
-        for (form, runs) in Form::ALL.into_iter().zip(&mut runs) {
-            runs.push(measure(form));
-        }
+    for (_, side) in turns(ROUNDS, Form::ALL.len()) {
+        runs[side].push(measure(Form::ALL[side]));
     }
     runs.map(|mut runs| {
         runs.sort_by(|one, other| figure(one).total_cmp(&figure(other)));
@@ -150,8 +149,8 @@ mod tests {
         );
         assert_eq!(calls.get(), 15);
         assert_eq!(runs.map(|(form, _)| form), Form::ALL);
-        // Calls 1, 4, 7, 10, 13 were of the base form: 7, 13, 4, 10, 1.
-        assert_eq!(runs[0].1, 7.0);
+        // Calls 1, 6, 8, 10 and 15 were of the base form: 7, 12, 11, 10, 0.
+        assert_eq!(runs[0].1, 10.0);
     }
 
     #[test]

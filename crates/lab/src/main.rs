@@ -18,7 +18,7 @@
 //! | `aside` | what goes on beside a run: a bar, a profile, a recorder |
 //! | `record` | what a workload accesses, in a trace |
 //! | `report` | the object that `--json` writes, for every workload |
-//! | `table`, `statistics` | columns and figures for people; means and deviations |
+//! | `table` | figures for people, and the columns that hold them |
 //! | `profile` | the share of time each function takes |
 //! | `progress` | the bar on long work, and a word on its length |
 //!
@@ -41,7 +41,6 @@ mod record;
 mod replay;
 mod report;
 mod schedules;
-mod statistics;
 mod swap;
 mod table;
 mod udp_stream;

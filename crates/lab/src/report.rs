@@ -14,6 +14,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use octavo_measure::statistics::Spread;
 use serde::Serialize;
 
 /// All runs of a workload, and how the modes compare.
@@ -66,6 +67,11 @@ impl Run {
     }
 }
 
+/// The median of a figure over runs. Not a number where there are none.
+pub fn median_of(runs: &[&Run], value: impl Fn(&Run) -> f64) -> f64 {
+    Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |spread| spread.median)
+}
+
 /// A figure by which modes are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -89,28 +95,6 @@ pub struct Ratio {
     pub median: f64,
     pub min: f64,
     pub max: f64,
-}
-
-/// Median, least and greatest of some values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    pub median: f64,
-    pub min: f64,
-    pub max: f64,
-}
-
-impl Spread {
-    /// The spread of `values`; `None` where there are none. The median of an even number is the mean of the
-    /// two in the middle.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut sorted: Vec<f64> = values.into_iter().collect();
-        sorted.sort_by(f64::total_cmp);
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median =
-            if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
-        Some(Self { median, min, max })
-    }
 }
 
 impl Metric {
@@ -152,10 +136,7 @@ impl Report {
 
     /// The mode among these whose median of `metric` is the best; the first of equals.
     pub fn best_of<'n>(&self, names: &[&'n str], metric: Metric) -> Option<&'n str> {
-        let median = |name: &str| {
-            Spread::of(self.runs_of(name).map(|run| metric.value(run)))
-                .map_or(f64::NAN, |spread| spread.median)
-        };
+        let median = |name: &str| median_of(&self.runs_of(name).collect::<Vec<_>>(), |run| metric.value(run));
         names
             .iter()
             .copied()
@@ -312,11 +293,5 @@ mod tests {
         );
         assert_eq!(usemem_kb_per_s(1024, 1), 1_000_000);
         assert_eq!(usemem_kb_per_s(u64::MAX, 1), u64::MAX);
-    }
-
-    #[test]
-    fn the_spread_of_nothing_is_nothing() {
-        assert_eq!(Spread::of([]), None);
-        assert_eq!(Spread::of([4.0, 1.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
     }
 }

@@ -1,60 +1,11 @@
-//! Columns and figures for people. A cell without a figure says why.
+//! Figures for people, and the columns that hold them. A cell without a figure says why.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use crate::report::{Metric, Ratio, Report, Run, Spread};
+use octavo_measure::statistics::Spread;
+use octavo_measure::table::Table;
 
-/// Rows of cells under a header: the first column to the left, figures to the right.
-#[derive(Debug)]
-pub struct Table {
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// A table with this header.
-    pub fn new(header: &[impl ToString]) -> Self {
-        Self { rows: vec![header.iter().map(ToString::to_string).collect()] }
-    }
-
-    /// Adds a row.
-    pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// The header, and the rows below it.
-    pub fn parts(&self) -> (&[String], &[Vec<String>]) {
-        let (header, rows) = self.rows.split_first().expect("a table has a header");
-        (header, rows)
-    }
-}
-
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for (number, row) in self.rows.iter().enumerate() {
-            if number > 0 {
-                writeln!(f)?;
-            }
-            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                match column {
-                    0 => write!(f, "{cell:<width$}")?,
-                    _ => write!(f, "  {cell:>width$}")?,
-                }
-            }
-        }
-        Ok(())
-    }
-}
+use crate::report::{Metric, Ratio, Report, Run};
 
 /// A figure over the rounds of a side: its median and, of several rounds, the least and the greatest.
 #[derive(Clone, Copy, Debug)]
@@ -178,13 +129,6 @@ pub fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_line_up() {
-        let mut table = Table::new(&["mode", "seconds"]);
-        table.row(vec!["patched".into(), "1.5".into()]);
-        assert_eq!(table.to_string(), "mode     seconds\npatched      1.5");
-    }
 
     #[test]
     fn numbers_read_well() {

@@ -14,8 +14,9 @@
 //! In 2016 changes of shares were given in percent of themselves. Since then, a change of a share is a
 //! difference.
 
+use octavo_measure::statistics::{mean, population_deviation};
+
 use super::results::{Comparison, Kind, Metric, Side};
-use crate::statistics::{mean, population_deviation};
 
 /// The tool at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

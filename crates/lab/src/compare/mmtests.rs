@@ -6,8 +6,9 @@
 //! further from each other than the sum of what each may be off: 1.96 standard deviations, whatever the
 //! number of runs.
 
+use octavo_measure::statistics::{harmonic_deviation, harmonic_mean, mean, sample_deviation};
+
 use super::results::{Comparison, Kind, Metric};
-use crate::statistics::{harmonic_deviation, harmonic_mean, mean, sample_deviation};
 
 /// The longest name of a statistic there (`BHmean.95`).
 const STATISTIC_WIDTH: usize = 9;

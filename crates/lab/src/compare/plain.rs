@@ -1,9 +1,10 @@
 //! A table of medians, with the least and the greatest, and by how much they are better.
 
+use octavo_measure::statistics::{Spread, median};
+use octavo_measure::table::Table;
+
 use super::results::{Comparison, Kind, Metric};
-use crate::report::Spread;
-use crate::statistics::median;
-use crate::table::{Table, rate};
+use crate::table::rate;
 
 /// The table, and a line on how it came about.
 pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {

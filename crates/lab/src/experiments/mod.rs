@@ -9,12 +9,12 @@ use octavo_experiments::comparison::{Comparison, Line};
 use octavo_experiments::microbenchmarks::{PUBLISHED, What};
 use octavo_experiments::scaling::Mechanism;
 use octavo_experiments::{Form, percpu_lists, pin, swap_cache, zero_page};
+use octavo_measure::table::Table;
 use octavo_sim::{Machine, Report, Stopped};
 use serde::{Deserialize, Serialize};
 
 use self::args::{Common, Experiment};
 use crate::choices::JsonTarget;
-use crate::table::Table;
 use crate::udp_stream;
 
 /// A simulation that did not come to its end.

@@ -7,13 +7,13 @@ use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
 use octavo_experiments::Form;
 use octavo_experiments::scaling::{Curve, Mechanism};
+use octavo_measure::table::Table;
 use octavo_sim::Machine;
 use serde::{Deserialize, Serialize};
 
 use crate::choices::{JsonTarget, Mode};
 use crate::experiments::stopped;
 use crate::plots::{self, Axes, Series};
-use crate::table::Table;
 
 /// What to simulate.
 #[derive(Debug)]

@@ -7,6 +7,8 @@ use maud::{Markup, PreEscaped, html};
 use octavo_command::failure::Failure;
 use octavo_experiments::comparison::{Comparison as Experiment, Evidence};
 use octavo_experiments::scaling::Curve;
+use octavo_measure::statistics::median;
+use octavo_measure::table::Table;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -15,8 +17,7 @@ use crate::experiments::scaling::Curves;
 use crate::experiments::{self, Machines};
 use crate::plots::{self, Group};
 use crate::replay;
-use crate::statistics::median;
-use crate::table::{Table, bytes, counted};
+use crate::table::{bytes, counted};
 
 /// The results of one file.
 #[derive(Debug)]

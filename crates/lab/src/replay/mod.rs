@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
+use octavo_measure::table::Table;
 use octavo_trace::{Outcome, Trace, optimum};
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ use self::job::{Contender, Costs, Job};
 use crate::choices::{PolicyChoice, Size, name_of};
 use crate::plots::{self, Axes, Series};
 use crate::progress::{Pace, Progress};
-use crate::table::{self, Table, counted, grouped, percent};
+use crate::table::{self, counted, grouped, percent};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 /// Bytes of the buffer that a trace is read through.

@@ -13,9 +13,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
+use octavo_measure::random::{Random, mix};
 use serde::{Deserialize, Serialize};
-
-use crate::worker::mix;
 
 pub const PAGE_BYTES: usize = octavo::PAGE_BYTES;
 /// Words of a page.
@@ -140,11 +139,10 @@ fn made_up_text() -> Vec<u8> {
         "was", "as", "be", "with", "program", "by", "on", "not", "this", "are",
     ];
     let mut text = Vec::with_capacity(MOST_TEXT_BYTES / 4);
-    let mut state = 1;
+    let mut random = Random::new(1);
     while text.len() < MOST_TEXT_BYTES / 4 {
-        state = mix(state + 1);
-        text.extend_from_slice(WORDS[(state % WORDS.len() as u64) as usize].as_bytes());
-        text.push(if state >> 60 == 0 { b'\n' } else { b' ' });
+        text.extend_from_slice(WORDS[random.below(WORDS.len())].as_bytes());
+        text.push(if random.below(16) == 0 { b'\n' } else { b' ' });
     }
     text
 }

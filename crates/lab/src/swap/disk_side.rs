@@ -4,19 +4,20 @@
 //! KiB each, and each waits for its own read. Where the loads ask for pages ahead, there are as many threads
 //! more.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use octavo_command::failure::Failure;
+use octavo_measure::direct::{AlignedBytes, nameless_file, write_in_full};
+use octavo_measure::random::Random;
 use rustix::fs::OFlags;
 
 use super::data::{Data, PAGE_BYTES};
 use super::device::Device;
-use super::direct::{AlignedBytes, write_in_full};
-use super::plan::{Length, Pattern, Plan, RandomPlaces};
+use super::plan::{Length, Pattern, Plan};
 use crate::gate::all_at_once;
 use crate::worker::now_ns;
 
@@ -29,12 +30,7 @@ const MOST_THREADS: u32 = 512;
 /// A file without a name whose blocks have all been allocated. A file system writes to those faster than to
 /// new ones, and the kernel swaps to no others.
 pub(super) fn written_file(folder: &Path, bytes: u64) -> io::Result<File> {
-    static MADE: AtomicU64 = AtomicU64::new(0);
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let path = folder.join(format!(".octavo-disk-{}-{number}", std::process::id()));
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    // A file without a name goes with the process.
-    fs::remove_file(&path)?;
+    let file = nameless_file(folder)?;
     write_in_full(&file, bytes)?;
     Ok(file)
 }
@@ -119,14 +115,15 @@ impl DiskSide {
         };
         self.time(threads, |thread| {
             let mut page = AlignedBytes::new(PAGE_BYTES);
-            let mut places = RandomPlaces::new(pages, plan.seed ^ u64::from(thread));
+            let mut random = Random::new(plan.seed ^ u64::from(thread));
             let deadline_ns = match plan.length {
                 Length::Loads(_) => u64::MAX,
                 Length::Nanoseconds(ns) => now_ns().saturating_add(ns),
             };
             let mut done = 0;
             while done < loads && now_ns() < deadline_ns {
-                self.file.read_exact_at(page.as_mut_slice(), places.next_place().0 * PAGE_BYTES as u64)?;
+                let at = random.below(pages as usize) * PAGE_BYTES;
+                self.file.read_exact_at(page.as_mut_slice(), at as u64)?;
                 done += 1;
             }
             Ok((done, done * PAGE_BYTES as u64))
@@ -164,6 +161,8 @@ fn fill(block: &mut AlignedBytes, seed: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::plan::small;
     use super::*;
 

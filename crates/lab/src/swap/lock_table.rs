@@ -3,10 +3,12 @@
 //! The table is that of the patch *mm: don't use radix tree writeback tags for pages in swap cache* (Linux
 //! 4.9, commit 371a096edf43).
 
+use octavo_measure::table::Table;
+
 use super::job::Job;
 use crate::profile::Site;
 use crate::report::{Report, Run};
-use crate::table::{Table, percent, rate};
+use crate::table::{percent, rate};
 
 /// A call site of the swap cache's lock.
 pub struct LockSite {

@@ -10,7 +10,6 @@
 //! | `monitor` | the rates at which pages go out and come in |
 //! | `side`, `figures` | the outcome of a run of one side, and its figures |
 //! | `tables`, `lock_table` | the printed text |
-//! | `direct` | I/O past the page cache |
 //!
 //! Sides run by turns. Each round starts with the next side, so a slow phase of the machine hits all of them
 //! alike. Time is from the first task's start to the last task's end in the timed phase.
@@ -18,7 +17,6 @@
 pub mod args;
 mod data;
 mod device;
-mod direct;
 mod disk_side;
 mod figures;
 pub mod job;
@@ -38,6 +36,7 @@ use std::sync::Arc;
 
 use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
+use octavo_measure::rounds::turns;
 
 use self::device::Device;
 use self::disk_side::{DiskSide, written_file};
@@ -198,16 +197,14 @@ impl Rounds<'_> {
     fn all(mut self) -> Result<(Report, Vec<String>), Failure> {
         let (job, contenders) = (self.job, self.contenders);
         let (mut runs, mut wrong) = (Vec::new(), Vec::new());
-        for round in 0..job.rounds {
+        for (round, side) in turns(job.rounds as usize, contenders.len()) {
+            let (round, contender) = (round as u32, contenders[side]);
             // New data for each round, so that no side meets data that it knows.
             let plan = Plan { seed: u64::from(round) + 1, ..job.plan.clone() };
-            for turn in 0..contenders.len() {
-                let contender = contenders[(turn + round as usize) % contenders.len()];
-                let title = format!("{}, round {} of {}", contender.name(), round + 1, job.rounds);
-                let run = self.turn(contender, &plan, title, &mut wrong)?;
-                self.text.line(tables::one_line(job, &run, round))?;
-                runs.push(run);
-            }
+            let title = format!("{}, round {} of {}", contender.name(), round + 1, job.rounds);
+            let run = self.turn(contender, &plan, title, &mut wrong)?;
+            self.text.line(tables::one_line(job, &run, round))?;
+            runs.push(run);
         }
         if job.profile {
             add_shares(job, &self.pace, &mut runs)?;

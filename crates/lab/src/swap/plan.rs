@@ -7,10 +7,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use octavo_measure::random::mix;
 use serde::{Deserialize, Serialize};
 
 use super::data::{Data, PAGE_BYTES};
-use crate::worker::mix;
 
 /// The four commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,27 +179,6 @@ impl Shuffle {
     }
 }
 
-/// An endless series of random numbers below a bound.
-#[derive(Clone, Copy, Debug)]
-pub struct RandomPlaces {
-    state: u64,
-    below: u64,
-}
-
-impl RandomPlaces {
-    pub fn new(below: u64, seed: u64) -> Self {
-        Self { state: mix(seed), below }
-    }
-
-    /// The next place, and 64 bits that are independent enough of it to choose a word by.
-    #[inline]
-    pub fn next_place(&mut self) -> (u64, u64) {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = mix(self.state);
-        (((u128::from(mixed) * u128::from(self.below)) >> 64) as u64, mixed.rotate_left(32))
-    }
-}
-
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -258,12 +237,5 @@ mod tests {
                 assert_eq!(plan.phases().iter().filter(|(_, timed)| *timed).count(), 1, "{plan:?}");
             }
         }
-    }
-
-    #[test]
-    fn random_places_cover_the_range() {
-        let mut places = RandomPlaces::new(10, 3);
-        let seen: std::collections::BTreeSet<u64> = (0..1000).map(|_| places.next_place().0).collect();
-        assert_eq!(seen, (0..10).collect());
     }
 }

@@ -3,13 +3,14 @@
 
 use octavo_command::failure::Failure;
 use octavo_command::output::Text;
+use octavo_measure::table::Table;
 
 use super::figures::{FILL, FILL_SECONDS, JOB, PhaseMeasures};
 use super::job::{Contender, Job, Rival};
 use super::lock_table::lock_table;
 use super::plan::{Pattern, Phase};
-use crate::report::{Metric, Report, Run, Spread};
-use crate::table::{self, Rounds, Table, grouped, rate};
+use crate::report::{Metric, Report, Run, median_of};
+use crate::table::{self, Rounds, grouped, rate};
 
 /// One run in a line.
 pub fn one_line(job: &Job, run: &Run, round: u32) -> String {
@@ -91,12 +92,12 @@ fn main_table(job: &Job, contenders: &[Contender], report: &Report, rounds: Roun
         let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
         let all = || runs.iter().copied();
         let seconds = |run: &Run| run.seconds;
-        let measured = |name: &'static str| median(&runs, |run| run.measure(name));
+        let measured = |name: &'static str| median_of(&runs, |run| run.measure(name));
         let mut row = vec![contender.name().to_string()];
         match by_time {
             true => {
                 row.extend(rounds.cells(all(), |run| run.measure("loads_per_s"), number));
-                row.push(format!("{:.3}", median(&runs, seconds)));
+                row.push(format!("{:.3}", median_of(&runs, seconds)));
             }
             false => row.extend(rounds.cells(all(), seconds, |seconds| format!("{seconds:.3}"))),
         }
@@ -106,14 +107,10 @@ fn main_table(job: &Job, contenders: &[Contender], report: &Report, rounds: Roun
         if loads {
             row.push(format!("{:.2}", measured("us_per_load")));
         }
-        row.push(rate(median(&runs, |run| run.mb_per_s)));
+        row.push(rate(median_of(&runs, |run| run.mb_per_s)));
         table.row(row);
     }
     table
-}
-
-fn median(runs: &[&Run], value: impl Fn(&Run) -> f64) -> f64 {
-    Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |spread| spread.median)
 }
 
 /// Compares Octavo with the better side of each rival, and its modes with each other. Returns the rivals'
@@ -176,7 +173,7 @@ fn phase_table(job: &Job, contenders: &[Contender], report: &Report) -> Table {
     for contender in contenders {
         let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
         let mut row = |title: &str, seconds: f64, measures: PhaseMeasures| {
-            let of = |name: &'static str| median(&runs, |run| run.measure(name));
+            let of = |name: &'static str| median_of(&runs, |run| run.measure(name));
             let steady = of(measures.device);
             table.row(vec![
                 contender.name().into(),
@@ -189,7 +186,7 @@ fn phase_table(job: &Job, contenders: &[Contender], report: &Report) -> Table {
         };
         if *contender == Contender::Disk {
             let (seconds, speed) =
-                (median(&runs, |run| run.seconds), rate(median(&runs, |run| run.mb_per_s)));
+                (median_of(&runs, |run| run.seconds), rate(median_of(&runs, |run| run.mb_per_s)));
             let (out, in_) = match job.plan.timed_phase() {
                 Phase::Write => (speed.clone(), rate(0.0)),
                 Phase::ReadBack | Phase::Loads => (rate(0.0), speed.clone()),
@@ -198,9 +195,9 @@ fn phase_table(job: &Job, contenders: &[Contender], report: &Report) -> Table {
             continue;
         }
         if filled_before {
-            row("filling before", median(&runs, |run| run.measure(FILL_SECONDS)), FILL);
+            row("filling before", median_of(&runs, |run| run.measure(FILL_SECONDS)), FILL);
         }
-        row(title, median(&runs, |run| run.seconds), JOB);
+        row(title, median_of(&runs, |run| run.seconds), JOB);
     }
     table
 }

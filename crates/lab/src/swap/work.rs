@@ -3,11 +3,12 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use octavo_measure::random::{Random, mix};
 use serde::{Deserialize, Serialize};
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
-use super::plan::{Length, Pattern, Phase, Plan, RandomPlaces, Shuffle};
-use crate::worker::{Mismatch, Toucher, Watch, mix, now_ns};
+use super::plan::{Length, Pattern, Phase, Plan, Shuffle};
+use crate::worker::{Mismatch, Toucher, Watch, now_ns};
 
 /// Accesses between two looks at the clock and at the watch.
 const BATCH: u64 = 64;
@@ -128,12 +129,14 @@ impl<M: PagedMemory> Thread<'_, M> {
     }
 
     fn load_at_random(&mut self, seed: u64) -> Result<(), M::Error> {
-        let pages = self.plan.pages();
-        let mut places = RandomPlaces::new(pages, seed);
+        let pages = self.plan.pages() as usize;
+        // A page, and a word of it.
+        let place = |random: &mut Random| (random.below(pages) as u64, random.below(PAGE_WORDS));
+        let mut random = Random::new(seed);
         // The same series as the loads, so many places ahead.
-        let mut ahead = places;
+        let mut ahead = random.clone();
         for _ in 0..self.plan.prefetch {
-            self.memory.prefetch(ahead.next_place().0)?;
+            self.memory.prefetch(place(&mut ahead).0)?;
         }
         let deadline_ns = match self.plan.length {
             Length::Loads(_) => u64::MAX,
@@ -145,10 +148,9 @@ impl<M: PagedMemory> Thread<'_, M> {
         };
         while self.outcome.accesses < limit {
             if self.plan.prefetch > 0 {
-                self.memory.prefetch(ahead.next_place().0)?;
+                self.memory.prefetch(place(&mut ahead).0)?;
             }
-            let (page, bits) = places.next_place();
-            let index = bits as usize % PAGE_WORDS;
+            let (page, index) = place(&mut random);
             let found = self.memory.load(page, index)?;
             self.outcome.words += 1;
             if self.plan.verify {

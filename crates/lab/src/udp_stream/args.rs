@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::value_parser;
+use octavo_measure::statistics::MOST_SAMPLES;
 
 use super::Job;
 use crate::choices::{JsonTarget, ModeChoice};
-use crate::statistics::MOST_SAMPLES;
 
 /// Send datagrams over loopback to another process, as netperf's UDP_STREAM does, with each message in
 /// Octavo's frames.

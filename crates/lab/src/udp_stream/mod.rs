@@ -29,13 +29,14 @@ use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
 use octavo_experiments::comparison::{Evidence, Line};
 use octavo_experiments::percpu_lists;
+use octavo_measure::statistics::{harmonic_mean, interval_width, mean};
+use octavo_measure::table::Table;
 
 use self::sender::{Sent, Stream};
 use crate::choices::{JsonTarget, Mode, ModeChoice};
 use crate::progress::{Pace, Progress};
 use crate::report::{Report, Run, failures};
-use crate::statistics::{harmonic_mean, interval_width, mean};
-use crate::table::{Table, counted, percent};
+use crate::table::{counted, percent};
 
 /// The widest interval that netperf's `-I 95,5` takes.
 const WIDEST: f64 = 0.05;

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
+use octavo_measure::rounds::turns;
 
 use self::job::{Contender, Job};
 use self::side::Side;
@@ -81,18 +82,16 @@ fn contenders(job: &Job, huge_pages: &HugePages) -> Vec<Contender> {
 fn all_rounds(job: &Job, contenders: &[Contender], text: &Text) -> Result<(Vec<Run>, Vec<String>), Failure> {
     let pace = Pace::new(job.rounds * contenders.len() as u32, Duration::ZERO);
     let (mut runs, mut wrong) = (Vec::new(), Vec::new());
-    for round in 0..job.rounds {
-        for turn in 0..contenders.len() {
-            let contender = contenders[(turn + round as usize) % contenders.len()];
-            let side = take_turn(job, contender, round, &pace)?;
-            let run = summarise(job, contender, &side);
-            match contenders.len() {
-                1 => tables::print_lines(text, &side)?,
-                _ => text.line(tables::one_line(&run, round))?,
-            }
-            wrong.extend(complaint(contender, &side));
-            runs.push(run);
+    for (round, side) in turns(job.rounds as usize, contenders.len()) {
+        let (round, contender) = (round as u32, contenders[side]);
+        let side = take_turn(job, contender, round, &pace)?;
+        let run = summarise(job, contender, &side);
+        match contenders.len() {
+            1 => tables::print_lines(text, &side)?,
+            _ => text.line(tables::one_line(&run, round))?,
         }
+        wrong.extend(complaint(contender, &side));
+        runs.push(run);
     }
     if job.profile {
         add_shares(job, &pace, &mut runs)?;

@@ -3,12 +3,13 @@
 
 use octavo_command::failure::Failure;
 use octavo_command::output::Text;
+use octavo_measure::table::Table;
 
 use super::job::{Contender, Job};
 use super::side::Side;
 use crate::profile;
-use crate::report::{Metric, Report, Run, Spread};
-use crate::table::{self, Rounds, Table, counted, grouped, percent, rate};
+use crate::report::{Metric, Report, Run, median_of};
+use crate::table::{self, Rounds, counted, grouped, percent, rate};
 
 /// Explains usemem's figures.
 const AS_USEMEM_COUNTS: &str = "an eighth of what is mapped, and 8 bytes for each access";
@@ -133,9 +134,7 @@ fn main_table(report: &Report, contenders: &[Contender], rounds: Rounds) -> Tabl
     for contender in contenders {
         let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
         let Some(&first) = runs.first() else { continue };
-        let median = |value: fn(&Run) -> f64| {
-            Spread::of(runs.iter().map(|run| value(run))).map_or(0.0, |spread| spread.median)
-        };
+        let median = |value: fn(&Run) -> f64| median_of(&runs, value);
         let mut row = vec![contender.name().to_string()];
         row.extend(rounds.cells(runs.iter().copied(), |run| run.seconds, |seconds| format!("{seconds:.6}")));
         row.push(rate(median(|run| run.mb_per_s)));

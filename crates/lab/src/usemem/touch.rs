@@ -11,9 +11,10 @@
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
 
+use octavo_measure::random::{Random, mix};
 use serde::{Deserialize, Serialize};
 
-use crate::worker::{Mismatch, Toucher, Watch, mix, now_ns};
+use crate::worker::{Mismatch, Toucher, Watch, now_ns};
 
 /// Accesses between two looks at the watch.
 const BATCH: u64 = 4096;
@@ -176,7 +177,7 @@ impl<M: Memory> Pass<'_, M> {
         // A check must visit the words that the last repeat wrote.
         let fresh = if self.plan.verify { 0 } else { u64::from(self.repeat) };
         Places {
-            random: self.plan.random.then(|| self.seed ^ mix(fresh)),
+            random: self.plan.random.then(|| Random::new(self.seed ^ mix(fresh))),
             next: 0,
             step: self.plan.step_words,
             words: self.words,
@@ -207,7 +208,7 @@ impl<M: Memory> Pass<'_, M> {
 
 /// Word indices: every `step` in order, or as many random ones.
 struct Places {
-    random: Option<u64>,
+    random: Option<Random>,
     next: u64,
     step: u64,
     words: u64,
@@ -220,10 +221,7 @@ impl Places {
         self.next += self.step;
         match &mut self.random {
             None => index,
-            Some(state) => {
-                *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                ((u128::from(mix(*state)) * u128::from(self.words)) >> 64) as u64
-            }
+            Some(random) => random.below(self.words as usize) as u64,
         }
     }
 }

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use octavo_command::failure::Failure;
+use octavo_measure::direct::write_in_full;
 use octavo_platform::kernel_swap;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use serde::{Deserialize, Serialize};
 
 use super::note::{Note, Step, failed};
-use crate::swap::direct::write_in_full;
 
 const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 const ZRAM_CONTROL: &str = "/sys/class/zram-control";

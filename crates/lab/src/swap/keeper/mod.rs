@@ -234,10 +234,10 @@ impl Machine {
                 let zram = matches!(setup.area, AreaChoice::Zram { .. }).then(|| ZramMemory::of(&area));
                 self.area = Some(area);
                 Ok(Reply::SetUp(Ready {
-                    procs: group.procs,
-                    limit: group.limit,
-                    peak: group.peak,
-                    figures: group.figures,
+                    procs: group.procs(),
+                    limit: group.limit(),
+                    peak: group.peak(),
+                    figures: group.figures(),
                     area: described,
                     zram,
                 }))
