@@ -10,11 +10,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use octavo_measure::rounds::turns;
+use octavo_measure::statistics::Spread;
+use octavo_measure::table::{markdown_header, markdown_row};
+
+use crate::machine;
 use crate::machine::document::{Marks, measured_on};
 use crate::machine::kernel::{self, Purpose};
 use crate::machine::run::{self, Run};
 use crate::machine::warden::Warden;
-use crate::machine::{self, median};
 
 const MARKS: Marks = Marks { begin: "<!-- jobs: begin -->", end: "<!-- jobs: end -->" };
 
@@ -70,23 +74,24 @@ struct Options {
 
 /// Measures, and prints the table.
 pub fn main(arguments: &[String]) -> ExitCode {
-    machine::command(USAGE, parse(arguments), measure)
+    machine::command(USAGE, || USAGE.into(), parse(arguments), measure)
 }
 
-fn parse(arguments: &[String]) -> Option<Options> {
+fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
     let mut options = Options { rounds: 5, bytes: 64 << 20, budget_bytes: 16 << 20, write: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
-        let mut number = || machine::number(arguments.next());
+        let mut number = || machine::number(argument, arguments.next());
         match argument.as_str() {
             "--rounds" => options.rounds = number()? as usize,
             "--mebibytes" => options.bytes = number()? << 20,
             "--budget" => options.budget_bytes = number()? << 20,
             "--write" => options.write = true,
-            _ => return None,
+            "--help" | "-h" => return Ok(None),
+            _ => return Err(format!("there is no option `{argument}`")),
         }
     }
-    Some(options)
+    Ok(Some(options))
 }
 
 /// Seconds of the whole process, and of the job after its data are there. `None`: the kernel has killed it.
@@ -103,15 +108,14 @@ fn measure(options: &Options) -> Result<(), String> {
         let mut runs = BTreeMap::<usize, Vec<Seconds>>::new();
         let mut answers = Vec::new();
         // The first round warms up, and does not count.
-        machine::take_turns(1 + options.rounds, SIDES.len(), |round, side| {
+        for (round, side) in turns(1 + options.rounds, SIDES.len()) {
             std::thread::sleep(SETTLE);
             let (answer, seconds) = run_side(&program, &cache, job, SIDES[side], options)?;
             answers.extend(answer);
             if round > 0 {
                 runs.entry(side).or_default().push(seconds);
             }
-            Ok(())
-        })?;
+        }
         answers.dedup();
         if answers.len() != 1 {
             return Err(format!("{job}: the sides do not agree, or all were killed: {answers:?}"));
@@ -121,45 +125,43 @@ fn measure(options: &Options) -> Result<(), String> {
         lines += &new;
     }
     let columns = SIDES.map(|side| side.column).join(" | ");
+    let columns = format!(
+        "seconds | {columns} | guards beside the better `mmap` | beside kernel swap | beside `Vec`, no limit"
+    );
     let part = format!(
-        "{} {} MiB of data in {} MiB, and {} MiB for the process; {} rounds, medians (least):\n\n\
-         | seconds | {columns} | guards beside the better `mmap` | beside kernel swap | beside `Vec`, no limit |\n|---|{}\n{lines}",
+        "{} {} MiB of data in {} MiB, and {} MiB for the process; {} rounds, medians (least):\n\n{}{lines}",
         measured_on(),
         options.bytes >> 20,
         options.budget_bytes >> 20,
         PROCESS_BYTES >> 20,
         options.rounds,
-        "---|".repeat(SIDES.len() + 3),
+        markdown_header(&columns),
     );
     MARKS.show_benchmark(&part, options.write)
 }
 
 fn lines_of(job: &str, runs: &BTreeMap<usize, Vec<Seconds>>) -> String {
     let line = |name: String, pick: fn((f64, f64)) -> f64| {
-        let all = |side: usize| -> Option<Vec<f64>> {
-            runs.get(&side)?.iter().map(|seconds| seconds.map(pick)).collect::<Option<Vec<f64>>>()
+        let spread = |side: usize| -> Option<Spread> {
+            let all = runs.get(&side)?.iter().map(|seconds| seconds.map(pick));
+            Spread::of(all.collect::<Option<Vec<f64>>>()?)
         };
-        let cell = |side: usize| match all(side) {
-            Some(mut seconds) => {
-                let middle = median(&mut seconds);
-                format!("{middle:.2} ({:.2})", seconds[0])
-            }
-            None => "killed".into(),
+        let cell = |side: usize| {
+            let shown = |spread: Spread| format!("{:.2} ({:.2})", spread.median, spread.min);
+            spread(side).map_or("killed".into(), shown)
         };
-        let middle = |side: usize| all(side).map(|mut seconds| median(&mut seconds));
+        let median = |side: usize| Some(spread(side)?.median);
         let ratio = |other: Option<f64>, own: Option<f64>| match (other, own) {
             (Some(other), Some(own)) => format!("{:.2}", other / own),
             _ => "–".into(),
         };
-        let mmap = MMAPS.into_iter().filter_map(middle).min_by(f64::total_cmp);
-        let cells: Vec<String> = (0..SIDES.len()).map(cell).collect();
-        format!(
-            "| {name} | {} | {} | {} | {} |\n",
-            cells.join(" | "),
-            ratio(mmap, middle(GUARDS)),
-            ratio(middle(SWAP), middle(GUARDS)),
-            ratio(middle(VEC), middle(GUARDS_AT_HAND)),
-        )
+        let mmap = MMAPS.into_iter().filter_map(median).min_by(f64::total_cmp);
+        let ratios = [
+            ratio(mmap, median(GUARDS)),
+            ratio(median(SWAP), median(GUARDS)),
+            ratio(median(VEC), median(GUARDS_AT_HAND)),
+        ];
+        markdown_row(name, (0..SIDES.len()).map(cell).chain(ratios))
     };
     line(format!("{job}, whole"), |(whole, _)| whole) + &line(format!("{job}, the job alone"), |(_, job)| job)
 }
@@ -192,9 +194,9 @@ mod tests {
     #[test]
     fn options_are_read_and_lines_have_all_sides() {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let options = parse(&words("--rounds 3 --mebibytes 80 --write")).unwrap();
+        let options = parse(&words("--rounds 3 --mebibytes 80 --write")).unwrap().unwrap();
         assert_eq!((options.rounds, options.bytes, options.budget_bytes), (3, 80 << 20, 16 << 20));
-        assert!(parse(&words("--rounds")).is_none() && parse(&words("--budget 0")).is_none());
+        assert!(parse(&words("--rounds")).is_err() && parse(&words("--budget 0")).is_err());
         let mut runs: BTreeMap<usize, Vec<Seconds>> =
             (0..SIDES.len()).map(|side| (side, vec![Some((side as f64 + 1.0, 0.5)); 3])).collect();
         runs.insert(SWAP, vec![Some((9.0, 8.0)), None, Some((9.0, 8.0))]);

@@ -8,11 +8,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use octavo_measure::rounds::turns;
+use octavo_measure::statistics::Spread;
+use octavo_measure::table::{markdown_header, markdown_row};
+
+use crate::machine;
 use crate::machine::document::{Marks, measured_on};
 use crate::machine::kernel::{self, Purpose};
 use crate::machine::run::{self, Run, Said};
 use crate::machine::warden::Warden;
-use crate::machine::{self, median};
 
 const MARKS: Marks = Marks { begin: "<!-- latency: begin -->", end: "<!-- latency: end -->" };
 
@@ -58,24 +62,25 @@ struct Options {
 
 /// Measures, and prints the table.
 pub fn main(arguments: &[String]) -> ExitCode {
-    machine::command(USAGE, parse(arguments), measure)
+    machine::command(USAGE, || USAGE.into(), parse(arguments), measure)
 }
 
-fn parse(arguments: &[String]) -> Option<Options> {
+fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
     let mut options = Options { rounds: 5, budget_bytes: 256 << 20, seconds: 8, pace: 400, write: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
-        let mut number = || machine::number(arguments.next());
+        let mut number = || machine::number(argument, arguments.next());
         match argument.as_str() {
             "--rounds" => options.rounds = number()? as usize,
             "--budget" => options.budget_bytes = number()? << 20,
             "--seconds" => options.seconds = number()?,
             "--pace" => options.pace = number()?,
             "--write" => options.write = true,
-            _ => return None,
+            "--help" | "-h" => return Ok(None),
+            _ => return Err(format!("there is no option `{argument}`")),
         }
     }
-    Some(options)
+    Ok(Some(options))
 }
 
 fn measure(options: &Options) -> Result<(), String> {
@@ -107,14 +112,13 @@ type Runs = [Vec<Said>; SIDES.len()];
 fn runs_at(pace: Option<u64>, program: &Path, cache: &Path, options: &Options) -> Result<Runs, String> {
     let mut runs = Runs::default();
     // The first round warms up, and does not count.
-    machine::take_turns(1 + options.rounds, SIDES.len(), |round, side| {
+    for (round, side) in turns(1 + options.rounds, SIDES.len()) {
         std::thread::sleep(SETTLE);
         let said = run_side(program, cache, SIDES[side], pace, options)?;
         if round > 0 {
             runs[side].push(said);
         }
-        Ok(())
-    })?;
+    }
     Ok(runs)
 }
 
@@ -150,15 +154,14 @@ fn table(runs: &Runs) -> Result<String, String> {
             .collect::<Option<_>>()
             .ok_or_else(|| format!("the side `{}` did not say {figure}", SIDES[side]))
     };
-    let mut lines = "|  | kernel swap | Octavo | kernel : Octavo |\n|---|---|---|---|\n".to_owned();
+    let spread = |side, figure| Spread::of(all(side, figure)?).ok_or("there was no round".to_owned());
+    let cell =
+        |Spread { median, min, max }| format!("{} ({} to {})", digits(median), digits(min), digits(max));
+    let mut lines = markdown_header(" | kernel swap | Octavo | kernel : Octavo");
     for (figure, name) in ROWS {
-        let (mut kernel, mut octavo) = (all(0, figure)?, all(1, figure)?);
-        let ratio = median(&mut kernel) / median(&mut octavo);
-        let cell = |figures: &mut Vec<f64>| {
-            let middle = median(figures);
-            format!("{} ({} to {})", digits(middle), digits(figures[0]), digits(figures[figures.len() - 1]))
-        };
-        lines += &format!("| {name} | {} | {} | {ratio:.2} |\n", cell(&mut kernel), cell(&mut octavo));
+        let (kernel, octavo) = (spread(0, figure)?, spread(1, figure)?);
+        let ratio = format!("{:.2}", kernel.median / octavo.median);
+        lines += &markdown_row(name, [cell(kernel), cell(octavo), ratio]);
     }
     let least = |figure| -> Result<f64, String> {
         let counts = [all(0, figure)?, all(1, figure)?].concat();
@@ -185,8 +188,8 @@ mod tests {
     #[test]
     fn options_are_read_and_nonsense_is_refused() {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let options = parse(&words("--rounds 3 --budget 64 --seconds 2")).unwrap();
+        let options = parse(&words("--rounds 3 --budget 64 --seconds 2")).unwrap().unwrap();
         assert_eq!((options.rounds, options.budget_bytes, options.seconds), (3, 64 << 20, 2));
-        assert!(parse(&words("--seconds")).is_none() && parse(&words("octavo")).is_none());
+        assert!(parse(&words("--seconds")).is_err() && parse(&words("octavo")).is_err());
     }
 }

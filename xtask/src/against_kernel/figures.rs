@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use octavo_measure::statistics::Spread;
+
 use super::jobs::{Row, Wanted};
 
 /// Where a program runs.
@@ -28,22 +30,6 @@ pub struct Runs {
     pub budget_bytes: u64,
 }
 
-/// A median with the least and the greatest.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    pub median: f64,
-    pub least: f64,
-    pub greatest: f64,
-}
-
-impl Spread {
-    pub fn of(mut values: Vec<f64>) -> Option<Self> {
-        values.sort_by(f64::total_cmp);
-        let (least, greatest) = (*values.first()?, *values.last()?);
-        Some(Self { median: values[values.len() / 2], least, greatest })
-    }
-}
-
 /// How Octavo compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
@@ -60,7 +46,7 @@ impl Runs {
     /// A figure of one side, over all rounds.
     pub fn spread(&self, side: Side, figure: &str) -> Option<Spread> {
         let rounds = self.sides.get(&side)?.iter();
-        Spread::of(rounds.filter_map(|figures| figures.get(figure).copied()).collect())
+        Spread::of(rounds.filter_map(|figures| figures.get(figure).copied()))
     }
 
     /// Compares Octavo with whom the row names, round by round.
@@ -101,9 +87,7 @@ impl Runs {
     fn paired(&self, other: Side, figure: &str, compare: impl Fn(f64, f64) -> f64) -> Option<Spread> {
         let pairs = self.sides.get(&Side::Octavo)?.iter().zip(self.sides.get(&other)?);
         Spread::of(
-            pairs
-                .filter_map(|(octavo, other)| Some(compare(*octavo.get(figure)?, *other.get(figure)?)))
-                .collect(),
+            pairs.filter_map(|(octavo, other)| Some(compare(*octavo.get(figure)?, *other.get(figure)?))),
         )
     }
 }
@@ -134,10 +118,7 @@ pub mod tests {
             (Side::KernelHuge, &[3.0, 3.0, 4.0]),
         ];
         let verdict = runs(sides).verdict(&row(Wanted::Times(2.5))).unwrap();
-        assert_eq!(
-            verdict,
-            Verdict { found: Spread { median: 3.0, least: 1.5, greatest: 4.0 }, holds: true }
-        );
+        assert_eq!(verdict, Verdict { found: Spread { median: 3.0, min: 1.5, max: 4.0 }, holds: true });
         assert!(!runs(sides).verdict(&row(Wanted::Times(3.5))).unwrap().holds);
     }
 

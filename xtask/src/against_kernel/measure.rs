@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use octavo_measure::rounds::turns;
+
 use super::figures::{Figures, Runs, Side};
 use super::jobs::{self, Job, Kind, Program};
 use super::options::Options;
@@ -102,7 +104,7 @@ impl<'a> Bench<'a> {
         };
         self.warm_up(&words, sides, budget_bytes)?;
         let mut runs = Runs { budget_bytes, ..Runs::default() };
-        machine::take_turns(self.options.rounds * times, sides.len(), |_, side| {
+        for (_, side) in turns(self.options.rounds * times, sides.len()) {
             let side = sides[side];
             if matches!(job.kind, Kind::Outgrown(_)) {
                 // The file system may still be at work on the swap file of the run before.
@@ -111,8 +113,7 @@ impl<'a> Bench<'a> {
             let outcome = self.run(self.on(side, &words, budget_bytes, job.kind))?;
             runs.peak_bytes = runs.peak_bytes.max(outcome.peak_bytes);
             runs.add(side, outcome.figures);
-            Ok(())
-        })?;
+        }
         Ok(runs)
     }
 

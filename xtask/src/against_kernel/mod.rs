@@ -14,6 +14,9 @@ mod table;
 
 use std::process::ExitCode;
 
+use octavo_measure::table::markdown_header;
+
+use crate::machine;
 use crate::machine::document::Marks;
 use measure::Bench;
 use options::Options;
@@ -22,24 +25,8 @@ const MARKS: Marks = Marks { begin: "<!-- against-kernel: begin -->", end: "<!--
 
 /// Measures what was asked for, and prints the table.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let options = match Options::parse(arguments) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{}\nMeasurements:\n{}", options::USAGE, jobs::list());
-            return ExitCode::SUCCESS;
-        }
-        Err(sentence) => {
-            eprintln!("{sentence}.\n\n{}", options::USAGE);
-            return ExitCode::from(2);
-        }
-    };
-    match run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            eprintln!("{sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    let help = || format!("{}\nMeasurements:\n{}", options::USAGE, jobs::list());
+    machine::command(options::USAGE, help, Options::parse(arguments), run)
 }
 
 fn run(options: &Options) -> Result<(), String> {
@@ -57,7 +44,7 @@ fn run(options: &Options) -> Result<(), String> {
             Err(sentence) => failures.push(format!("{}: {sentence}", job.name)),
         }
     }
-    let part = format!("{}\n{}{lines}", table::circumstances(options), table::HEAD);
+    let part = format!("{}\n{}{lines}", table::circumstances(options), markdown_header(table::COLUMNS));
     MARKS.show_benchmark(&part, options.write && failures.is_empty())?;
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }

@@ -1,14 +1,14 @@
 //! The table in Markdown.
 
-use super::figures::{Runs, Side, Spread};
+use octavo_measure::statistics::Spread;
+use octavo_measure::table::markdown_row;
+
+use super::figures::{Runs, Side};
 use super::jobs::{Job, Row, Unit, Wanted};
 use super::options::Options;
 use crate::machine::document::measured_on;
 
-pub const HEAD: &str = "\
-| what | no limit | octavo | kernel, small pages | kernel, huge pages | octavo's peak | found | wanted | holds |
-|---|---|---|---|---|---|---|---|---|
-";
+pub const COLUMNS: &str = "what | no limit | octavo | kernel, small pages | kernel, huge pages | octavo's peak | found | wanted | holds";
 
 /// Where and how the figures came to be.
 pub fn circumstances(options: &Options) -> String {
@@ -24,8 +24,7 @@ pub fn circumstances(options: &Options) -> String {
 
 /// The lines of one job.
 pub fn lines(job: &Job, runs: &Runs) -> String {
-    let lines = job.rows.iter().enumerate().map(|(index, row)| line(row, runs, index == 0) + "\n");
-    lines.collect()
+    job.rows.iter().enumerate().map(|(index, row)| line(row, runs, index == 0)).collect()
 }
 
 fn line(row: &Row, runs: &Runs, is_first: bool) -> String {
@@ -47,7 +46,6 @@ fn line(row: &Row, runs: &Runs, is_first: bool) -> String {
         (_, None) => "–",
     };
     let cells = [
-        row.name.to_owned(),
         side(Side::Plain),
         side(Side::Octavo),
         side(Side::KernelSmall),
@@ -57,22 +55,22 @@ fn line(row: &Row, runs: &Runs, is_first: bool) -> String {
         wanted(row.wanted),
         holds.to_owned(),
     ];
-    format!("| {} |", cells.join(" | "))
+    markdown_row(row.name, cells)
 }
 
-fn figure(unit: Unit, Spread { median, least, greatest }: Spread) -> String {
+fn figure(unit: Unit, Spread { median, min, max }: Spread) -> String {
     match unit {
-        Unit::Seconds => format!("{median:.2} ({least:.2} to {greatest:.2}) s"),
-        Unit::Milliseconds => format!("{:.2} ({:.2} to {:.2}) ms", 1e3 * median, 1e3 * least, 1e3 * greatest),
-        Unit::Microseconds => format!("{median:.1} ({least:.1} to {greatest:.1}) µs"),
+        Unit::Seconds => format!("{median:.2} ({min:.2} to {max:.2}) s"),
+        Unit::Milliseconds => format!("{:.2} ({:.2} to {:.2}) ms", 1e3 * median, 1e3 * min, 1e3 * max),
+        Unit::Microseconds => format!("{median:.1} ({min:.1} to {max:.1}) µs"),
     }
 }
 
-fn found(wanted: Wanted, Spread { median, least, greatest }: Spread) -> String {
+fn found(wanted: Wanted, Spread { median, min, max }: Spread) -> String {
     match wanted {
-        Wanted::Times(_) | Wanted::Nothing => format!("{median:.2} ({least:.2} to {greatest:.2}) times"),
-        Wanted::PercentMore(_) => format!("{median:+.1} ({least:+.1} to {greatest:+.1}) %"),
-        Wanted::MillisecondsMore(_) => format!("{median:+.2} ({least:+.2} to {greatest:+.2}) ms"),
+        Wanted::Times(_) | Wanted::Nothing => format!("{median:.2} ({min:.2} to {max:.2}) times"),
+        Wanted::PercentMore(_) => format!("{median:+.1} ({min:+.1} to {max:+.1}) %"),
+        Wanted::MillisecondsMore(_) => format!("{median:+.2} ({min:+.2} to {max:+.2}) ms"),
     }
 }
 
@@ -98,9 +96,9 @@ mod tests {
         assert_eq!(
             line(&row(Wanted::Times(1.5)), &runs, true),
             "| a job | – | 1.00 (1.00 to 2.00) s | 2.00 (2.00 to 4.00) s | – | 260 of 256 MiB \
-             | 2.00 (2.00 to 2.00) times | 1.5 times | yes |"
+             | 2.00 (2.00 to 2.00) times | 1.5 times | yes |\n"
         );
-        assert!(line(&row(Wanted::Times(2.5)), &runs, false).ends_with("| 2.5 times | **no** |"));
+        assert!(line(&row(Wanted::Times(2.5)), &runs, false).ends_with("| 2.5 times | **no** |\n"));
     }
 
     #[test]

@@ -54,48 +54,32 @@ pub fn build_bench(program: &str) -> Result<PathBuf, String> {
     Ok(crate::root().join(Path::new(&target)).join("release").join(program))
 }
 
-/// A command that measures: shows its usage where the options are none, and else says why it failed, if it
-/// did.
+/// A command that measures. Shows its usage where the options make no sense, help where there are none, and
+/// else says why it failed, if it did.
 pub fn command<O>(
     usage: &str,
-    options: Option<O>,
+    help: impl FnOnce() -> String,
+    options: Result<Option<O>, String>,
     measure: impl FnOnce(&O) -> Result<(), String>,
 ) -> ExitCode {
-    let Some(options) = options else {
-        eprint!("{usage}");
-        return ExitCode::from(2);
-    };
-    match measure(&options) {
-        Ok(()) => ExitCode::SUCCESS,
+    match options {
+        Ok(None) => println!("{}", help()),
         Err(sentence) => {
-            eprintln!("{sentence}");
-            ExitCode::FAILURE
+            eprintln!("{sentence}.\n\n{usage}");
+            return ExitCode::from(2);
+        }
+        Ok(Some(options)) => {
+            if let Err(sentence) = measure(&options) {
+                eprintln!("{sentence}");
+                return ExitCode::FAILURE;
+            }
         }
     }
+    ExitCode::SUCCESS
 }
 
-/// Returns the number in a word of a command line, if it is one that a measurement can take.
-pub fn number(word: Option<&String>) -> Option<u64> {
-    word?.parse().ok().filter(|number| (1..1 << 20).contains(number))
-}
-
-/// Has sides take turns, by their numbers, round by round. Nobody always comes first, or always after the
-/// same neighbour's traces.
-pub fn take_turns(
-    rounds: usize,
-    sides: usize,
-    mut run: impl FnMut(usize, usize) -> Result<(), String>,
-) -> Result<(), String> {
-    for round in 0..rounds {
-        for turn in 0..sides {
-            run(round, (round + turn) % sides)?;
-        }
-    }
-    Ok(())
-}
-
-/// Sorts figures, and returns the one in the middle. There is one at least.
-pub fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+/// Returns the number behind an option, if it is one that a measurement can take.
+pub fn number(option: &str, word: Option<&String>) -> Result<u64, String> {
+    let number = word.and_then(|word| word.parse().ok()).filter(|number| (1..1 << 20).contains(number));
+    number.ok_or_else(|| format!("{option} needs a number from 1 to {}", (1 << 20) - 1))
 }

@@ -7,7 +7,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::kernel::{Group, Purpose};
+use octavo_measure::control_group::Group;
+
+use super::kernel::{self, Purpose};
 use super::process::{self, last_lines, said};
 use super::warden::{Warden, quoted};
 
@@ -69,8 +71,8 @@ pub fn in_a_group(folder: &Path, run: Run<'_>) -> Result<Ended, String> {
     warden.at_the_end(&format!("rm -rf {}", quoted(&scratch)))?;
     let work = scratch.join("work");
     fs::create_dir_all(&work).map_err(|error| format!("cannot make {}: {error}", work.display()))?;
-    let group = run.group.map(|purpose| Group::new(&mut warden, purpose)).transpose()?;
-    let words = group.as_ref().map_or(run.words.clone(), |group| group.entering(&run.words));
+    let group = run.group.map(|purpose| kernel::make_group(&mut warden, purpose)).transpose()?;
+    let words = group.as_ref().map_or(run.words.clone(), |group| kernel::entering(group, &run.words));
     let limited = group.as_ref().filter(|_| matches!(run.group, Some(Purpose::Limit { .. })));
     let began = Instant::now();
     let mut child = process::start(&mut warden, &words, &scratch, &run.environment)?;
@@ -94,7 +96,7 @@ fn while_figures_are_read<T>(group: Option<&Group>, run: impl FnOnce() -> T) -> 
         let (ended, endings) = mpsc::channel::<()>();
         scope.spawn(move || {
             while endings.recv_timeout(BETWEEN_READINGS) == Err(RecvTimeoutError::Timeout) {
-                group.read_figures();
+                kernel::sum_figures(group);
             }
         });
         let done = run();

@@ -6,12 +6,14 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use octavo_measure::control_group::Group;
+
 use super::options::Options;
 use super::place::Place;
 use super::results::{Charged, End, Outcome, Run};
 use super::rows::Row;
 use crate::machine;
-use crate::machine::kernel::{self, Group, Purpose};
+use crate::machine::kernel::{self, Purpose};
 use crate::machine::packages;
 use crate::machine::process::{self, last_lines, said};
 use crate::machine::sampler::Sampler;
@@ -106,8 +108,8 @@ impl<'a> Bench<'a> {
             Side::Octavo { program, budget_bytes } => {
                 words = [self.octavo_words(program, budget_bytes, &report), words].concat();
                 // The group only measures. Where none can be made, the run goes on without.
-                let group = Group::new(&mut warden, Purpose::Measure).ok();
-                words = group.as_ref().map_or(words.clone(), |group| group.entering(&words));
+                let group = kernel::make_group(&mut warden, Purpose::Measure).ok();
+                words = group.as_ref().map_or(words.clone(), |group| kernel::entering(group, &words));
                 group
             }
             Side::Kernel { limit_bytes, swap_bytes } => {
@@ -115,8 +117,8 @@ impl<'a> Bench<'a> {
                     kernel::swap_on(&mut warden, &self.cache, swap_bytes)?;
                 }
                 let purpose = Purpose::Limit { bytes: limit_bytes, may_swap: swap_bytes > 0 };
-                let group = Group::new(&mut warden, purpose)?;
-                words = group.entering(&words);
+                let group = kernel::make_group(&mut warden, purpose)?;
+                words = kernel::entering(&group, &words);
                 Some(group)
             }
         };
@@ -128,7 +130,7 @@ impl<'a> Bench<'a> {
         let begun = Instant::now();
         let end = self.wait(&mut child, group.as_ref(), || match (&mut charged, &group) {
             (Some(charged), Some(group)) => look(group, charged),
-            (None, Some(group)) => group.read_figures(),
+            (None, Some(group)) => kernel::sum_figures(group),
             _ if matches!(side, Side::Plain) => sampler.look(),
             _ => {}
         });

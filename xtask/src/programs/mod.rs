@@ -19,57 +19,40 @@ use measure::Bench;
 use options::Options;
 use results::Outcome;
 
+use crate::machine;
 use crate::machine::document::{read, write};
 
 /// Runs the rows that were asked for, and prints the table.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let options = match Options::parse(arguments) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{}\nRows:\n{}", options::USAGE, rows::list());
-            return ExitCode::SUCCESS;
-        }
-        Err(sentence) => {
-            eprintln!("{sentence}.\n\n{}", options::USAGE);
-            return ExitCode::from(2);
-        }
-    };
-    match run(&options) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(sentence) => {
-            eprintln!("{sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    let help = || format!("{}\nRows:\n{}", options::USAGE, rows::list());
+    machine::command(options::USAGE, help, Options::parse(arguments), run)
 }
 
-/// Returns whether all went well.
-fn run(options: &Options) -> Result<bool, String> {
+fn run(options: &Options) -> Result<(), String> {
     let bench = Bench::new(options)?;
     let mut outcomes = Vec::new();
-    let mut well = true;
+    let mut has_failed = false;
     for row in rows::ALL.iter().filter(|row| options.wants(row.name)) {
         eprintln!("==== {}: {}", row.name, row.what);
         match bench.measure(row) {
             Ok(outcome) => {
-                eprintln!("{}", table::line(&outcome));
+                eprint!("{}", table::line(&outcome));
                 for complaint in outcome.complaints() {
                     eprintln!("{}: {complaint}", row.name);
-                    well = false;
+                    has_failed = true;
                 }
                 outcomes.push(outcome);
             }
             Err(sentence) => {
                 eprintln!("{}: {sentence}", row.name);
-                well = false;
+                has_failed = true;
             }
         }
         // Each row is kept as soon as it is there, since a table takes long.
         keep(options, &outcomes)?;
     }
     print!("{}", table::table(&outcomes));
-    Ok(well)
+    if has_failed { Err("Not all rows went well.".into()) } else { Ok(()) }
 }
 
 fn keep(options: &Options, outcomes: &[Outcome]) -> Result<(), String> {

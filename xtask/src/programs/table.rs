@@ -1,19 +1,17 @@
 //! The table in Markdown.
 
+use octavo_measure::table::{markdown_header, markdown_row};
+
 use super::results::{End, Outcome, Run};
 use super::rows;
 use crate::machine::document::Marks;
 
-const HEAD: &str = "\
-| program | plain s | octavo s | kernel swap s | peak | budget | octavo peak | managed % | swapped in | same output | killed without |
-|---|---|---|---|---|---|---|---|---|---|---|
-";
+const COLUMNS: &str = "program | plain s | octavo s | kernel swap s | peak | budget | octavo peak | managed % | swapped in | same output | killed without";
 const MARKS: Marks = Marks { begin: "<!-- programs: begin -->", end: "<!-- programs: end -->" };
 
 /// The whole table.
 pub fn table(outcomes: &[Outcome]) -> String {
-    let lines: String = outcomes.iter().map(|outcome| line(outcome) + "\n").collect();
-    format!("{HEAD}{lines}")
+    markdown_header(COLUMNS) + &outcomes.iter().map(line).collect::<String>()
 }
 
 /// The line of one row.
@@ -25,7 +23,6 @@ pub fn line(outcome: &Outcome) -> String {
         Some(false) => "**no**",
     };
     let cells = [
-        outcome.name.to_owned(),
         self::seconds(&outcome.plain),
         seconds(&outcome.octavo),
         seconds(&outcome.kernel),
@@ -37,7 +34,7 @@ pub fn line(outcome: &Outcome) -> String {
         answer(outcome.octavo_same()).into(),
         answer(outcome.killed_without()).replace('*', ""),
     ];
-    format!("| {} |", cells.join(" | "))
+    markdown_row(outcome.name, cells)
 }
 
 /// The anonymous memory of the tree and the runner, in bold where it is more than a tree may have.
@@ -64,16 +61,16 @@ fn mebibytes(bytes: f64) -> String {
 /// Puts the rows between the marks of a document. Rows that were not run stay as they are.
 pub fn put_into(text: &str, outcomes: &[Outcome]) -> Result<String, String> {
     let old = MARKS.part_of(text)?;
-    let old_line = |name: &str| old.lines().find(|line| line.starts_with(&format!("| {name} |")));
-    let mut lines = String::new();
+    let old_line =
+        |name: &str| old.split_inclusive('\n').find(|line| line.starts_with(&format!("| {name} |")));
+    let mut part = markdown_header(COLUMNS);
     for row in rows::ALL {
         let new = outcomes.iter().find(|outcome| outcome.name == row.name).map(line);
         if let Some(line) = new.or_else(|| old_line(row.name).map(str::to_owned)) {
-            lines += &line;
-            lines.push('\n');
+            part += &line;
         }
     }
-    MARKS.put_into(text, &format!("{HEAD}{lines}"))
+    MARKS.put_into(text, &part)
 }
 
 #[cfg(test)]
@@ -107,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_line_has_what_was_measured() {
-        let expected = "| redis | 1.5 | 3.0 | – | 300 MiB | 150 MiB | 160 MiB | 98 | 5 MiB | yes | yes |";
+        let expected = "| redis | 1.5 | 3.0 | – | 300 MiB | 150 MiB | 160 MiB | 98 | 5 MiB | yes | yes |\n";
         assert_eq!(line(&outcome("redis", 1.5)), expected);
         let mut wrong = outcome("redis", 1.5);
         wrong.octavo.as_mut().unwrap().output = "8".into();
