@@ -1,17 +1,27 @@
 //! Rules about manifests. Rule `layers`, between packages: a package depends only on packages that its place
 //! allows. Rule `msrv`: all packages and the README name one oldest Rust.
 
+use toml::de::{DeTable, DeValue};
+
 use super::policy::PACKAGES;
 use super::{Finding, Tree};
+
+/// The manifest of the workspace.
+const ROOT: &str = "Cargo.toml";
 
 /// Reads every manifest of a package, and reports dependencies on packages of ours that [`PACKAGES`] does not
 /// list.
 pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
-    let manifests: Vec<(&str, &str, Manifest)> = tree
+    let workspace = parse(tree.get(ROOT).unwrap_or_default());
+    let manifests: Vec<_> = tree
         .iter()
-        .filter_map(|(path, text)| Some((path, path.strip_suffix("/Cargo.toml")?, Manifest::parse(text))))
+        .filter_map(|(path, text)| Some((path, path.strip_suffix("/Cargo.toml")?, text, parse(text))))
         .collect();
-    for (path, folder, manifest) in &manifests {
+    let folder_of = |name: &str| {
+        let names = |manifest| at(manifest, &["package", "name"]).and_then(DeValue::as_str) == Some(name);
+        manifests.iter().find(|(.., manifest)| names(manifest)).map(|(_, folder, ..)| *folder)
+    };
+    for (path, folder, text, manifest) in &manifests {
         let mut report =
             |line, what| findings.push(Finding { path: path.to_string(), line, rule: "layers", what });
         let Some((_, allowed)) = PACKAGES.iter().find(|(known, _)| known == folder) else {
@@ -21,84 +31,67 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
             );
             continue;
         };
-        for (line, dependency) in &manifest.dependencies {
-            let Some((_, target, _)) = manifests.iter().find(|(_, _, other)| other.name == *dependency)
-            else {
-                continue;
-            };
-            if !allowed.contains(target) {
-                report(*line, format!("`{folder}` must not depend on `{target}`"));
-            }
+        for (offset, name) in dependencies(manifest, &workspace) {
+            let Some(target) = folder_of(name).filter(|target| !allowed.contains(target)) else { continue };
+            let line = text[..offset].matches('\n').count() + 1;
+            report(line, format!("`{folder}` must not depend on `{target}`"));
         }
     }
 }
 
 /// The README's commands build every package, so the newest Rust that any package needs holds for all.
 pub fn check_rust_version(tree: &Tree, findings: &mut Vec<Finding>) {
-    let Some(root) = tree.get("Cargo.toml") else { return };
+    let Some(root) = tree.get(ROOT) else { return };
     let mut report =
-        |path: &str, line, what| findings.push(Finding { path: path.into(), line, rule: "msrv", what });
-    let Some(version) = root.lines().find_map(|line| line.strip_prefix("rust-version")?.split('"').nth(1))
-    else {
-        report(
-            "Cargo.toml",
-            1,
-            "name the oldest Rust that does by `rust-version` in [workspace.package]".into(),
-        );
+        |path: &str, what| findings.push(Finding { path: path.into(), line: 1, rule: "msrv", what });
+    let root = parse(root);
+    let Some(version) = at(&root, &["workspace", "package", "rust-version"]).and_then(DeValue::as_str) else {
+        report(ROOT, "name the oldest Rust that does by `rust-version` in [workspace.package]".into());
         return;
     };
     for (path, text) in tree.iter().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
-        if !text.lines().any(|line| line.trim() == "rust-version.workspace = true") {
-            report(path, 1, "take the workspace's: `rust-version.workspace = true`".into());
+        let is_shared =
+            at(&parse(text), &["package", "rust-version", "workspace"]).and_then(DeValue::as_bool);
+        if is_shared != Some(true) {
+            report(path, "take the workspace's: `rust-version.workspace = true`".into());
         }
     }
     let sentence = format!("Rust {version} or later");
     if tree.get("README.md").is_some_and(|readme| !readme.contains(&sentence)) {
-        report("README.md", 1, format!("Cargo.toml asks for {version}: say \"{sentence}\""));
+        report("README.md", format!("Cargo.toml asks for {version}: say \"{sentence}\""));
     }
 }
 
-/// The parts of a `Cargo.toml` that the rules need.
-#[derive(Debug, Default)]
-struct Manifest {
-    name: String,
-    /// The line and the package name of each dependency of any kind.
-    dependencies: Vec<(usize, String)>,
+/// Reads a manifest. Cargo has refused what is wrong in it, before it built this program.
+fn parse(text: &str) -> DeTable<'_> {
+    DeTable::parse_recoverable(text).0.into_inner()
 }
 
-impl Manifest {
-    /// Reads the forms that appear in this repository: `[dependencies]` tables of every kind with one
-    /// dependency a line, and `[dependencies.name]` tables. It follows a rename that stands on the same line.
-    fn parse(text: &str) -> Self {
-        let mut manifest = Self::default();
-        let mut section = String::new();
-        for (index, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if let Some(header) = line.strip_prefix('[') {
-                section = header.trim_end_matches(']').to_string();
-                if let Some((_, name)) = section.rsplit_once("dependencies.") {
-                    manifest.dependencies.push((index + 1, name.to_string()));
-                }
-                continue;
-            }
-            let Some((key, value)) = line.split_once('=') else { continue };
-            if section == "package" && key.trim() == "name" {
-                manifest.name = unquoted(value);
-            } else if section.ends_with("dependencies") {
-                let renamed = value.split_once("package").and_then(|(_, rest)| rest.trim().strip_prefix('='));
-                let name = match renamed {
-                    Some(package) => unquoted(package.split([',', '}']).next().unwrap_or_default()),
-                    None => key.trim().split('.').next().unwrap_or_default().to_string(),
-                };
-                manifest.dependencies.push((index + 1, name));
-            }
-        }
-        manifest
-    }
+/// The value at a path of keys.
+fn at<'m, 't>(manifest: &'m DeTable<'t>, keys: &[&str]) -> Option<&'m DeValue<'t>> {
+    let (first, rest) = keys.split_first()?;
+    rest.iter().try_fold(manifest.get(*first)?.get_ref(), |value, key| Some(value.get(key)?.get_ref()))
 }
 
-fn unquoted(value: &str) -> String {
-    value.trim().trim_matches('"').to_string()
+/// The dependencies of a manifest, of every kind and for every target: where each begins in the text, and the
+/// name of its package.
+fn dependencies<'m>(
+    manifest: &'m DeTable<'_>,
+    workspace: &'m DeTable<'_>,
+) -> impl Iterator<Item = (usize, &'m str)> {
+    let targets = manifest.get("target").and_then(|targets| targets.get_ref().as_table());
+    let targets = targets.into_iter().flat_map(|targets| targets.values());
+    let all = [manifest].into_iter().chain(targets.filter_map(|target| target.get_ref().as_table()));
+    let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let all = all.flat_map(move |tables| kinds.map(|kind| tables.get(kind)?.get_ref().as_table()));
+    all.flatten().flatten().map(|(key, value)| {
+        let (name, value) = (&**key.get_ref(), value.get_ref());
+        let in_workspace = at(workspace, &["workspace", "dependencies", name]);
+        let is_shared = value.get("workspace").is_some();
+        let renamed =
+            if is_shared { in_workspace } else { Some(value) }.and_then(|value| value.get("package"));
+        (key.span().start, renamed.and_then(|package| package.get_ref().as_str()).unwrap_or(name))
+    })
 }
 
 #[cfg(test)]
@@ -109,7 +102,10 @@ mod tests {
         let platform = format!("[package]\nname = \"octavo-platform\"\n{platform}");
         let engine = format!("[package]\nname = \"octavo\"\n{engine}");
         let tree = Tree::from([
-            ("Cargo.toml", "[workspace.dependencies]\noctavo = { path = \"crates/octavo\" }"),
+            (
+                "Cargo.toml",
+                "[workspace.dependencies]\nengine = { path = \"crates/octavo\", package = \"octavo\" }",
+            ),
             ("crates/platform/Cargo.toml", platform.as_str()),
             ("crates/octavo/Cargo.toml", engine.as_str()),
         ]);
@@ -133,7 +129,8 @@ mod tests {
             "[dependencies]\noctavo = { path = \"../octavo\" }",
             "[dev-dependencies]\noctavo = { workspace = true }",
             "[target.'cfg(unix)'.dependencies]\noctavo.path = \"../octavo\"",
-            "[dependencies]\nengine = { path = \"../octavo\", package = \"octavo\" }",
+            "[dependencies]\nmotor = { path = \"../octavo\", package = \"octavo\" }",
+            "[build-dependencies]\nengine.workspace = true",
             "[dependencies.octavo]\npath = \"../octavo\"",
         ] {
             assert_eq!(
@@ -156,12 +153,13 @@ mod tests {
             check_rust_version(&tree, &mut findings);
             findings.into_iter().map(|finding| finding.path).collect::<Vec<_>>()
         };
-        let (workspace, package) = ("rust-version = \"1.91\"", "rust-version.workspace = true");
+        let workspace = "[workspace.package]\nrust-version = \"1.91\"";
+        let package = "[package]\nrust-version.workspace = true";
         assert!(paths(workspace, package, "Linux, Rust 1.91 or later.").is_empty());
         assert_eq!(paths(workspace, package, "Rust 1.90 or later"), ["README.md"]);
-        let of_its_own = paths(workspace, "rust-version = \"1.91\"", "Rust 1.91 or later");
+        let of_its_own = paths(workspace, "[package]\nrust-version = \"1.91\"", "Rust 1.91 or later");
         assert_eq!(of_its_own, ["crates/a/Cargo.toml"]);
-        assert_eq!(paths("edition = \"2024\"", package, ""), ["Cargo.toml"]);
+        assert_eq!(paths("[workspace.package]\nedition = \"2024\"", package, ""), ["Cargo.toml"]);
     }
 
     #[test]
