@@ -224,29 +224,36 @@ pub fn guardian_main() {
     let _ = rustix::thread::set_name(NAME);
     let Ok(list) = io::stdin().as_fd().try_clone_to_owned().map(File::from) else { return };
     let entries = list::read(&list).unwrap_or_default();
-    let (watched, stopped): (Vec<Entry>, Vec<Entry>) =
+    let (watched, stopped): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| entry.what == What::Managed);
     kill_with_children(known(&watched));
     // The search may take for ever, and nobody waits for it.
     stopped.into_iter().for_each(|process| kill(process.pid, Signal::CONT));
-    let count = watched.len();
-    let tell = move || {
-        if count > 0 {
-            // Nobody may read it.
-            let _ = writeln!(
-                io::stderr(),
-                "octavo: the runner has died, and {count} of its processes were killed: pages of theirs were in its hands only"
-            );
-        }
-    };
-    // Whoever reads it may be slow. The search does not wait for that.
-    let telling = std::thread::Builder::new().spawn(tell);
-    end_survivors(&watched);
-    // Nothing is left to do for the other guardian.
-    let _ = list.set_len(0);
+    tell_beside(watched.len(), || {
+        end_survivors(&watched);
+        // Nothing is left to do for the other guardian.
+        let _ = list.set_len(0);
+    });
+}
+
+/// Tells how many processes were killed, and does `work` meanwhile. Whoever reads it may be slow, and the
+/// work does not wait for that.
+fn tell_beside(killed: usize, work: impl FnOnce()) {
+    let telling = std::thread::Builder::new().spawn(move || tell(killed));
+    work();
     match telling {
         Ok(telling) => drop(telling.join()),
-        Err(_) => tell(),
+        Err(_) => tell(killed),
+    }
+}
+
+fn tell(killed: usize) {
+    if killed > 0 {
+        // Nobody may read it.
+        let _ = writeln!(
+            io::stderr(),
+            "octavo: the runner has died, and {killed} of its processes were killed: pages of theirs were in its hands only"
+        );
     }
 }
 

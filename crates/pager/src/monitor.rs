@@ -14,6 +14,7 @@
 mod end;
 mod forks;
 mod growth;
+mod look;
 mod progress;
 mod queue;
 pub(crate) mod standstill;
@@ -36,7 +37,7 @@ use self::growth::{Growth, time_to_fill};
 use self::progress::Progress;
 use self::queue::Queue;
 use crate::guardian::Guardian;
-use crate::ledger::{Ledger, Use};
+use crate::ledger::Ledger;
 use crate::managed::{Common, Managed, Refusal, Unequipped};
 use crate::messages;
 use crate::monitor::standstill::Standstill;
@@ -49,15 +50,10 @@ use crate::tree::Tree;
 use crate::tree::fixed::Asked;
 use unpaged::Excess;
 
-/// Looks at the tree's memory: often near the limit, seldom far below.
+/// The shortest from one look at the tree's memory to the next, near the limit.
 const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(10);
 /// One part in so many of the limit is left at least for copies of pages that forks share.
 const LEAST_COPIES: u64 = 32;
-/// Growth outside that has the monitor look as often as it can.
-const LEAST_GROWTH: u64 = 512 << 10;
-/// From one look at what is left in staging to the next.
-const TIDY_EVERY: Duration = Duration::from_millis(50);
 /// Smaller processes are not worth taking over.
 const LEAST_PROCESS: u64 = 8 << 20;
 /// How long the processes of the tree may not be found, and how long they are killed.
@@ -66,9 +62,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A process whose refusal may pass is tried again after so long.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of
-/// the limit on, and not from half of it on.
-const PREPARE_WITHIN: Duration = Duration::from_millis(100);
 /// Where a tree can fill half of its limit within so long, the guardian is there before the program.
 const GUARD_WITHIN: Duration = Duration::from_millis(25);
 
@@ -240,147 +233,6 @@ impl Monitor {
             engaging: Piece::default(),
             counting: Piece::default(),
         })
-    }
-
-    /// Looks once, and does what has to be done. Returns how long to wait until the next look.
-    ///
-    /// # Errors
-    /// A page could not be kept or brought back. The tree must not go on.
-    pub(crate) fn turn(&mut self) -> Result<Duration, Failed> {
-        priority::begins(self.look_takes);
-        let began = priority::cpu_time();
-        let wait = self.look()?;
-        self.look_takes = (self.look_takes * 7 + (priority::cpu_time() - began)) / 8;
-        priority::sleeps(wait, self.look_takes);
-        Ok(wait)
-    }
-
-    fn look(&mut self) -> Result<Duration, Failed> {
-        let now = Instant::now();
-        self.keep_guarded()?;
-        // What they had is charged until then.
-        self.take_last_forks()?;
-        match self.tree.look_if_due(time_to_fill(self.room) / 4) {
-            Ok(false) => {}
-            Ok(true) => {
-                self.blind_since = None;
-                self.end_those_that_ended();
-                self.find_forks();
-                self.note_vain_looks();
-            }
-            // Others may have taken the last descriptors for a moment.
-            Err(_) if self.blind_since.get_or_insert(now).elapsed() < PATIENCE => {}
-            Err(error) => return Err(Failed::new(&messages::BLIND, &error)),
-        }
-        let is_due = self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY);
-        if is_due || self.room == 0 {
-            // What is in staging counts, for each process.
-            self.managed.values().for_each(Managed::tidy);
-        }
-        if is_due {
-            self.tidied_at = Some(now);
-            self.standstill.follow();
-        }
-        self.ending.iter().for_each(|(_, managed)| managed.watch());
-        for managed in self.managed.values().chain(&self.forks) {
-            managed.watch();
-            if let Some(failure) = managed.failure() {
-                return Err(Failed(failure + &self.cause()));
-            }
-        }
-        self.affinity.keep_off(self.managed.values().filter_map(Managed::driver_beside_on));
-        let mut total = self.measure();
-        self.note_queue(now);
-        let limit = self.ledger.limit_bytes();
-        let coming = self.growth.take_in(Instant::now(), total);
-        let mut moved = Vec::new();
-        for (pid, managed) in &mut self.managed {
-            let process = self.tree.processes.get(pid);
-            if managed.note_growth(process.map_or(0, |process| process.memory.anonymous)) && process.is_some()
-            {
-                // The manager knows already, and what it has is subtracted from what the process has.
-                moved.push(*pid);
-            }
-            managed.take_kept();
-        }
-        moved.into_iter().for_each(|pid| self.tree.ask_again(pid));
-        let least_margin = (limit / 8).clamp(16 << 20, 256 << 20).min(limit / 2);
-        let margin = least_margin.max(coming.min(limit / 2));
-        let early = if time_to_fill(limit / 2) < PREPARE_WITHIN { 16 } else { 2 };
-        if self.making.as_ref().is_some_and(JoinHandle::is_finished) {
-            self.finish_preparing()?;
-        } else if self.manager.is_none() && total > limit / early {
-            self.prepare()?;
-        }
-        let least_room = margin / 4;
-        // By one that waits and goes on.
-        let wanted = coming.max(margin / 2) + (1 << 20);
-        let is_near = total + margin > limit;
-        if is_near {
-            if self.take_over(total, coming.max(margin / 2), least_room)? {
-                total = self.measure();
-                self.calm = SHORTEST;
-            }
-            self.growth.go_on(Instant::now(), total);
-        } else {
-            if total + margin + self.queue.len() as u64 * wanted > limit {
-                self.have_newcomers_wait();
-            }
-            self.tree.settle_all();
-        }
-        self.follow_unpaged(total, is_near)?;
-        if let Some(manager) = &self.manager {
-            let adopting = self.managed.values().map(Managed::adopting_bytes).sum();
-            let used =
-                Use { total_bytes: total, shared_bytes: self.tree.shared_bytes(), adopting_bytes: adopting };
-            let spare = (2 * coming).max(limit / LEAST_COPIES).min(least_margin);
-            let outside = self.ledger.tell(manager, used, spare, self.kept_room(least_margin));
-            self.summary.note(manager, &self.managed, &self.ending, &self.tree);
-            let is_apart = total + least_room < limit;
-            let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
-            let stats = manager.stats();
-            let fits = is_known
-                && stats.as_ref().is_ok_and(|stats| {
-                    stats.used_bytes - stats.outside_bytes + outside
-                        <= stats.budget_bytes + stats.shared_bytes
-                });
-            let left = adopting + stats.map_or(0, |stats| stats.used_bytes);
-            let is_too_long = self.standstill.is_too_long(left);
-            // What cannot go out need not stand still again and again.
-            self.stops_none = !fits && (self.stops_none || is_too_long);
-            if fits || is_known && self.has_room_for_copies(total) || is_too_long {
-                self.let_go_on();
-            }
-            // Where everything that grows is managed, the manager holds the limit by itself.
-            let grows = outside > self.outside + LEAST_GROWTH;
-            self.outside = outside;
-            self.calm = if grows { SHORTEST } else { (self.calm * 5 / 4).min(LONGEST / 2) };
-        } else if self.making.is_none() {
-            // Those that were to be taken over have ended, or could not be looked at.
-            self.let_go_on();
-        }
-        self.let_next_go_on(total, wanted);
-        self.room = limit.saturating_sub(total);
-        let room = limit.saturating_sub(total + margin);
-        Ok(time_to_fill(room).clamp(self.calm, LONGEST))
-    }
-
-    fn measure(&mut self) -> u64 {
-        let own = self.own.read();
-        let managed = &self.managed;
-        let moved = |pid| managed.get(&pid).map(Managed::moved).unwrap_or_default();
-        let anonymous = self.tree.measure(own.anonymous, moved);
-        let limit = self.ledger.limit_bytes();
-        let fits = |fixed: Fixed| anonymous + own.anonymous + fixed.shared + fixed.tables < limit / 2;
-        let (tree, own_fixed) = (self.tree.fixed(fits), self.own_asked.fixed(Instant::now(), own, false));
-        self.fixed = Fixed { shared: tree.shared + own_fixed.shared, tables: tree.tables + own_fixed.tables };
-        let total = anonymous + own.anonymous + self.fixed.shared + self.fixed.tables;
-        self.anonymous = anonymous;
-        // A limit goes by the most that there may be, and what is told by what there is.
-        let doubtful = self.tree.doubtful_bytes;
-        self.summary.note_peaks(anonymous.saturating_sub(doubtful), self.fixed);
-        self.ledger.note(total.saturating_sub(doubtful));
-        total
     }
 
     /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, and the tree is
