@@ -44,6 +44,13 @@ pub(crate) struct Outcome {
     pub(crate) full: bool,
 }
 
+impl Outcome {
+    /// Returns the frames that are free, and those on their way out.
+    pub(crate) fn gone(self) -> u64 {
+        self.freed + self.started
+    }
+}
+
 /// The pages that may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evict {

@@ -75,8 +75,8 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
     let (mut out, mut started, mut gone, mut full) = (Isolated::new(), 0, 0, false);
     let mut send = |out: &mut Isolated| {
         let done = evict_batch(engine, std::mem::take(out));
-        engine.space_use.add(space.id, Figure::QuotaOut, done.freed + done.started);
-        gone += done.freed + done.started;
+        engine.space_use.add(space.id, Figure::QuotaOut, done.gone());
+        gone += done.gone();
         started += done.started;
         // At full swap, others would be looked at in vain.
         full |= done.full || gone > 0 && done.obstructed && engine.swap.slots.is_full();

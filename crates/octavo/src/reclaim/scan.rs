@@ -142,12 +142,124 @@ impl<'e> Scan<'e> {
         engine.counters.add(Counter::PageDeactivated, decided.deactivated);
         pages
     }
+
+    /// Lets the thread that polls serve others. Meanwhile nothing is in hand here, for which they would wait.
+    async fn give_way(self, waiter: &mut Waiter<'_>) -> Self {
+        let (engine, who, asks) = (self.engine, self.who, self.asks);
+        drop(self);
+        waiter.give_way().await;
+        let mut scan = Self::begin(engine, who);
+        scan.asks = asks;
+        scan
+    }
 }
 
 impl Drop for Scan<'_> {
     fn drop(&mut self) {
         let before = self.engine.reclaimers.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "a scan was counted once");
+    }
+}
+
+/// How a reclaim has gone up to now.
+struct Course {
+    done: Reclaimed,
+    /// Batches, and pages looked at, since the last page that went.
+    fruitless: u32,
+    in_vain: u64,
+    /// Pages that cannot be written stay. Behind them, and among the hot pages, may be pages that need no
+    /// write.
+    is_stuck: bool,
+    /// Pages that the devices have room for, as far as is known.
+    room: u64,
+}
+
+impl Course {
+    fn begin(freed: u64) -> Self {
+        let done = Reclaimed { freed, started: 0 };
+        Self { done, fruitless: 0, in_vain: 0, is_stuck: false, room: u64::MAX }
+    }
+
+    /// Returns whether more is to go, and may be found. A scan may meet each page twice, because it first
+    /// clears the accessed mark. It may have to go through each list.
+    fn goes_on(&self, engine: &Engine, target: u64) -> bool {
+        self.done.total() < target && self.in_vain < LEAST_LOOKS + 4 * listed_pages(engine)
+    }
+
+    /// Returns whether translations are still asked. Use that they tell of is a hint, and must not stand in
+    /// the way where all pages seem to be in use.
+    fn asks(&self, engine: &Engine) -> bool {
+        self.in_vain <= LEAST_LOOKS + listed_pages(engine) / ASKED_SHARE
+    }
+
+    /// Returns the pages that may go in the next batch.
+    fn next(&self, engine: &Engine, may_write: bool) -> Evict {
+        // After so many failures, other slots have been tried too. So dirty pages are only tried now and
+        // then. Clean pages go at any time.
+        let in_vain_lately = self.fruitless >= FAILURES && !self.fruitless.is_power_of_two();
+        if !may_write || engine.swap.is_silent() || engine.swap.is_failing() && in_vain_lately {
+            Evict::Clean
+        } else {
+            Evict::All
+        }
+    }
+
+    /// There were no candidates. Returns whether some may come: the pages that are left may be on their way
+    /// to a list, in some CPU's batch.
+    fn may_find_more(&mut self, engine: &Engine) -> bool {
+        engine.lru.drain_all(&engine.frames);
+        if listed_pages(engine) == 0 && (self.done.total() > 0 || !engine.try_immovable(false)) {
+            return false;
+        }
+        self.in_vain += 32;
+        true
+    }
+
+    /// Takes in what has become of a batch, for which `looked` pages were looked at.
+    fn take_in(&mut self, looked: u64, outcome: evict::Outcome) {
+        self.done.freed += outcome.freed;
+        self.done.started += outcome.started;
+        (self.fruitless, self.in_vain) =
+            if outcome.gone() > 0 { (0, 0) } else { (self.fruitless + 1, self.in_vain + looked) };
+        self.room =
+            if outcome.full { outcome.started.max(LEAST_IN_HAND) } else { self.room.saturating_mul(2) };
+    }
+
+    /// Returns whether nothing more is to be expected after a batch.
+    fn is_over(&self, engine: &Engine, outcome: evict::Outcome) -> bool {
+        // Other pages that need a slot would be looked at in vain.
+        let is_out_of_slots = outcome.obstructed && self.done.total() > 0 && engine.swap.slots.is_full();
+        is_out_of_slots
+            || self.is_stuck && self.done.total() == 0 && self.in_vain > 256 + listed_pages(engine)
+    }
+}
+
+/// What had come to an end when a batch was begun.
+struct Begun {
+    ended_pages: u64,
+    freed_pages: u64,
+    ends: u64,
+}
+
+impl Begun {
+    fn now(engine: &Engine) -> Self {
+        let (ended_pages, freed_pages) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
+        Self { ended_pages, freed_pages, ends: engine.ends() }
+    }
+
+    /// Waits for a batch's writes where writes fail: only pages that are written count then.
+    async fn follow(
+        &self,
+        engine: &Engine,
+        mut outcome: evict::Outcome,
+        waiter: &mut Waiter<'_>,
+    ) -> evict::Outcome {
+        if engine.swap.is_failing() {
+            waiter.until_written(self.ended_pages + outcome.started).await;
+            outcome.freed += engine.transfers.freed_pages() - self.freed_pages;
+            outcome.started = 0;
+        }
+        outcome
     }
 }
 
@@ -160,91 +272,55 @@ pub(crate) async fn reclaim(
     waiter: &mut Waiter<'_>,
 ) -> Reclaimed {
     let mut scan = Scan::begin(engine, who);
+    let mut course = Course::begin(free_at_hand(engine));
+    while course.goes_on(engine, target) {
+        let may_write = until_it_may_write(engine, waiter).await;
+        scan.asks &= course.asks(engine);
+        if course.is_stuck {
+            scan.demote();
+        }
+        let begun = Begun::now(engine);
+        let Some((looked, outcome)) = scan.evict_some(course.room, course.next(engine, may_write)) else {
+            if course.may_find_more(engine) {
+                continue;
+            }
+            break;
+        };
+        let outcome = begun.follow(engine, outcome, waiter).await;
+        if !may_write && outcome.gone() == 0 {
+            break;
+        }
+        engine.counters.add(who.counters().1, outcome.gone());
+        course.take_in(looked, outcome);
+        if outcome.full && !waiter.until_room(begun.ends).await {
+            break;
+        }
+        course.is_stuck = may_write && outcome.obstructed || engine.swap.is_failing();
+        if course.is_over(engine, outcome) {
+            break;
+        }
+        if !waiter.blocks() && course.done.total() < target {
+            scan = scan.give_way(waiter).await;
+        }
+    }
+    course.done
+}
+
+/// Frees what needs no scan. Returns how many frames that were.
+fn free_at_hand(engine: &Engine) -> u64 {
     // Frames may only wait for a thread to take note of a completion. Where reads were given up, no other
     // thread may do so.
     engine.poll_transfers();
     engine.try_immovable(true);
-    let mut done = Reclaimed::default();
-    if engine.huge_zero.shrinkable_frames() > 0 {
-        done.freed += u64::from(engine.huge_zero.shrink(&engine.frames));
-    }
-    // Batches, and pages looked at, since the last page that went.
-    let (mut fruitless, mut in_vain) = (0_u32, 0);
-    let mut stuck = false;
-    // Pages that the devices have room for, as far as is known.
-    let mut room = u64::MAX;
-    // A scan may meet each page twice, because it first clears the accessed mark. It may have to go through
-    // each list.
-    while done.total() < target && in_vain < LEAST_LOOKS + 4 * listed_pages(engine) {
-        let most = most_writing_pages(engine);
-        // More pages under way would only be so for longer. Who cannot wait takes pages that need no write.
-        let may_write = engine.coming_pages() <= most
-            || waiter.until_some_write_ends_above(most).await
-            || !waiter.has_given_up();
-        // Use that translations tell of is a hint, and must not stand in the way where all pages seem to be
-        // in use.
-        scan.asks &= in_vain <= LEAST_LOOKS + listed_pages(engine) / ASKED_SHARE;
-        if stuck {
-            scan.demote();
-        }
-        let (ended, freed) = (engine.transfers.ended_pages(), engine.transfers.freed_pages());
-        let ends = engine.ends();
-        // After so many failures, other slots have been tried too. So dirty pages are only tried now and
-        // then. Clean pages go at any time.
-        let in_vain_lately = fruitless >= FAILURES && !fruitless.is_power_of_two();
-        let what = if !may_write || engine.swap.is_silent() || engine.swap.is_failing() && in_vain_lately {
-            Evict::Clean
-        } else {
-            Evict::All
-        };
-        let Some((looked, mut outcome)) = scan.evict_some(room, what) else {
-            // The pages that are left may be on their way to a list, in some CPU's batch.
-            engine.lru.drain_all(&engine.frames);
-            if listed_pages(engine) == 0 && (done.total() > 0 || !engine.try_immovable(false)) {
-                break;
-            }
-            in_vain += 32;
-            continue;
-        };
-        if engine.swap.is_failing() {
-            // Only pages that are written count.
-            waiter.until_written(ended + outcome.started).await;
-            outcome.freed += engine.transfers.freed_pages() - freed;
-            outcome.started = 0;
-        }
-        let gone = outcome.freed + outcome.started;
-        if !may_write && gone == 0 {
-            break;
-        }
-        engine.counters.add(who.counters().1, gone);
-        done.freed += outcome.freed;
-        done.started += outcome.started;
-        (fruitless, in_vain) = if gone > 0 { (0, 0) } else { (fruitless + 1, in_vain + looked) };
-        room = if outcome.full { outcome.started.max(LEAST_IN_HAND) } else { room.saturating_mul(2) };
-        if outcome.full && !waiter.until_room(ends).await {
-            break;
-        }
-        // Pages that cannot be written stay. Behind them, and among the hot pages, may be pages that need no
-        // write.
-        stuck = may_write && outcome.obstructed || engine.swap.is_failing();
-        // Other pages that need a slot would be looked at in vain.
-        if outcome.obstructed && done.total() > 0 && engine.swap.slots.is_full() {
-            break;
-        }
-        if stuck && done.total() == 0 && in_vain > 256 + listed_pages(engine) {
-            break;
-        }
-        if !waiter.blocks() && done.total() < target {
-            // The thread that polls has others to serve. Meanwhile nothing is in hand here, for which they
-            // would wait.
-            let asks = scan.asks;
-            drop(scan);
-            waiter.give_way().await;
-            scan = Scan::begin(engine, who);
-            scan.asks = asks;
-        }
-    }
-    done
+    let may_shrink = engine.huge_zero.shrinkable_frames() > 0;
+    if may_shrink { u64::from(engine.huge_zero.shrink(&engine.frames)) } else { 0 }
+}
+
+/// Waits until no more pages are under way than may be. Returns whether pages may be written. More pages
+/// under way would only be so for longer. Who cannot wait takes pages that need no write.
+async fn until_it_may_write(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
+    let most = most_writing_pages(engine);
+    engine.coming_pages() <= most || waiter.until_some_write_ends_above(most).await || !waiter.has_given_up()
 }
 
 /// Reclaims as [`reclaim`] does, and waits for the writes that it started. Returns how many frames were freed
