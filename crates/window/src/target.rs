@@ -12,6 +12,12 @@
 //!
 //! A frame that was moved out is discarded and never used again: a pipe or a socket may still show it.
 //!
+//! | file | what it does |
+//! |---|---|
+//! | `take_out` | takes runs out, batch by batch |
+//! | `refused` | takes out in its own way what the kernel refuses to move as it is |
+//! | `batch` | moves one batch, and reads it |
+//!
 //! **An answer other than success does not mean that nothing was moved.** So after one, staging is scanned,
 //! and the pages that are found there are the ones that were moved.
 //!
@@ -19,26 +25,27 @@
 //! again. So the mover has the kernel make such a page writable, as a store would: it becomes the program's
 //! own, by a copy where it is still shared. The copy has taken memory, so it moves within the same batch.
 //!
-//! Memory that may not be written, and executable memory, moves in its own ways (`target/refused.rs`).
+//! Memory that may not be written, and executable memory, moves in its own ways (`refused`).
 //!
 //! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it
 //! takes one more round trip, and for each stretch of them a scan, a change of protection and a round trip
 //! for 127 pages.
 
+mod batch;
 mod refused;
+mod take_out;
 
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
-use octavo_platform::process_memory::read_process;
 use octavo_platform::smaps::flagged;
 use octavo_platform::userfaultfd::{Event, Mode, Progress, Userfaultfd};
-use octavo_stub::{Mover, Run, Staging};
+use octavo_stub::Mover;
 use rustix::io::Errno;
 
 use crate::reach::{Reach, Taken, Taking};
@@ -46,11 +53,6 @@ use crate::robust::RobustMutexes;
 use crate::used::{Asked, Used};
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
-/// Moves of one batch.
-const MOST_MOVES: usize = 100;
-/// How often what is stuck in the first staging range is moved on, and how long it is left alone in between.
-const TRIES: u32 = 1000;
-const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// The ranges whose bytes a fork's child has not got (`MADV_WIPEONFORK`), as soon as the kernel has answered.
 /// An error says that nobody knows.
@@ -115,16 +117,6 @@ impl Moving {
 struct Equipment<'a> {
     mover: &'a Mover,
     moving: MutexGuard<'a, Moving>,
-}
-
-/// Pages of one batch that lie together, and where they are in staging.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    run: Run,
-    may_be_opened: bool,
-    offset: u64,
-    done: u64,
-    error: Option<Errno>,
 }
 
 impl Target {
@@ -285,216 +277,6 @@ impl Target {
         let mover = &self.process.get()?.mover;
         Some(Equipment { mover, moving: self.moving.lock().expect("nobody panics here") })
     }
-
-    /// Moves parts out, of which none is moved yet. Returns false where the program has ended, or its mover.
-    fn move_parts(&self, equipment: &mut Equipment<'_>, parts: &mut [Part]) -> bool {
-        let runs: Vec<_> = parts.iter().map(|part| part.run).collect();
-        let staging = if equipment.moving.is_staged { Staging::DiscardFirst } else { Staging::Keep };
-        let Ok(moved) = equipment.mover.move_out(&runs, staging) else { return false };
-        equipment.moving.is_staged = true;
-        if moved.discarded.is_some() {
-            // Old pages are in the way of new ones, so nothing can be known to be moved.
-            return false;
-        }
-        for (part, run) in parts.iter_mut().zip(&moved.runs) {
-            (part.offset, part.done, part.error) = (run.offset, run.progress.done_bytes, run.progress.error);
-        }
-        moved.is_whole() || self.find_moved(equipment, parts)
-    }
-
-    /// Finds out what was moved after all.
-    fn find_moved(&self, equipment: &Equipment<'_>, parts: &mut [Part]) -> bool {
-        let Some(process) = self.process.get() else { return false };
-        let Ok(mut staged) = equipment.mover.staging_pages(&process.pagemap) else { return false };
-        let mut tries = 0;
-        while !staged[0].is_empty() {
-            // The first range is never discarded, so these pages go on, as soon as whoever holds them lets
-            // go.
-            if tries == TRIES || equipment.mover.move_on().is_err() {
-                return false;
-            }
-            if tries > 0 {
-                std::thread::sleep(BETWEEN_TRIES);
-            }
-            tries += 1;
-            let Ok(found) = equipment.mover.staging_pages(&process.pagemap) else { return false };
-            staged = found;
-        }
-        let second = equipment.mover.staging().0[1];
-        for part in parts.iter_mut().filter(|part| part.error.is_some()) {
-            let (start, end) = (second + part.offset, second + part.offset + part.run.len);
-            let found = staged[1].iter().filter(|run| run.start < end && start < run.end);
-            let last = found.map(|run| run.end.min(end) - start).max().unwrap_or(0);
-            part.done = part.done.max(last);
-        }
-        // Nothing is left in the first range, so all that was moved is in the second.
-        true
-    }
-
-    /// Takes one batch out, with pages that a fork has shared. Returns false where the program has ended, or
-    /// its mover.
-    ///
-    /// # Safety
-    /// As [`Reach::take_out`].
-    unsafe fn take_batch(
-        &self,
-        equipment: &mut Equipment<'_>,
-        runs: &[Taking],
-        outcomes: &mut Vec<Taken>,
-    ) -> bool {
-        let (first, mut movable) = (outcomes.len(), Vec::new());
-        // SAFETY: as of this call.
-        let is_taken = unsafe { self.take_movable(equipment, runs, outcomes, &mut movable) };
-        let taken_bytes: u64 =
-            runs.iter().zip(&outcomes[first..]).map(|(run, taken)| taken.bytes(run.len)).sum();
-        self.taken_pages.fetch_add(taken_bytes / PAGE, Ordering::Relaxed);
-        if !is_taken || movable.is_empty() {
-            return is_taken;
-        }
-        // What is the program's own now has taken memory. So it goes at once.
-        let (mut rest, mut of) = (Vec::new(), Vec::new());
-        for (index, run) in runs.iter().enumerate() {
-            let Taken::Part(done) = outcomes[first + index] else { continue };
-            let start = run.address + done;
-            let range = movable.iter().find(|range| range.contains(&start) && run.may_be_opened());
-            if let Some(range) = range {
-                let len = (run.len - done).min(range.end - start);
-                rest.push(Taking { address: start, len, to: run.to.wrapping_add(done as usize), ..*run });
-                of.push((first + index, done, run.len));
-            }
-        }
-        let mut later = Vec::with_capacity(rest.len());
-        // SAFETY: as of this call; these are parts of its runs.
-        let is_taken = unsafe { self.take_movable(equipment, &rest, &mut later, &mut Vec::new()) };
-        for (((index, done, len), run), taken) in of.into_iter().zip(&rest).zip(later) {
-            let more = taken.bytes(run.len);
-            outcomes[index] = if done + more == len { Taken::All } else { Taken::Part(done + more) };
-        }
-        is_taken
-    }
-
-    /// Takes out what can be moved as it is, and makes what a fork has shared movable, which it adds to
-    /// `movable`. Returns false where the program has ended, or its mover.
-    ///
-    /// # Safety
-    /// As [`Reach::take_out`].
-    unsafe fn take_movable(
-        &self,
-        equipment: &mut Equipment<'_>,
-        runs: &[Taking],
-        outcomes: &mut Vec<Taken>,
-        movable: &mut Vec<Range<u64>>,
-    ) -> bool {
-        // Pages that lie together move together.
-        let mut parts: Vec<Part> = Vec::with_capacity(runs.len());
-        for run in runs {
-            match parts.last_mut() {
-                Some(part)
-                    if part.run.address + part.run.len == run.address
-                        && part.may_be_opened == run.may_be_opened() =>
-                {
-                    part.run.len += run.len;
-                }
-                _ => {
-                    let whole = Run { address: run.address, len: run.len };
-                    let may_be_opened = run.may_be_opened();
-                    parts.push(Part { run: whole, may_be_opened, offset: 0, done: 0, error: None });
-                }
-            }
-        }
-        if !self.move_parts(equipment, &mut parts) {
-            return false;
-        }
-        let staged = equipment.mover.staging().0[1];
-        let (mut remote, mut local) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
-        let mut runs = runs.iter();
-        for part in &parts {
-            let mut at = 0;
-            while at < part.run.len {
-                let run = runs.next().expect("each part is made of runs");
-                let done = part.done.saturating_sub(at).min(run.len);
-                if done > 0 && !run.to.is_null() {
-                    remote.push((staged + part.offset + at, done));
-                    local.push((run.to, done as usize));
-                }
-                outcomes.push(match part.error {
-                    _ if done == run.len => Taken::All,
-                    Some(Errno::INVAL) if done == 0 => Taken::Never,
-                    Some(Errno::AGAIN) if done == 0 => Taken::Unread,
-                    _ => Taken::Part(done),
-                });
-                at += run.len;
-            }
-            if part.error == Some(Errno::BUSY) && part.may_be_opened && part.done < part.run.len {
-                movable.extend(self.unshare(equipment, part));
-            }
-        }
-        if remote.is_empty() {
-            return true;
-        }
-        let wanted: u64 = remote.iter().map(|(_, len)| *len).sum();
-        // SAFETY: the caller vouches for the destinations.
-        let read = unsafe { read_process(equipment.mover.pid(), &remote, &local) };
-        read.is_ok_and(|read| read as u64 == wanted)
-    }
-
-    /// Takes runs out, batch by batch.
-    ///
-    /// # Safety
-    /// As [`Reach::take_out`].
-    unsafe fn take_all(&self, equipment: &mut Equipment<'_>, runs: &[Taking], outcomes: &mut Vec<Taken>) {
-        let before = outcomes.len();
-        let room = equipment.mover.staging().1;
-        let mut rest = runs;
-        while !rest.is_empty() {
-            // As much as staging holds, in as many moves as a batch has.
-            let (mut count, mut bytes) = (0, 0);
-            while count < rest.len().min(MOST_MOVES) && bytes + rest[count].len <= room {
-                bytes += rest[count].len;
-                count += 1;
-            }
-            let (batch, later) = rest.split_at(count);
-            // SAFETY: as of this call.
-            let mut is_taken = count > 0 && unsafe { self.take_batch(equipment, batch, outcomes) };
-            let first = outcomes.len().saturating_sub(count);
-            if is_taken && outcomes[first..].contains(&Taken::Never) {
-                // SAFETY: as of this call.
-                is_taken = unsafe { self.take_refused(equipment, batch, &mut outcomes[first..]) };
-            }
-            if !is_taken {
-                self.fail("pages on their way out of it were lost: its mover has ended or does not answer");
-                outcomes.truncate(before);
-                break;
-            }
-            rest = later;
-        }
-        outcomes.resize(before + runs.len(), Taken::Part(0));
-        if equipment.moving.mutexes.as_mut().is_some_and(RobustMutexes::may_hold) {
-            // Relaxed: whoever sees it later looks later.
-            self.has_moved.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes pages that a fork has shared movable, and returns which. Octavo counts them as written, and they
-    /// need no protection any more.
-    fn unshare(&self, equipment: &Equipment<'_>, part: &Part) -> Option<Range<u64>> {
-        let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
-        let process = self.process.get()?;
-        let told = Categories::PRESENT | Categories::ZERO;
-        let mut next = start;
-        let found =
-            process.pagemap.scan(start, end, Wanted { told, ..Wanted::any(Categories::PRESENT) }, |run| {
-                if !run.categories.contains(Categories::ZERO) && run.start == next {
-                    next = run.end;
-                }
-            });
-        // A page that leaves meanwhile, by `mremap` for instance, is none of those that are made movable.
-        let len = next - start;
-        let is_open = found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok();
-        let own = if is_open { equipment.mover.unshare(Run { address: start, len }).ok()? } else { 0 };
-        self.unfaulted_pages.fetch_add(own / PAGE, Ordering::Relaxed);
-        (own > 0).then_some(start..start + own)
-    }
 }
 
 impl Reach for Target {
@@ -513,23 +295,8 @@ impl Reach for Target {
         let Some(mut equipment) = self.equipment().filter(|_| self.failure().is_none()) else {
             return outcomes.resize(outcomes.len() + runs.len(), Taken::Part(0));
         };
-        let Some(lens) = equipment.moving.may_go(runs) else {
-            // SAFETY: as of this call.
-            return unsafe { self.take_all(&mut equipment, runs, outcomes) };
-        };
-        let cut = |(run, len): (&Taking, &u64)| (*len > 0).then_some(Taking { len: *len, ..*run });
-        let parts: Vec<_> = runs.iter().zip(&lens).filter_map(cut).collect();
-        let mut taken = Vec::with_capacity(parts.len());
-        // SAFETY: as of this call; these are the starts of its runs.
-        unsafe { self.take_all(&mut equipment, &parts, &mut taken) };
-        let mut taken = taken.into_iter();
-        outcomes.extend(runs.iter().zip(lens).map(|(run, len)| {
-            match if len > 0 { taken.next() } else { None } {
-                None => Taken::Part(0),
-                Some(Taken::All) if len < run.len => Taken::Part(len),
-                Some(outcome) => outcome,
-            }
-        }));
+        // SAFETY: as of this call.
+        unsafe { self.take_unheld(&mut equipment, runs, outcomes) }
     }
 
     fn add_wanted(&self, pages: &mut Vec<u64>) {

@@ -1,0 +1,105 @@
+//! Taking runs of pages out, batch by batch.
+//!
+//! ```text
+//!   runs ─► without held mutexes ─► batches ─► moved and read ─► refused: in its own way ─► the next batch
+//!            (robust.rs)                        (batch.rs)        (refused.rs)
+//! ```
+//!
+//! Calls go down only: what was refused is taken by batches of its own, and what these refuse stays.
+
+use std::sync::atomic::Ordering;
+
+use super::{Equipment, Target};
+use crate::reach::{Taken, Taking};
+use crate::robust::RobustMutexes;
+
+/// Moves of one batch.
+const MOST_MOVES: usize = 100;
+
+/// Returns how many of the first runs make a batch: as much as staging has `room` for, in as many moves as a
+/// batch has.
+fn first_batch(runs: &[Taking], room: u64) -> usize {
+    let mut bytes = 0;
+    let fits = |run: &&Taking| {
+        bytes += run.len;
+        bytes <= room
+    };
+    runs.iter().take(MOST_MOVES).take_while(fits).count()
+}
+
+impl Target {
+    /// Takes runs out, but for what lies behind a mutex that a thread holds.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`](crate::Reach::take_out).
+    pub(super) unsafe fn take_unheld(
+        &self,
+        equipment: &mut Equipment<'_>,
+        runs: &[Taking],
+        outcomes: &mut Vec<Taken>,
+    ) {
+        let Some(lens) = equipment.moving.may_go(runs) else {
+            // SAFETY: as of this call.
+            return unsafe { self.take_all(equipment, runs, outcomes) };
+        };
+        let cut = |(run, len): (&Taking, &u64)| (*len > 0).then_some(Taking { len: *len, ..*run });
+        let parts: Vec<_> = runs.iter().zip(&lens).filter_map(cut).collect();
+        let mut taken = Vec::with_capacity(parts.len());
+        // SAFETY: as of this call; these are the starts of its runs.
+        unsafe { self.take_all(equipment, &parts, &mut taken) };
+        let mut taken = taken.into_iter();
+        outcomes.extend(runs.iter().zip(lens).map(|(run, len)| {
+            match if len > 0 { taken.next() } else { None } {
+                None => Taken::Part(0),
+                Some(Taken::All) if len < run.len => Taken::Part(len),
+                Some(outcome) => outcome,
+            }
+        }));
+    }
+
+    /// Takes runs out, batch by batch.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`](crate::Reach::take_out).
+    unsafe fn take_all(&self, equipment: &mut Equipment<'_>, runs: &[Taking], outcomes: &mut Vec<Taken>) {
+        let before = outcomes.len();
+        let room = equipment.mover.staging().1;
+        let mut rest = runs;
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(first_batch(rest, room));
+            // SAFETY: as of this call.
+            if batch.is_empty() || !unsafe { self.take_one(equipment, batch, outcomes) } {
+                self.fail("pages on their way out of it were lost: its mover has ended or does not answer");
+                outcomes.truncate(before);
+                break;
+            }
+            rest = later;
+        }
+        outcomes.resize(before + runs.len(), Taken::Part(0));
+        if equipment.moving.mutexes.as_mut().is_some_and(RobustMutexes::may_hold) {
+            // Relaxed: whoever sees it later looks later.
+            self.has_moved.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a batch out, with what the kernel refuses as it is. Returns false where the program has ended,
+    /// or its mover.
+    ///
+    /// # Safety
+    /// As [`Reach::take_out`](crate::Reach::take_out).
+    unsafe fn take_one(
+        &self,
+        equipment: &mut Equipment<'_>,
+        batch: &[Taking],
+        outcomes: &mut Vec<Taken>,
+    ) -> bool {
+        let first = outcomes.len();
+        // SAFETY: as of this call.
+        if !unsafe { self.take_batch(equipment, batch, outcomes) } {
+            return false;
+        }
+        let outcomes = &mut outcomes[first..];
+        // SAFETY: as of this call.
+        !outcomes.contains(&Taken::Never) || unsafe { self.take_refused(equipment, batch, outcomes) }
+    }
+}
