@@ -1,4 +1,4 @@
-//! Bringing pages together, so that one slice can lend them.
+//! The pages that one slice lends: they are taken where they lie together, and else brought together.
 //!
 //! Frames that lie together are found first, while the thread holds none of the pages: held pages would be in
 //! the way of compaction. Then each page is latched alone, and moves to the next of the frames as in a
@@ -8,7 +8,7 @@
 //!
 //! Pages that have been brought together stay so until they go out. It costs the copy of each page, once.
 
-use crate::access::latched::{HeldPage, HeldPages, Taker, fault, let_go, take_page};
+use crate::access::latched::{HeldPage, HeldPages, Run, Taker, fault, let_go, take_page};
 use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::latch::Hold;
@@ -18,15 +18,60 @@ use crate::sync::{Duration, Instant};
 use crate::table::entry::State;
 use crate::units::{Order, PageNumber};
 
+/// Takes pages that lie together, or brings them together.
+pub(super) async fn take_run(
+    engine: &Engine,
+    space: &SpaceState,
+    first: PageNumber,
+    pages: u32,
+    hold: Hold,
+    taker: Taker,
+) -> Result<Run> {
+    loop {
+        let held = take_pages(engine, space, first, pages, hold, taker).await?;
+        if held.lie_together() {
+            return Ok(held.into_run());
+        }
+        // Pages that are held cannot be moved out of the way of others.
+        drop(held);
+        let frames = Together::find(engine, pages, taker).await?;
+        let gathered = gather(frames, space, first, hold, taker).await?;
+        // `None`: pages were unmapped meanwhile.
+        if let Some(held) = gathered {
+            let mut run = held.into_run();
+            if hold == Hold::Shared {
+                run.downgrade(engine);
+            }
+            return Ok(run);
+        }
+    }
+}
+
+/// Takes the pages from `first` on, in order.
+async fn take_pages<'e>(
+    engine: &'e Engine,
+    space: &SpaceState,
+    first: PageNumber,
+    pages: u32,
+    hold: Hold,
+    taker: Taker,
+) -> Result<HeldPages<'e>> {
+    let mut held = HeldPages::new(engine, hold);
+    for index in 0..pages {
+        held.pages.push(take_page(engine, space, first.plus(u64::from(index)), hold, taker).await?);
+    }
+    Ok(held)
+}
+
 /// Frames that lie together, last first. A drop gives back those that are left.
-pub(super) struct Together<'e> {
+struct Together<'e> {
     engine: &'e Engine,
     frames: Vec<Block>,
 }
 
 impl<'e> Together<'e> {
     /// Takes frames, and makes room for them where there is none.
-    pub(super) async fn find(engine: &'e Engine, frames: u32, taker: Taker) -> Result<Self> {
+    async fn find(engine: &'e Engine, frames: u32, taker: Taker) -> Result<Self> {
         let mut frames = frames_together(engine, &mut taker.waiter(engine), frames).await?;
         frames.reverse();
         Ok(Self { engine, frames })
@@ -48,7 +93,7 @@ impl Drop for Together<'_> {
 ///
 /// For a reader (`hold`) other readers may be in the way, of its own thread too, so it does not wait for them
 /// for ever.
-pub(super) async fn gather<'e>(
+async fn gather<'e>(
     mut together: Together<'e>,
     space: &SpaceState,
     first: PageNumber,

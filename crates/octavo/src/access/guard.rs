@@ -13,8 +13,9 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
-use crate::access::check_range;
-use crate::access::latched::{Run, Taker, take_run};
+use crate::access::bounds::check_range;
+use crate::access::gather::take_run;
+use crate::access::latched::{Run, Taker};
 use crate::access::pin::{Borrowed, PinHolder};
 use crate::engine::{Engine, SpaceState, in_place};
 use crate::error::{Error, ErrorKind, Result};

@@ -29,8 +29,7 @@ use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
 
-use crate::access::gather::{Together, gather};
-use crate::access::too_many_pins;
+use crate::access::bounds::too_many_pins;
 use crate::engine::{Engine, SpaceState, Waiter, in_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{Via, resolve_async};
@@ -173,12 +172,12 @@ impl<'e> HeldPages<'e> {
         Self { engine, hold, pages: SmallVec::new() }
     }
 
-    fn lie_together(&self) -> bool {
+    pub(super) fn lie_together(&self) -> bool {
         self.pages.windows(2).all(|pair| pair[0].frame.plus(1) == pair[1].frame)
     }
 
     /// Hands pages that lie together on.
-    fn into_run(mut self) -> Run {
+    pub(super) fn into_run(mut self) -> Run {
         debug_assert!(self.lie_together());
         let pages = std::mem::take(&mut self.pages);
         let is_block =
@@ -295,22 +294,6 @@ impl Run {
     }
 }
 
-/// Takes the pages from `first` on, in order.
-async fn take_pages<'e>(
-    engine: &'e Engine,
-    space: &SpaceState,
-    first: PageNumber,
-    pages: u32,
-    hold: Hold,
-    taker: Taker,
-) -> Result<HeldPages<'e>> {
-    let mut held = HeldPages::new(engine, hold);
-    for index in 0..pages {
-        held.pages.push(take_page(engine, space, first.plus(u64::from(index)), hold, taker).await?);
-    }
-    Ok(held)
-}
-
 pub(super) async fn take_page(
     engine: &Engine,
     space: &SpaceState,
@@ -417,35 +400,6 @@ async fn wait_for_io(engine: &Engine, taker: Taker) -> Result<()> {
     // A page that is packed is under no transfer.
     waiter.give_way().await;
     Ok(())
-}
-
-/// Takes pages that lie together, or brings them together.
-pub(super) async fn take_run(
-    engine: &Engine,
-    space: &SpaceState,
-    first: PageNumber,
-    pages: u32,
-    hold: Hold,
-    taker: Taker,
-) -> Result<Run> {
-    loop {
-        let held = take_pages(engine, space, first, pages, hold, taker).await?;
-        if held.lie_together() {
-            return Ok(held.into_run());
-        }
-        // Pages that are held cannot be moved out of the way of others.
-        drop(held);
-        let frames = Together::find(engine, pages, taker).await?;
-        let gathered = gather(frames, space, first, hold, taker).await?;
-        // `None`: pages were unmapped meanwhile.
-        if let Some(held) = gathered {
-            let mut run = held.into_run();
-            if hold == Hold::Shared {
-                run.downgrade(engine);
-            }
-            return Ok(run);
-        }
-    }
 }
 
 #[cold]

@@ -22,6 +22,7 @@
 //! The first access since reclaim last looked marks the entry accessed, by one compare-and-swap that may
 //! fail.
 
+mod bounds;
 mod gather;
 mod guard;
 mod latched;
@@ -40,6 +41,7 @@ use std::marker::PhantomData;
 
 use octavo_platform::{ArenaBytes, Word, cell_bytes};
 
+use crate::access::bounds::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
 use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{resolve, resolve_written};
@@ -47,15 +49,7 @@ use crate::frame::PinnedFrame;
 use crate::frame::holds::MAX_PINS;
 use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation};
-use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES, PageNumber};
-
-/// The place in the arena of the byte at `address`, in a leaf at `level` that shows `frame` at home.
-#[inline(always)]
-fn offset_in_arena(frame: FrameId, level: usize, address: u64) -> usize {
-    let within =
-        if level == 0 { PAGE_BYTES as u64 - 1 } else { (PAGE_BYTES as u64) * u64::from(CHUNK_FRAMES) - 1 };
-    frame.home_offset() + (address & within) as usize
-}
+use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 
 /// A load, at its leaf.
 #[derive(Clone, Copy)]
@@ -258,10 +252,6 @@ pub(crate) fn write(engine: &Engine, space: &SpaceState, address: u64, from: &[u
     Ok(())
 }
 
-fn bytes_left_in_page(address: u64) -> usize {
-    PAGE_BYTES - address as usize % PAGE_BYTES
-}
-
 #[inline(always)]
 fn check_aligned<W>(engine: &Engine, address: u64) -> Result<()> {
     if address.is_multiple_of(cell_bytes::<W>() as u64) {
@@ -280,26 +270,6 @@ fn unaligned<W>(engine: &Engine, address: u64) -> Error {
         "a word of {size} bytes cannot be accessed at {address:#x}; align the address to {cell}, or use read() and write()"
     );
     Error::new(ErrorKind::InvalidRange, message)
-}
-
-/// Refuses a byte range that runs past the end of the address space. An empty range meets no fault that would
-/// ask whose process this is, so this function asks.
-fn check_range(engine: &Engine, address: u64, len: u64) -> Result<()> {
-    engine.check_process()?;
-    if address.checked_add(len).is_some() {
-        return Ok(());
-    }
-    let message =
-        format!("{len} bytes from {address:#x} run past the end of the address space; check the range");
-    Err(Error::new(ErrorKind::InvalidRange, message))
-}
-
-#[cold]
-fn too_many_pins() -> Error {
-    Error::new(
-        ErrorKind::TooManyPins,
-        format!("a frame carries {MAX_PINS} pins; drop some before taking more"),
-    )
 }
 
 #[cfg(all(test, loom))]

@@ -11,8 +11,8 @@ use std::fmt;
 
 use bytemuck::Pod;
 
+use crate::access::bounds::{bytes_left_in_page, check_range, offset_in_arena};
 use crate::access::latched::{Taker, fault, frame_of, wait_for_latch};
-use crate::access::{bytes_left_in_page, check_range, offset_in_arena};
 use crate::engine::{Engine, SpaceState, in_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::latch::{Hold, Version};

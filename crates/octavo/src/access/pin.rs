@@ -28,7 +28,7 @@ use std::fmt;
 
 use octavo_platform::{Word, cell_bytes};
 
-use crate::access::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
+use crate::access::bounds::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
 use crate::config::PinPath;
 use crate::counters::Counter;
 use crate::engine::{Engine, SpaceState, Waiter};
