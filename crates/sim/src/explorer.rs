@@ -13,14 +13,13 @@
 //!
 //! A thread that pauses in a loop that spins waits until another thread has changed something.
 
-use std::fmt;
 use std::panic::Location;
 use std::rc::Rc;
 
 use crate::line::Access;
-use crate::memory::NoHeap;
 use crate::random::Random;
-use crate::state::{Deadlock, TaskId};
+use crate::stopped::Stopped;
+use crate::task::TaskId;
 
 /// What an operation on a shared word takes, in picoseconds.
 const STEP: u64 = 20_000;
@@ -77,49 +76,6 @@ pub struct Choice {
     pub taken: u16,
     /// How many there were.
     pub options: u16,
-}
-
-/// Why a simulation stopped before its end.
-#[derive(Debug)]
-pub enum Stopped {
-    /// Every thread waits.
-    Deadlock(Deadlock),
-    /// A thread has panicked.
-    Panicked {
-        /// The thread's name.
-        thread: String,
-        /// What it said.
-        message: String,
-    },
-    /// So many steps did not suffice.
-    TooLong(u64),
-    /// It has no memory of its own.
-    NoHeap(NoHeap),
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Deadlock(deadlock) => deadlock.fmt(f),
-            Self::Panicked { thread, message } => write!(f, "{thread}: {message}"),
-            Self::NoHeap(reason) => reason.fmt(f),
-            Self::TooLong(steps) => write!(f, "no end after {steps} operations on shared words"),
-        }
-    }
-}
-
-impl std::error::Error for Stopped {}
-
-impl From<Deadlock> for Stopped {
-    fn from(deadlock: Deadlock) -> Self {
-        Self::Deadlock(deadlock)
-    }
-}
-
-impl From<NoHeap> for Stopped {
-    fn from(reason: NoHeap) -> Self {
-        Self::NoHeap(reason)
-    }
 }
 
 /// A step of a thread, for people.

@@ -11,7 +11,8 @@
 //! |---|---|
 //! | `machine` | what a machine is, and what each step costs there |
 //! | `simulation` | what threads ask of it, one at a time |
-//! | `state` | its CPUs, its threads, and what happens next |
+//! | `state`, `task` | its CPUs, its threads, and what happens next |
+//! | `stopped` | why it stopped before its end |
 //! | `explorer` | schedules that are chosen, and not timed: random, by priorities, all of them |
 //! | `line` | cache lines, and who waits for them |
 //! | [`atomic`], [`lock`], [`thread`] | words, locks and threads, with the standard library's faces |
@@ -60,9 +61,11 @@ mod profile;
 mod random;
 mod simulation;
 mod state;
+mod stopped;
+mod task;
 pub mod thread;
 
-pub use explorer::{Choice, Schedule, Step, Stopped, interleaving};
+pub use explorer::{Choice, Schedule, Step, interleaving};
 pub use machine::{BadMachine, Costs, MOST_CPUS, Machine, Processors};
 pub use memory::{Memory, NoHeap};
 pub use profile::{LineReport, PlaceReport, Report};
@@ -71,4 +74,4 @@ pub use simulation::{
     Exploration, Explored, current_cpu, explore, explore_all, fill_random, in_section, is_in_section, now,
     possible_cpus, profile, reach_bytes, restart_profile, run, spin_hint, stable_address, work,
 };
-pub use state::Deadlock;
+pub use stopped::{Deadlock, Stopped};

@@ -19,12 +19,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::coroutine::{Coroutine, stop};
-use crate::explorer::{Choice, Explorer, Next, Schedule, Step, Stopped, next_path};
+use crate::explorer::{Choice, Explorer, Next, Schedule, Step, next_path};
 use crate::line::Access;
 use crate::machine::Machine;
 use crate::memory::Scope;
 use crate::profile::Report;
-use crate::state::{Deadlock, State, Status, Task, TaskId, What};
+use crate::state::{State, What};
+use crate::stopped::{Deadlock, Stopped};
+use crate::task::{Status, Task, TaskId};
 
 const PICOSECONDS: u64 = 1000;
 

@@ -3,60 +3,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::panic::Location;
-use std::rc::Rc;
 
-use crate::coroutine::Coroutine;
 use crate::explorer::{Candidate, Explorer, Next};
 use crate::line::{Access, Line, Outcome, Place, Prices, Request, SPREAD_PERCENT};
 use crate::machine::Machine;
 use crate::profile::{Profile, Report};
 use crate::random::Random;
+use crate::stopped::Deadlock;
+use crate::task::{Stalled, Status, Task, TaskId};
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 /// How long a thread runs on while others wait for its CPU.
 const SLICE: u64 = 4_000_000_000;
-
-/// Names a thread of a simulation.
-pub(crate) type TaskId = usize;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
-    /// Runs, or could if its CPU were free.
-    Ready,
-    /// Waits for a wake-up, or for the time of its timer.
-    Blocked,
-    Ended,
-}
-
-#[derive(Debug)]
-pub(crate) struct Task {
-    pub name: Rc<str>,
-    pub cpu: usize,
-    /// `None` while it runs, and after its end.
-    pub coroutine: Option<Coroutine>,
-    pub status: Status,
-    /// It was unparked, and has not parked since.
-    pub has_token: bool,
-    pub is_parked: bool,
-    /// Counts its waits, so that an old timer wakes nobody.
-    pub waits: u64,
-    pub timed_out: bool,
-    pub joiner: Option<TaskId>,
-    /// Changes of shared words when it paused last, in an exploration.
-    pub paused_at: u64,
-    /// The access that waits for its line.
-    pub stalled: Option<Stalled>,
-}
-
-/// An access that waits for its line.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stalled {
-    place: usize,
-    line: usize,
-    access: Access,
-    since: u64,
-}
 
 #[derive(Debug)]
 pub(crate) struct Cpu {
@@ -105,21 +64,6 @@ pub(crate) struct State {
     pub explorer: Option<Box<Explorer>>,
     candidates: Vec<Candidate>,
 }
-
-/// Why a simulation came to no end.
-#[derive(Debug)]
-pub struct Deadlock {
-    /// The threads that wait, by name.
-    pub waiting: Vec<String>,
-}
-
-impl std::fmt::Display for Deadlock {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "every thread of the simulation waits: {}", self.waiting.join(", "))
-    }
-}
-
-impl std::error::Error for Deadlock {}
 
 impl State {
     pub(crate) fn new(machine: &Machine, seed: u64) -> Self {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::coroutine::STACK_BYTES;
 use crate::simulation;
-use crate::state::TaskId;
+use crate::task::TaskId;
 
 /// A thread's result, or the panic that ended it.
 pub type Result<T> = std::result::Result<T, Box<dyn Any + Send>>;

@@ -36,6 +36,7 @@ pub const NO_CIRCLES: &[&str] = &[
     "crates/pager/src/system/",
     "crates/pager/src/tree/",
     "crates/stub/src/",
+    "crates/sim/src/",
     "crates/octavo/src/access/",
     "crates/octavo/src/frame/",
     "crates/octavo/src/io/",

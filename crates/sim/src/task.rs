@@ -1,0 +1,47 @@
+//! A thread of a simulation.
+
+use std::rc::Rc;
+
+use crate::coroutine::Coroutine;
+use crate::line::Access;
+
+/// Names a thread of a simulation.
+pub(crate) type TaskId = usize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Runs, or could if its CPU were free.
+    Ready,
+    /// Waits for a wake-up, or for the time of its timer.
+    Blocked,
+    Ended,
+}
+
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub name: Rc<str>,
+    pub cpu: usize,
+    /// `None` while it runs, and after its end.
+    pub coroutine: Option<Coroutine>,
+    pub status: Status,
+    /// It was unparked, and has not parked since.
+    pub has_token: bool,
+    pub is_parked: bool,
+    /// Counts its waits, so that an old timer wakes nobody.
+    pub waits: u64,
+    pub timed_out: bool,
+    pub joiner: Option<TaskId>,
+    /// Changes of shared words when it paused last, in an exploration.
+    pub paused_at: u64,
+    /// The access that waits for its line.
+    pub stalled: Option<Stalled>,
+}
+
+/// An access that waits for its line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stalled {
+    pub place: usize,
+    pub line: usize,
+    pub access: Access,
+    pub since: u64,
+}
