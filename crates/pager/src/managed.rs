@@ -11,10 +11,13 @@ pub(crate) mod adopter;
 pub(crate) mod bss;
 pub(crate) mod droppers;
 pub(crate) mod eligible;
+mod forks;
 pub(crate) mod kinds;
 pub(crate) mod layout;
 mod mappings;
 mod outside;
+mod shared;
+mod watched;
 
 use std::fmt::Display;
 use std::io;
@@ -22,87 +25,28 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use octavo::Manager;
 use octavo::translation::TranslatedSpace;
 use octavo_platform::process_memory::share_memory;
-use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_stub::{Inherited, InjectError, InjectErrorKind, Mover};
 use octavo_window::{Bell, Driver, Reach, Served, Target, Watch, Window};
 use rustix::io::Errno;
 
-pub(crate) use mappings::take;
-use mappings::watches;
+use forks::Forking;
 use outside::{LEAST_OUTSIDE, Outside};
+pub(crate) use shared::Common;
+use shared::{Held, Program, Shared};
+use watched::watches;
 
-use crate::guardian::{Entrusted, Guardian};
-use crate::ledger::Ledger;
+use crate::guardian::Entrusted;
 use crate::managed::adopter::Adopter;
 use crate::managed::droppers::Droppers;
 use crate::managed::layout::Layout;
 use crate::messages::{self, in_words};
-use crate::reader::Reader;
 use crate::system::proc;
-use crate::tree::{Moved, Parent};
+use crate::tree::Moved;
 
-/// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
-const MOST_VAIN_LOOKS: u32 = 100;
 /// The bytes of a process that are on their way out at once.
 pub(crate) const STAGING: u64 = 2 << 20;
-
-/// What the driver of a process and the monitor share.
-pub(crate) struct Shared {
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) manager: Manager,
-    pub(crate) guardian: Guardian,
-    pub(crate) reader: Reader,
-    pub(crate) layout: Layout,
-    pub(crate) failure: Mutex<Option<String>>,
-    /// What the driver has counted.
-    pub(crate) served: Mutex<Served>,
-    /// Children that cannot be served. They wait until the tree is stopped.
-    pub(crate) unserved: Mutex<Vec<Held>>,
-    /// Children of forks, until the monitor takes them.
-    pub(crate) forks: Mutex<Vec<Managed>>,
-}
-
-/// What all managed processes have in common.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Common<'a> {
-    pub(crate) manager: &'a Manager,
-    pub(crate) ledger: &'a Arc<Ledger>,
-    pub(crate) guardian: &'a Guardian,
-    pub(crate) reader: &'a Reader,
-}
-
-/// A program that is to be managed.
-pub(crate) struct Program {
-    /// `None`: a fork's child that has not been found among the processes yet.
-    pub(crate) pid: Option<u32>,
-    pub(crate) stack: u64,
-    pub(crate) name: String,
-}
-
-/// What keeps a process from reading zeros. While its descriptor is open it waits for its pages, and if the
-/// runner dies, the guardian kills it.
-pub(crate) struct Held {
-    window: Arc<Window<Target>>,
-    /// Or a sentence that says why the guardian cannot have it.
-    entrusted: Result<Arc<Entrusted>, String>,
-}
-
-impl Held {
-    /// From here on pages of the program may be in the runner's hands only.
-    pub(crate) fn new(guardian: &Guardian, program: &Program, events: Userfaultfd) -> Self {
-        let entrusted = guardian.entrust(program.pid, program.stack);
-        let entrusted = entrusted.map(Arc::new).map_err(|error| error.to_string());
-        Self { window: Arc::new(Window::new(Target::new(events))), entrusted }
-    }
-
-    /// Returns whether the process has ended, and wants no pages any more.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.window.reach().look_whether_gone()
-    }
-}
 
 /// The reason why a process cannot be taken over.
 #[derive(Debug)]
@@ -173,6 +117,8 @@ pub(crate) struct Managed {
     bell: Arc<Bell>,
     watch: Arc<Watch>,
     shared: Arc<Shared>,
+    /// Children of its forks, until the monitor takes them.
+    forks: Arc<Mutex<Vec<Managed>>>,
     entrusted: Arc<Entrusted>,
     driver: Option<JoinHandle<()>>,
     outside: Outside,
@@ -236,7 +182,6 @@ impl Managed {
             failure: Mutex::default(),
             served: Mutex::default(),
             unserved: Mutex::default(),
-            forks: Mutex::default(),
         });
         let bell = Bell::new().map_err(|error| error.to_string())?;
         reader.look_after(&window, &bell).map_err(|error| error.to_string())?;
@@ -251,6 +196,7 @@ impl Managed {
             bell,
             watch: Arc::default(),
             shared,
+            forks: Arc::default(),
             entrusted,
             driver: None,
             outside: Outside::default(),
@@ -264,11 +210,13 @@ impl Managed {
     fn start(&mut self) -> io::Result<()> {
         let (space, window) = (self.space.clone(), Arc::clone(&self.window));
         let (bell, shared, stack) = (Arc::clone(&self.bell), Arc::clone(&self.shared), self.stack);
-        let watch = Arc::clone(&self.watch);
+        let (watch, forks) = (Arc::clone(&self.watch), Arc::clone(&self.forks));
         let thread = std::thread::Builder::new().name("octavo-serve".into()).stack_size(512 << 10);
         self.driver = Some(thread.spawn(move || {
             crate::system::priority::lower();
-            let adopter = Adopter::new(&space, &window, &shared, stack);
+            let parent = Forking { space: &space, window: &window, shared: &shared, forks: &forks, stack };
+            let fork = |child| Self::take_in(&parent, child);
+            let adopter = Adopter::new(&space, &window, &shared, &fork);
             let events = window.reach().events().as_fd();
             if let Err(error) = Driver::new(&space, &window, events, bell, adopter).watched_by(watch).run()
                 && !window.reach().look_whether_gone()
@@ -278,44 +226,6 @@ impl Managed {
             }
         })?);
         Ok(())
-    }
-
-    /// Takes note of which process a fork's child is thought to be.
-    pub(crate) fn found(&self, pid: u32) {
-        self.entrusted.found(pid);
-    }
-
-    /// Takes note that a fork's child is to be looked for again.
-    pub(crate) fn lost(&mut self) {
-        self.entrusted.found(0);
-        // Another process was refused.
-        self.is_refused = false;
-    }
-
-    /// Takes note that a fork's child is another process than this one.
-    pub(crate) fn is_not(&mut self, pid: u32) {
-        self.others.push(pid);
-        self.vain_looks = 0;
-    }
-
-    /// Takes note that all processes were looked at, and none can be this fork's child. Returns whether that
-    /// is to be said, once: those for which it was taken are others, and no more have come for a while.
-    pub(crate) fn looked_in_vain(&mut self) -> bool {
-        self.vain_looks = self.vain_looks.saturating_add(1);
-        let is_given_up = self.vain_looks >= MOST_VAIN_LOOKS && !self.others.is_empty();
-        is_given_up && !std::mem::replace(&mut self.is_told, true)
-    }
-
-    /// Returns which process has forked this child. Once it was looked for in vain, its parent may be another
-    /// one: one that has been taken for a relative, or has not been found itself.
-    pub(crate) fn forked_by(&self) -> Parent {
-        let is_known = self.vain_looks == 0 && self.others.is_empty();
-        if is_known { Parent::Known(self.parent) } else { Parent::Thought(self.parent) }
-    }
-
-    /// Returns whether a fork's child may be this process, as far as is known.
-    pub(crate) fn may_be(&self, pid: u32) -> bool {
-        !self.others.contains(&pid)
     }
 
     /// Makes a fork's child one whose pages can go out: `pid` is thought to be this child.
@@ -370,13 +280,6 @@ impl Managed {
     /// Returns whether its pages cannot go out yet, and may later.
     pub(crate) fn lacks_mover(&self) -> bool {
         !self.is_equipped() && !self.is_refused()
-    }
-
-    /// Takes the children that have been forked since the last call, by process `pid`.
-    pub(crate) fn take_forks(&self, pid: u32) -> Vec<Managed> {
-        let mut forks = std::mem::take(&mut *self.shared.forks.lock().expect("nobody panics here"));
-        forks.iter_mut().for_each(|fork| fork.parent = pid);
-        forks
     }
 
     /// Returns the CPU of the thread that the driver is beside, if it is.
@@ -494,13 +397,6 @@ impl Managed {
                 .then(|| messages::UNSERVED.with(&[("why", &"its thread has ended")]))
         };
         said.or_else(lost).or_else(unserved)
-    }
-
-    /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be
-    /// served. Anything else that has failed was about its own memory, which nobody has any more.
-    pub(crate) fn failure_of_forks(&self) -> Option<String> {
-        let unserved = self.shared.unserved.lock().expect("nobody panics here");
-        self.failure().filter(|_| unserved.iter().any(|child| !child.has_ended()))
     }
 
     /// Returns what the driver has counted, up to about now.

@@ -1,5 +1,5 @@
 //! What the driver of a managed process does beside serving faults: it adopts the pages that are there
-//! already, takes the children of forks in, and keeps the layout true to the changes of mappings.
+//! already, and keeps the layout true to the changes of mappings. It hands the children of forks on.
 //!
 //! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages
 //! and the adoption of what it has found. A range of which others have read a change is not looked at before
@@ -9,19 +9,18 @@
 //! made some.
 
 use std::fmt::Display;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use octavo::translation::{InPlace, TranslatedSpace};
 use octavo::{Counter, ErrorKind, PAGE_BYTES, Protection, RegionOptions};
 use octavo_platform::pagemap::{Categories, Wanted};
-use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_stub::Message;
 use octavo_window::{Listener, Reach, Served, Target, Window, Work};
 use rustix::io::Errno;
 
-use crate::managed::{Common, Held, Managed, Program, Shared, take};
+use crate::managed::shared::Shared;
+use crate::managed::watched::take;
 use crate::messages::{self, as_option, in_words};
 use crate::system::proc;
 
@@ -31,15 +30,13 @@ const PIECE: u64 = 2 << 20;
 /// How long no page may go out before the tree is stopped, where there is no room for a page or a device
 /// fails.
 const ROOM_PATIENCE: Duration = Duration::from_secs(20);
-/// How long a fork waits for room.
-const FORK_PATIENCE: Duration = Duration::from_secs(20);
-
 /// Adopts what is there, between faults.
 pub(crate) struct Adopter<'a> {
     space: &'a TranslatedSpace,
     window: &'a Window<Target>,
     shared: &'a Shared,
-    stack: u64,
+    /// Takes a fork's child in.
+    fork: &'a dyn Fn(OwnedFd),
     lacks_room: Option<LacksRoom>,
 }
 
@@ -69,9 +66,9 @@ impl<'a> Adopter<'a> {
         space: &'a TranslatedSpace,
         window: &'a Window<Target>,
         shared: &'a Shared,
-        stack: u64,
+        fork: &'a dyn Fn(OwnedFd),
     ) -> Self {
-        Self { space, window, shared, stack, lacks_room: None }
+        Self { space, window, shared, fork, lacks_room: None }
     }
 
     /// Adopts what is present in a range, as far as there is room. Returns up to where.
@@ -171,14 +168,8 @@ impl<'a> Adopter<'a> {
         now - since < ROOM_PATIENCE
     }
 
-    /// Says why the program must not go on.
     fn give_up(&self, message: &Message, why: &dyn Display) {
-        let whose = match self.window.reach().pid() {
-            Some(pid) => format!("process {pid} ({})", proc::name(pid)),
-            None => "a fork's child".into(),
-        };
-        let words: [(&str, &dyn Display); 2] = [("process", &whose), ("why", why)];
-        self.shared.failure.lock().expect("nobody panics here").get_or_insert(message.with(&words));
+        self.shared.give_up(self.window.reach().pid(), message, why);
     }
 
     /// Adopts pages that are there, as far as there is room. Returns up to where.
@@ -204,51 +195,7 @@ impl<'a> Adopter<'a> {
 
 impl Listener for Adopter<'_> {
     fn forked(&mut self, child: OwnedFd) {
-        let events = Userfaultfd::of_fork(child, self.window.reach().events().features());
-        let (layout, wiped) = (self.shared.layout.of_fork(), self.window.reach().take_wiped());
-        let Shared { manager, ledger, guardian, reader, .. } = self.shared;
-        let common = Common { manager, ledger, guardian, reader };
-        let program = Program { pid: None, stack: self.stack, name: "a fork".into() };
-        let held = Held::new(guardian, &program, events);
-        let unserved = |held| self.shared.unserved.lock().expect("nobody panics here").push(held);
-        if self.shared.failure.lock().expect("nobody panics here").is_some() {
-            // What is wrong with the parent's memory would be wrong with the child's.
-            return unserved(held);
-        }
-        let wiped: Vec<_> = match wiped.wait() {
-            Ok(wiped) => wiped.iter().flat_map(|range| layout.lock().mapped_in(range)).collect(),
-            Err(_) if held.has_ended() => return,
-            Err(error) => {
-                unserved(held);
-                return self.give_up(&messages::FORK_UNASKED, &error);
-            }
-        };
-        let forked = Managed::serve(common, program, &held, layout, |space| {
-            let began = Instant::now();
-            loop {
-                let forget = |range: &Range<u64>| space.forget(range.start, range.end - range.start);
-                match space.fork_from(self.space).and_then(|()| wiped.iter().try_for_each(forget)) {
-                    // The parent's pages cannot go out now, but writes may end, and other processes make
-                    // room.
-                    Err(error)
-                        if (may_pass(&error) || error.kind() == ErrorKind::SwapFull)
-                            && began.elapsed() < FORK_PATIENCE
-                            && !held.has_ended() =>
-                    {
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
-                    done => return done,
-                }
-            }
-        });
-        match forked {
-            Ok(forked) => self.shared.forks.lock().expect("nobody panics here").push(forked),
-            Err(_) if held.has_ended() => {}
-            Err(why) => {
-                unserved(held);
-                self.give_up(&messages::FORK_UNSERVED, &why);
-            }
-        }
+        (self.fork)(child);
     }
 
     fn unknown(&mut self, address: u64) -> bool {
@@ -350,7 +297,7 @@ fn is_elsewhere(error: &octavo::Error) -> bool {
 /// Returns whether the reason of an error may pass by itself: others give memory back or let pages go, and a
 /// device that has failed is tried again. A full swap fills no less, and a page that could not be read has
 /// been asked for several times.
-fn may_pass(error: &octavo::Error) -> bool {
+pub(super) fn may_pass(error: &octavo::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::OutOfMemory | ErrorKind::SwapWrite | ErrorKind::TimedOut | ErrorKind::Busy

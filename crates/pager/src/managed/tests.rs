@@ -7,14 +7,18 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use octavo::{Advice, Order, PAGE_BYTES, RegionOptions, Space};
-use octavo_platform::userfaultfd::Features;
+use octavo::{Advice, Manager, Order, PAGE_BYTES, RegionOptions, Space};
+use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::ioctl_fionread;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
+use super::forks::MOST_VAIN_LOOKS;
 use super::*;
+use crate::guardian::Guardian;
+use crate::ledger::Ledger;
 use crate::managed::eligible::Seen;
+use crate::reader::Reader;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const BUDGET: u64 = 32 << 20;

@@ -1,0 +1,143 @@
+//! The children of a managed process's forks. They are served from the moment on in which the fork's event
+//! was read. Which processes they are is found out later.
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use octavo::ErrorKind;
+use octavo::translation::TranslatedSpace;
+use octavo_platform::userfaultfd::Userfaultfd;
+use octavo_stub::Message;
+use octavo_window::{Target, Window};
+
+use super::Managed;
+use crate::managed::adopter::may_pass;
+use crate::managed::shared::{Common, Held, Program, Shared};
+use crate::messages;
+use crate::tree::Parent;
+
+/// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
+pub(super) const MOST_VAIN_LOOKS: u32 = 100;
+/// How long a fork waits for room.
+const FORK_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a process has that forks.
+#[derive(Clone, Copy)]
+pub(super) struct Forking<'a> {
+    pub(super) space: &'a TranslatedSpace,
+    pub(super) window: &'a Window<Target>,
+    pub(super) shared: &'a Shared,
+    /// Its children, until the monitor takes them.
+    pub(super) forks: &'a Mutex<Vec<Managed>>,
+    pub(super) stack: u64,
+}
+
+impl Managed {
+    /// Takes a child in, from the driver's thread of its parent. Once this is done, the child is served, or
+    /// waits until the tree is stopped.
+    pub(super) fn take_in(parent: &Forking<'_>, child: OwnedFd) {
+        let Forking { space, window, shared, forks, stack } = *parent;
+        let events = Userfaultfd::of_fork(child, window.reach().events().features());
+        let (layout, wiped) = (shared.layout.of_fork(), window.reach().take_wiped());
+        let Shared { manager, ledger, guardian, reader, .. } = shared;
+        let common = Common { manager, ledger, guardian, reader };
+        let program = Program { pid: None, stack, name: "a fork".into() };
+        let held = Held::new(guardian, &program, events);
+        let unserved = |held| shared.unserved.lock().expect("nobody panics here").push(held);
+        let give_up =
+            |message: &Message, why: &dyn Display| shared.give_up(window.reach().pid(), message, why);
+        if shared.failure.lock().expect("nobody panics here").is_some() {
+            // What is wrong with the parent's memory would be wrong with the child's.
+            return unserved(held);
+        }
+        let wiped: Vec<_> = match wiped.wait() {
+            Ok(wiped) => wiped.iter().flat_map(|range| layout.lock().mapped_in(range)).collect(),
+            Err(_) if held.has_ended() => return,
+            Err(error) => {
+                unserved(held);
+                return give_up(&messages::FORK_UNASKED, &error);
+            }
+        };
+        let forked = Managed::serve(common, program, &held, layout, |of_child| {
+            let began = Instant::now();
+            loop {
+                let forget = |range: &Range<u64>| of_child.forget(range.start, range.end - range.start);
+                match of_child.fork_from(space).and_then(|()| wiped.iter().try_for_each(forget)) {
+                    // The parent's pages cannot go out now, but writes may end, and other processes make
+                    // room.
+                    Err(error)
+                        if (may_pass(&error) || error.kind() == ErrorKind::SwapFull)
+                            && began.elapsed() < FORK_PATIENCE
+                            && !held.has_ended() =>
+                    {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    done => return done,
+                }
+            }
+        });
+        match forked {
+            Ok(forked) => forks.lock().expect("nobody panics here").push(forked),
+            Err(_) if held.has_ended() => {}
+            Err(why) => {
+                unserved(held);
+                give_up(&messages::FORK_UNSERVED, &why);
+            }
+        }
+    }
+
+    /// Takes the children that have been forked since the last call, by process `pid`.
+    pub(crate) fn take_forks(&self, pid: u32) -> Vec<Managed> {
+        let mut forks = std::mem::take(&mut *self.forks.lock().expect("nobody panics here"));
+        forks.iter_mut().for_each(|fork| fork.parent = pid);
+        forks
+    }
+
+    /// Takes note of which process a fork's child is thought to be.
+    pub(crate) fn found(&self, pid: u32) {
+        self.entrusted.found(pid);
+    }
+
+    /// Takes note that a fork's child is to be looked for again.
+    pub(crate) fn lost(&mut self) {
+        self.entrusted.found(0);
+        // Another process was refused.
+        self.is_refused = false;
+    }
+
+    /// Takes note that a fork's child is another process than this one.
+    pub(crate) fn is_not(&mut self, pid: u32) {
+        self.others.push(pid);
+        self.vain_looks = 0;
+    }
+
+    /// Takes note that all processes were looked at, and none can be this fork's child. Returns whether that
+    /// is to be said, once: those for which it was taken are others, and no more have come for a while.
+    pub(crate) fn looked_in_vain(&mut self) -> bool {
+        self.vain_looks = self.vain_looks.saturating_add(1);
+        let is_given_up = self.vain_looks >= MOST_VAIN_LOOKS && !self.others.is_empty();
+        is_given_up && !std::mem::replace(&mut self.is_told, true)
+    }
+
+    /// Returns which process has forked this child. Once it was looked for in vain, its parent may be another
+    /// one: one that has been taken for a relative, or has not been found itself.
+    pub(crate) fn forked_by(&self) -> Parent {
+        let is_known = self.vain_looks == 0 && self.others.is_empty();
+        if is_known { Parent::Known(self.parent) } else { Parent::Thought(self.parent) }
+    }
+
+    /// Returns whether a fork's child may be this process, as far as is known.
+    pub(crate) fn may_be(&self, pid: u32) -> bool {
+        !self.others.contains(&pid)
+    }
+
+    /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be
+    /// served. Anything else that has failed was about its own memory, which nobody has any more.
+    pub(crate) fn failure_of_forks(&self) -> Option<String> {
+        let unserved = self.shared.unserved.lock().expect("nobody panics here");
+        self.failure().filter(|_| unserved.iter().any(|child| !child.has_ended()))
+    }
+}
