@@ -37,6 +37,7 @@ pub const NO_CIRCLES: &[&str] = &[
     "crates/pager/src/tree/",
     "crates/stub/src/",
     "crates/sim/src/",
+    "crates/window/src/placement/",
     "crates/octavo/src/access/",
     "crates/octavo/src/frame/",
     "crates/octavo/src/io/",

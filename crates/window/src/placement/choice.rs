@@ -1,0 +1,171 @@
+//! Which place is better for a driver, by what faults have cost at each.
+//!
+//! The better place is kept, and the other is tried now and then: ever more seldom where it loses. A driver
+//! that was called back stays apart for a while, longer each time.
+
+use std::time::Duration;
+
+/// Epochs until the other place is tried: at first, after it won, and at most.
+const FIRST_TRIAL: u32 = 1;
+const PAUSE: u32 = 8;
+const LONGEST_PAUSE: u32 = 64;
+/// Epochs without a trial after the driver was called back, at most.
+const MOST_FORBIDDEN: u32 = 512;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Apart,
+    Beside,
+}
+
+impl Place {
+    fn other(self) -> Self {
+        match self {
+            Self::Apart => Self::Beside,
+            Self::Beside => Self::Apart,
+        }
+    }
+}
+
+/// Which place is better, by what faults have cost there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    better: Place,
+    /// What a fault cost there.
+    usual: Duration,
+    is_trial: bool,
+    epochs_left: u32,
+    pause: u32,
+    /// Epochs without a trial after the next time that the driver is called back.
+    forbids: u32,
+}
+
+impl Choice {
+    pub(super) fn new() -> Self {
+        let (usual, is_trial) = (Duration::MAX, false);
+        let (epochs_left, pause, forbids) = (FIRST_TRIAL, PAUSE, PAUSE);
+        Self { better: Place::Apart, usual, is_trial, epochs_left, pause, forbids }
+    }
+
+    /// Judges an epoch at a place, in which a fault cost so much. Returns the place of the next.
+    pub(super) fn judge(&mut self, place: Place, cost: Duration) -> Place {
+        if place == Place::Beside {
+            self.forbids = (self.forbids / 2).max(PAUSE);
+        }
+        if std::mem::take(&mut self.is_trial) && place != self.better {
+            // Beside the thread, no other CPU has to wake. So that place is left only for one that is clearly
+            // better.
+            let has_won = match place {
+                Place::Beside => cost < self.usual,
+                Place::Apart => cost < self.usual / 5 * 4,
+            };
+            if has_won {
+                (self.better, self.usual) = (place, cost);
+            }
+            self.pause = if has_won { PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+            self.epochs_left = self.pause;
+        } else if place == self.better {
+            // Faults that wait for a device make epochs differ.
+            self.usual = if self.usual == Duration::MAX { cost } else { (self.usual * 3 + cost) / 4 };
+            // 0: a trial did not take place, as another thread came.
+            self.epochs_left = self.epochs_left.saturating_sub(1);
+            self.is_trial = self.epochs_left == 0;
+            if self.is_trial {
+                return place.other();
+            }
+        }
+        self.better
+    }
+
+    /// The driver was called back.
+    pub(super) fn forbid(&mut self) {
+        (self.better, self.usual, self.is_trial) = (Place::Apart, Duration::MAX, false);
+        self.epochs_left = self.forbids;
+        self.forbids = (self.forbids * 4).min(MOST_FORBIDDEN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAST: Duration = Duration::from_micros(8);
+    const SLOW: Duration = Duration::from_micros(40);
+
+    /// Where a driver is, epoch by epoch, if faults cost this much at each place.
+    fn places(choice: &mut Choice, epochs: usize, cost: impl Fn(Place) -> Duration) -> Vec<Place> {
+        let mut at = Place::Apart;
+        let mut places = Vec::new();
+        for _ in 0..epochs {
+            places.push(at);
+            at = choice.judge(at, cost(at));
+        }
+        places
+    }
+
+    #[test]
+    fn the_better_place_is_taken_and_the_other_is_tried_ever_more_seldom() {
+        for better in [Place::Apart, Place::Beside] {
+            let cost = |place| if place == better { FAST } else { SLOW };
+            let places = places(&mut Choice::new(), 4000, cost);
+            let others = places[2..].iter().filter(|place| **place != better).count();
+            assert!((40..=70).contains(&others), "{better:?}: {others}");
+        }
+    }
+
+    #[test]
+    fn a_place_beside_is_not_left_for_one_that_is_hardly_better() {
+        let cost = |place| if place == Place::Apart { SLOW / 20 * 19 } else { SLOW };
+        let mut choice = Choice::new();
+        assert_eq!(choice.judge(Place::Apart, SLOW * 2), Place::Beside);
+        assert_eq!(choice.judge(Place::Beside, SLOW), Place::Beside);
+        let later: Vec<_> =
+            std::iter::successors(Some(Place::Beside), |at| Some(choice.judge(*at, cost(*at))))
+                .take(100)
+                .collect();
+        assert!(later.iter().filter(|place| **place == Place::Apart).count() <= 5);
+    }
+
+    #[test]
+    fn a_place_that_becomes_better_is_found() {
+        let mut choice = Choice::new();
+        places(&mut choice, 500, |place| if place == Place::Apart { FAST } else { SLOW });
+        let later = places(&mut choice, 1000, |place| if place == Place::Beside { FAST } else { SLOW });
+        assert_eq!(later.last(), Some(&Place::Beside));
+    }
+
+    #[test]
+    fn a_driver_that_was_called_back_stays_apart_longer_each_time() {
+        let cost = |place| if place == Place::Beside { FAST } else { SLOW };
+        let apart = [1, 2, 3].map(|calls| {
+            let mut choice = Choice::new();
+            (0..calls).for_each(|_| choice.forbid());
+            places(&mut choice, 1000, cost).iter().position(|place| *place == Place::Beside)
+        });
+        assert_eq!(apart, [8, 32, 128].map(Some));
+    }
+
+    #[test]
+    fn a_thread_after_another_has_the_better_place_at_once() {
+        let cost = |place| if place == Place::Beside { FAST } else { SLOW };
+        let mut choice = Choice::new();
+        places(&mut choice, 5, cost);
+        // Its first epoch is apart, as it was not known yet.
+        assert_eq!(choice.judge(Place::Apart, SLOW), Place::Beside);
+    }
+
+    #[test]
+    fn a_trial_that_another_thread_ends_is_made_up_for() {
+        for better in [Place::Apart, Place::Beside] {
+            let cost = |place| if place == better { FAST } else { SLOW };
+            let mut choice = Choice::new();
+            let mut at = Place::Apart;
+            while !choice.is_trial || at == better {
+                at = choice.judge(at, cost(at));
+            }
+            let again = choice.judge(better, FAST);
+            assert_eq!((again, choice.is_trial), (better.other(), true));
+            assert_eq!(choice.judge(again, SLOW), better);
+        }
+    }
+}
