@@ -19,6 +19,9 @@
 //! allocator: a window costs some system calls and whole pages. Zeroed memory costs nothing more, since fresh
 //! windows are zero.
 
+pub(crate) mod blocks;
+pub(crate) mod global;
+
 use std::alloc::Layout;
 use std::ptr::NonNull;
 

@@ -24,7 +24,10 @@
 //! ended, a few at a time. While reads are under way, the driver looks for their ends as long as that pays:
 //! to sleep and to be woken takes longer than many reads.
 
+pub(crate) mod ahead;
 mod intake;
+pub(crate) mod listener;
+pub(crate) mod wakefulness;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -38,13 +41,13 @@ use octavo_platform::userfaultfd::Event;
 use rustix::event::Timespec;
 use rustix::fd::BorrowedFd;
 
-use crate::ahead::{Advice, Ahead};
 use crate::bell::Bell;
-use crate::changes::Changes;
-use crate::listener::{Listener, Served, Work};
+use crate::driver::ahead::{Advice, Ahead};
+use crate::driver::listener::{Listener, Served, Work};
+use crate::driver::wakefulness::Wakefulness;
+use crate::events::changes::Changes;
 use crate::placement::{Placement, Watch};
 use crate::reach::Reach;
-use crate::wakefulness::Wakefulness;
 use crate::window::Window;
 
 const PAGE: u64 = PAGE_BYTES as u64;

@@ -17,6 +17,7 @@
 //! | `take_out` | takes runs out, batch by batch |
 //! | `refused` | takes out in its own way what the kernel refuses to move as it is |
 //! | `batch` | moves one batch, and reads it |
+//! | `robust` | knows the mutexes that the kernel marks when a thread ends: their pages stay |
 //!
 //! **An answer other than success does not mean that nothing was moved.** So after one, staging is scanned,
 //! and the pages that are found there are the ones that were moved.
@@ -33,6 +34,7 @@
 
 mod batch;
 mod refused;
+pub(crate) mod robust;
 mod take_out;
 
 use std::collections::VecDeque;
@@ -49,7 +51,7 @@ use octavo_stub::Mover;
 use rustix::io::Errno;
 
 use crate::reach::{Reach, Taken, Taking};
-use crate::robust::RobustMutexes;
+use crate::target::robust::RobustMutexes;
 use crate::used::{Asked, Used};
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;

@@ -7,10 +7,10 @@
 //!   harvest    is it there? Was it used, where the processor's accessed bits can be read? Stores are told by faults alone
 //! ```
 //!
-//! Each call holds the gate (`gate.rs`), so that no event is read meanwhile. A page that an event concerns
-//! which Octavo has not taken in yet is refused, and so is a page for which the kernel says EAGAIN. As long
-//! as an event is unread, the kernel lets no page go. So the thread that is refused a move reads the event,
-//! and leaves it to the driver.
+//! Each call holds the gate (`events/gate.rs`), so that no event is read meanwhile. A page that an event
+//! concerns which Octavo has not taken in yet is refused, and so is a page for which the kernel says EAGAIN.
+//! As long as an event is unread, the kernel lets no page go. So the thread that is refused a move reads the
+//! event, and leaves it to the driver.
 //!
 //! A copy wakes nobody. The driver wakes the threads that wait when all pages of a run are there. Otherwise a
 //! program that goes through its memory in order would be woken at each page, only to wait for the next.
@@ -29,7 +29,7 @@ use octavo_platform::userfaultfd::{Event, Progress};
 use rustix::io::Errno;
 
 use crate::bell::Bell;
-use crate::gate::{Gate, Unsettled};
+use crate::events::gate::{Gate, Unsettled};
 use crate::reach::{Reach, Taken, Taking};
 
 const PAGE: u64 = PAGE_BYTES as u64;

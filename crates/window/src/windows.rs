@@ -34,7 +34,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bell::Bell;
 use crate::driver::Driver;
-use crate::listener::{Listener, Served};
+use crate::driver::listener::{Listener, Served};
 use crate::own::Own;
 use crate::window::Window;
 

@@ -9,7 +9,7 @@ use octavo::translation::TranslatedSpace;
 use octavo_platform::userfaultfd::Event;
 
 use super::Driver;
-use crate::listener::Listener;
+use crate::driver::listener::Listener;
 use crate::reach::Reach;
 
 /// How long a change waits for room, or for a pin to go.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Equipment, Target};
 use crate::reach::{Taken, Taking};
-use crate::robust::RobustMutexes;
+use crate::target::robust::RobustMutexes;
 
 /// Moves of one batch.
 const MOST_MOVES: usize = 100;

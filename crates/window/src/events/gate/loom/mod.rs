@@ -1,75 +1,21 @@
 //! Models of what a program does to its mappings, against the driver that reads the events and against
 //! eviction.
 //!
-//! The [`Gate`] is the real one. `world` has a small kernel with the window's calls on it; `engine` has an
-//! entry for each page and the three sides that work on it: the program, the driver and the evictor. Each of
-//! the [`Rules`] can be left out, and a model then finds the loss that the rule prevents.
+//! The [`Gate`] is the real one. `world` has a small kernel with the window's calls on it; `entry` has an
+//! entry for each page, and `engine` the three sides that work on it: the program, the driver and the
+//! evictor. Each of the [`Rules`] can be left out, and a model then finds the loss that the rule prevents.
 
 mod engine;
+mod entry;
+mod rules;
 mod world;
 
-use self::engine::Entry::{Away, Empty, Out};
-use self::engine::{DIRTY, Entry};
+use self::entry::DIRTY;
+use self::entry::Entry::{self, Away, Empty, Out};
+use self::rules::{ALL, Rules};
 use self::world::{Page, World};
 use ::loom::sync::Arc;
 use ::loom::thread;
-
-/// The rules of the protocol. Each is kept where it is true.
-#[derive(Clone, Copy, Debug)]
-struct Rules {
-    /// No event is read while a page is on its way.
-    holds_the_gate: bool,
-    /// The kernel's EAGAIN goes back to the engine.
-    hands_back: bool,
-    /// A page that an unsettled change concerns is refused.
-    refuses_unsettled: bool,
-    /// A fork concerns all pages.
-    forks_concern_all: bool,
-    /// A range that the program drops counts as empty, whatever is still there.
-    dropped_is_empty: bool,
-    /// Something that is found where nothing should be stays outside.
-    leaves_what_it_finds: bool,
-    /// A range is registered before its pages are taken.
-    registers_first: bool,
-    /// A clean page is protected.
-    protects_clean: bool,
-    /// A page is never made clean where it is.
-    never_cleans: bool,
-    /// Not even where it is protected before its bytes are copied.
-    never_cleans_protected: bool,
-    /// A clean page is shown and protected by one call.
-    shows_in_one_call: bool,
-    /// A clean page that a fork shares is not opened to stores to make it movable. It counts as written where
-    /// it stays.
-    keeps_clean_closed: bool,
-    /// A range that arrives where another is still mapped waits for that one's event.
-    waits_for_late_events: bool,
-    /// Nothing is moved out while pages to adopt are looked for.
-    looks_alone: bool,
-    /// Nothing settles before all that others have read is taken in.
-    settles_last: bool,
-    /// A range of which others have read a change is not looked at for pages to adopt.
-    adopts_settled: bool,
-}
-
-const ALL: Rules = Rules {
-    holds_the_gate: true,
-    hands_back: true,
-    refuses_unsettled: true,
-    forks_concern_all: true,
-    dropped_is_empty: true,
-    leaves_what_it_finds: true,
-    registers_first: true,
-    protects_clean: true,
-    never_cleans: true,
-    never_cleans_protected: true,
-    shows_in_one_call: true,
-    keeps_clean_closed: true,
-    waits_for_late_events: true,
-    looks_alone: true,
-    settles_last: true,
-    adopts_settled: true,
-};
 
 /// A page that is watched, and there.
 fn there(value: u8) -> Page {

@@ -26,7 +26,7 @@
 //!
 //! Costs: one lock, taken shared, for a call of the kernel.
 
-use crate::dropped::Dropped;
+use crate::events::dropped::Dropped;
 use crate::sync::{RwLock, RwLockReadGuard};
 
 /// The most events that others read. A program that tells of more waits for its driver.

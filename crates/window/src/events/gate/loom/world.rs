@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use ::loom::sync::{Condvar, Mutex, MutexGuard};
 
 use super::super::{Gate, Unsettled};
-use super::Rules;
-use super::engine::{Engine, Entry};
+use super::entry::{Engine, Entry};
+use super::rules::Rules;
 
 /// Bytes of a page, by which the gate counts.
 pub(super) const PAGE: u64 = 4096;

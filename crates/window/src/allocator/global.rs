@@ -68,8 +68,8 @@ use std::ptr::{self, NonNull};
 
 use octavo_platform::Inside;
 
+use crate::allocator::blocks;
 use crate::allocator::{LEAST_BYTES, is_large};
-use crate::blocks;
 use crate::windows::{ALIGN, Windows};
 
 thread_local! {

@@ -1,38 +1,13 @@
-//! An engine of one entry for each page, the driver and the evictor.
+//! What works on the entries: the program, the driver and the evictor.
 //!
 //! An entry is Busy while the window is asked about its page. Whoever finds it Busy waits.
 
 use ::loom::sync::MutexGuard;
 
 use super::super::Unsettled;
+use super::entry::Entry::{self, Away, Busy, Empty, Out};
+use super::entry::{DIRTY, Engine};
 use super::world::{Answer, Event, Fault, PAGE, Told, World, address};
-
-/// The place of a page that was written since it came.
-pub(super) const DIRTY: Option<u8> = None;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
-    Empty,
-    /// The page is at the program's side. It is clean where its place still has its bytes.
-    Away(Option<u8>),
-    Out(u8),
-    Busy,
-}
-
-use Entry::{Away, Busy, Empty, Out};
-
-#[derive(Debug)]
-pub(super) struct Engine {
-    entries: [Entry; 2],
-    is_mapped: [bool; 2],
-    child: [Entry; 2],
-}
-
-impl Engine {
-    pub(super) fn new(entries: [Entry; 2]) -> Self {
-        Self { entries, is_mapped: [true; 2], child: [Empty; 2] }
-    }
-}
 
 impl World {
     fn engine(&self) -> MutexGuard<'_, Engine> {

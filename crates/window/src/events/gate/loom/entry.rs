@@ -1,0 +1,26 @@
+//! The engine's entries: where each page is.
+
+/// The place of a page that was written since it came.
+pub(super) const DIRTY: Option<u8> = None;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Empty,
+    /// The page is at the program's side. It is clean where its place still has its bytes.
+    Away(Option<u8>),
+    Out(u8),
+    Busy,
+}
+
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) entries: [Entry; 2],
+    pub(super) is_mapped: [bool; 2],
+    pub(super) child: [Entry; 2],
+}
+
+impl Engine {
+    pub(super) fn new(entries: [Entry; 2]) -> Self {
+        Self { entries, is_mapped: [true; 2], child: [Entry::Empty; 2] }
+    }
+}
