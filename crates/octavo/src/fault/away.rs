@@ -51,10 +51,8 @@ pub(crate) enum Via {
     Handle,
     /// The methods of a space that take guards.
     Guard,
-    /// The other side of its translation.
-    Translation,
-    /// The other side, which has found nothing there.
-    Missing,
+    /// The other side of its translation. It may have found nothing at the page.
+    Translation { is_missing: bool },
     /// The other side, which has the page already.
     InPlace(InPlace),
 }
@@ -91,7 +89,9 @@ impl<'a> Fault<'a> {
             Via::Handle if !entry.is_away() => self.unshare(walk, region),
             // No space with a translation has guarded regions.
             Via::Handle | Via::Guard => self.step_for_handle(walk, translation, waker),
-            Via::Translation | Via::Missing => self.step_for_translation(walk, region, translation, waker),
+            Via::Translation { is_missing } => {
+                self.step_for_translation(walk, region, translation, is_missing, waker)
+            }
             Via::InPlace(what) if entry.is_empty() => Some(self.take_over(walk, region, what)),
             Via::InPlace(_) => self.refuse_in_place(entry),
         }
@@ -175,6 +175,7 @@ impl<'a> Fault<'a> {
         walk: &Walk<'a>,
         region: &Region,
         translation: &dyn Translation,
+        is_missing: bool,
         waker: &Waker,
     ) -> Option<Step> {
         let entry = walk.entry();
@@ -191,7 +192,7 @@ impl<'a> Fault<'a> {
             State::Zero if wants_memory => Some(self.split(walk, waker)),
             // Zeros that are shown there already are shown again: a part of them may have been withdrawn.
             State::Zero => Some(self.show_zeros(walk, translation, waker)),
-            State::Present(away) if entry.is_away() && self.is_missing => {
+            State::Present(away) if entry.is_away() && is_missing => {
                 Some(self.look_there(walk, away, translation))
             }
             State::Present(_) if entry.is_away() && entry.protection().allows(self.access) => {
@@ -396,7 +397,7 @@ impl<'a> Fault<'a> {
     /// The other side has found nothing where a page should be. Either the page came meanwhile, or the other
     /// side has dropped it, and it reads as zeros from now on.
     fn look_there(&mut self, walk: &Walk<'a>, away: FrameId, translation: &dyn Translation) -> Step {
-        self.is_missing = false;
+        self.via = Via::Translation { is_missing: false };
         if walk.level > 0 {
             // The pages of a block are asked about one by one.
             return self.split_to_look(walk);
@@ -424,7 +425,7 @@ impl<'a> Fault<'a> {
             Split::NoNode => Step::End(Outcome::NeedsNode),
             Split::Pinned => Step::Again,
             Split::Done | Split::Changed => {
-                self.is_missing = true;
+                self.via = Via::Translation { is_missing: true };
                 Step::Again
             }
         }

@@ -290,7 +290,7 @@ fn prepare<'e>(
     is_long: bool,
 ) -> (Option<Departing<'e>>, bool) {
     let mut fault = Fault::new(Waiter::never(engine), engine, space, page.address(), access);
-    (fault.via, fault.along) = (Via::Translation, Along::Run { is_long });
+    (fault.via, fault.along) = (Via::Translation { is_missing: false }, Along::Run { is_long });
     fault.counted = true;
     let polled = fault.poll(Waker::noop());
     match std::mem::replace(&mut fault.along, Along::None) {

@@ -124,8 +124,6 @@ pub(crate) struct Fault<'a> {
     via: Via,
     /// Zeros need memory of their own, since the translation shows no others.
     wants_memory: bool,
-    /// The other side has found nothing at the page.
-    is_missing: bool,
     along: Along<'a>,
     /// A frame for a page that goes away.
     away: Option<Block>,
@@ -153,7 +151,6 @@ impl<'a> Fault<'a> {
         let (page, huge) = (PageNumber::containing(address), Huge::Untried);
         let (bytes, counted, reading, alone) = (None, false, None, false);
         let (via, wants_memory, away) = (Via::Handle, false, None);
-        let (is_missing, along) = (false, Along::None);
         let (refused_at, refused_for) = (None, Duration::ZERO);
         Self {
             engine,
@@ -167,8 +164,7 @@ impl<'a> Fault<'a> {
             reading,
             via,
             wants_memory,
-            is_missing,
-            along,
+            along: Along::None,
             away,
             refused_at,
             refused_for,
@@ -526,10 +522,7 @@ pub(crate) async fn resolve_async(
     engine.check_process()?;
     let began = new_page_begins(engine, space, address, access);
     let mut fault = Fault::new(waiter, engine, space, address, access);
-    (fault.via, fault.is_missing) = match via {
-        Via::Missing => (Via::Translation, true),
-        via => (via, false),
-    };
+    fault.via = via;
     let outcome = fault.outcome().await;
     let resolved = fault.provide(outcome).await.map(|_| ());
     new_page_ends(engine, began, &resolved);
@@ -549,7 +542,7 @@ pub(crate) fn resolve_now(
         Err(error) => return Some(Err(error)),
     };
     let mut fault = Fault::new(Waiter::brief(engine), engine, space, address, access);
-    (fault.via, fault.is_missing) = (Via::Translation, true);
+    fault.via = Via::Translation { is_missing: true };
     match fault.block() {
         Outcome::Usable => Some(Ok(())),
         Outcome::Failed(error) => Some(Err(error)),

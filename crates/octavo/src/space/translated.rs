@@ -147,7 +147,7 @@ impl TranslatedSpace {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        self.fault_by_task(address, access, Via::Translation)
+        self.fault_by_task(address, access, Via::Translation { is_missing: false })
     }
 
     /// Serves an access that has found nothing at its page; otherwise as
@@ -162,7 +162,7 @@ impl TranslatedSpace {
         address: u64,
         access: Access,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        self.fault_by_task(address, access, Via::Missing)
+        self.fault_by_task(address, access, Via::Translation { is_missing: true })
     }
 
     /// Serves a fault from a thread that has many faults under way. A missing page is served as by
@@ -179,7 +179,7 @@ impl TranslatedSpace {
         access: Access,
         is_missing: bool,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
-        let via = if is_missing { Via::Missing } else { Via::Translation };
+        let via = Via::Translation { is_missing };
         // Without a mark: such a thread serves faults, and has no memory that waits for them.
         resolve_async(Waiter::driven(&self.engine), &self.engine, &self.state, address, access, via)
     }

@@ -132,7 +132,7 @@ fn fault(model: &Model, access: Access) -> bool {
         &model.spaces[0],
         0,
         access,
-        Via::Translation
+        Via::Translation { is_missing: false }
     ));
     block_until(|waker| fault.as_mut().poll(&mut Context::from_waker(waker))).is_ok()
 }
