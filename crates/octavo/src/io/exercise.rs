@@ -120,19 +120,6 @@ impl Exercise {
         }
     }
 
-    /// Does what [`Exercise::start`] does. False: the device is full, and nothing was started.
-    pub fn try_start(&self, direction: Direction, place: u32, frames: Range<u32>, urgency: Urgency) -> bool {
-        let head = frames.start;
-        match self.device.submit(self.begin(direction, place, frames), urgency) {
-            Submitted::Accepted => true,
-            Submitted::Full(transfer) => {
-                transfer.take_back();
-                self.host.words(head).state.store(IDLE, Ordering::Release);
-                false
-            }
-        }
-    }
-
     fn begin(&self, direction: Direction, place: u32, frames: impl IntoIterator<Item = u32>) -> Transfer {
         let mut frames = frames.into_iter();
         let head = frames.next().expect("a transfer is never empty");
