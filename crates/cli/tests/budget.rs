@@ -228,8 +228,8 @@ fn shared_memory_counts_under_the_limit() {
 mod slow {
     use super::*;
 
-    /// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program. Most
-    /// runs stay within the bound.
+    /// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program.
+    /// Most runs stay within the bound.
     #[test]
     fn a_job_beside_sessions_that_are_always_busy() {
         let _alone = alone();

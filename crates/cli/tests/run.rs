@@ -242,9 +242,9 @@ fn where_swap_is_full_the_program_is_stopped_and_told() {
 mod slow {
     use super::*;
 
-    /// Threads write, free, map, move, fork and end at once, and the kernel writes for them, in a third of the
-    /// memory that they need. All of it goes on: no page and no call on mappings waits for long, however busy the
-    /// machine is. (Memory that is made read-only cannot go.)
+    /// Threads write, free, map, move, fork and end at once, and the kernel writes for them, in a third of
+    /// the memory that they need. All of it goes on: no page and no call on mappings waits for long, however
+    /// busy the machine is. (Memory that is made read-only cannot go.)
     #[test]
     fn a_program_that_does_everything_at_once_reads_no_wrong_byte_and_never_stalls() {
         const LONGEST_WAIT_MS: u64 = 20_000;

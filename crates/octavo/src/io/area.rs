@@ -127,8 +127,8 @@ impl SwapArea {
     ///
     /// # Errors
     /// [`crate::ErrorKind::SwapUnavailable`] where the folder does not exist, lies in memory, or may not
-    /// be written to, where there is no such block device, and where the limit holds no page. [`crate::ErrorKind::SwapNotEmpty`] where the
-    /// place holds something that is not Octavo's.
+    /// be written to, where there is no such block device, and where the limit holds no page.
+    /// [`crate::ErrorKind::SwapNotEmpty`] where the place holds something that is not Octavo's.
     pub fn check(&self) -> Result<()> {
         device::capacity_pages(self.limit_bytes)?;
         match &self.backend {
