@@ -95,7 +95,11 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
         ("", "-- /nowhere/program", "cannot run /nowhere/program: there is no such program"),
         ("", "-- /etc/passwd", "cannot run /etc/passwd"),
         ("", "--socket /nowhere/socket", "no socket can be made at /nowhere/socket"),
-        ("", "--socket /etc/passwd", "somebody listens at /etc/passwd, or it is no socket"),
+        (
+            "",
+            "--socket /etc/passwd",
+            "another process listens at /etc/passwd, or /etc/passwd is not a socket",
+        ),
     ];
     for (limits, options, expected) in cases {
         let limits = format!("unset TMPDIR; {limits}");
@@ -165,7 +169,7 @@ fn a_script_whose_interpreter_is_missing_is_told_apart_from_one_that_is_not_ther
     };
     for program in [script.as_path(), Path::new("a-script-of-nobody")] {
         let told = run(program, folder.path());
-        assert!(told.contains("it is there, but not what is to run it"), "{told}");
+        assert!(told.contains("the file exists, but its interpreter or loader does not"), "{told}");
     }
     let told = run(Path::new("a-script-of-nobody"), Path::new("/bin"));
     assert!(told.contains("there is no such program"), "{told}");

@@ -105,7 +105,7 @@ fn a_program_whose_swap_somebody_spoils_is_told_how() {
         let errors = text(&run.wait_with_output().unwrap().stderr);
         assert!(errors.contains("octavo: the program was stopped: process "), "{errors}");
         assert!(
-            words.iter().any(|words| errors.contains(words)) && errors.contains("look after the device"),
+            words.iter().any(|words| errors.contains(words)) && errors.contains("check the device"),
             "{errors}"
         );
     };

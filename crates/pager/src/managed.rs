@@ -34,7 +34,7 @@ use rustix::io::Errno;
 use forks::Forking;
 use outside::{LEAST_OUTSIDE, Outside};
 pub(crate) use shared::Common;
-use shared::{Held, Program, Shared};
+use shared::{Claim, Program, Shared};
 use watched::watches;
 
 use crate::guardian::Entrusted;
@@ -152,8 +152,8 @@ impl Managed {
         let events = mover.faults().share().map_err(|error| error.to_string())?;
         let name = format!("{} ({pid})", proc::name(pid));
         let program = Program { pid: Some(pid), stack: stat.stack, name };
-        let held = Held::new(common.guardian, &program, events);
-        let managed = Self::serve(common, program, &held, Layout::default(), |_| Ok(()))?;
+        let claim = Claim::new(common.guardian, &program, events);
+        let managed = Self::serve(common, program, &claim, Layout::default(), |_| Ok(()))?;
         managed.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
         Ok(managed)
     }
@@ -161,15 +161,15 @@ impl Managed {
     /// Begins to serve the memory of a process. `prepare` gets the space before any fault.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be served. It waits as long as it is held.
+    /// A sentence that says why it cannot be served. It waits as long as the claim is there.
     pub(crate) fn serve(
         Common { manager, ledger, guardian, reader }: Common<'_>,
         Program { stack, name, .. }: Program,
-        held: &Held,
+        claim: &Claim,
         layout: Layout,
         prepare: impl FnOnce(&TranslatedSpace) -> octavo::Result<()>,
     ) -> Result<Self, String> {
-        let (window, entrusted) = (Arc::clone(&held.window), held.entrusted.clone()?);
+        let (window, entrusted) = (Arc::clone(&claim.window), claim.entrusted.clone()?);
         let translation: Arc<dyn octavo::translation::Translation> = window.clone();
         let space = manager.translated_space(name, translation).map_err(|error| in_words(&error))?;
         prepare(&space).map_err(|error| in_words(&error))?;

@@ -47,7 +47,7 @@ pub const LACKS: [&Message; 9] = [
 ];
 
 pub(crate) const LIMIT_IMPOSSIBLE: Message = Message {
-    happened: "the limit of {limit} MiB cannot be kept, as {what}",
+    happened: "the limit of {limit} MiB cannot be kept, because {what}",
     remedy: "give --memory {enough}",
     cause: "Memory that cannot be paged outgrows the limit ([kinds of memory](kinds-of-memory.md)). The program goes on above it; with \
             --strict it is ended",
@@ -55,12 +55,12 @@ pub(crate) const LIMIT_IMPOSSIBLE: Message = Message {
 pub(crate) const LIMIT_IMPOSSIBLE_LOCKED: Message = Message {
     happened: LIMIT_IMPOSSIBLE.happened,
     remedy: "have the program lock less (`mlock`), or give --memory {enough}",
-    cause: "As above. Most of it is locked (`mlock`), so that it stays where it is",
+    cause: "As above. Most of this memory is locked (`mlock`), so it cannot be paged",
 };
 pub(crate) const LIMIT_IMPOSSIBLE_SHARED: Message = Message {
     happened: LIMIT_IMPOSSIBLE.happened,
     remedy: "have the program use less shared memory, or give --memory {enough}",
-    cause: "As above. Most of it is shared memory, which other processes see too",
+    cause: "As above. Most of this memory is shared with other processes",
 };
 pub(crate) const LIMIT_EXCEEDED: Message = Message {
     happened: "the limit of {limit} MiB is exceeded, with {total} MiB: {what}",
@@ -71,39 +71,40 @@ pub(crate) const LIMIT_EXCEEDED: Message = Message {
 pub(crate) const NOT_MANAGED: Message = Message {
     happened: "{program} ({pid}) is not managed: {why}",
     remedy: "",
-    cause: "One of the next table. All of its memory counts, and none of it is paged. With --strict the run is ended",
+    cause: "The next table lists the reasons. All memory of the process counts, and none of it is paged. With --strict, Octavo ends the run",
 };
 pub(crate) const FORK_NOT_MANAGED: Message = Message {
     happened: "a fork's child is served, but its pages cannot go out: {why}",
     remedy: "",
-    cause: "As above, for the child of a managed process. What it shares with its parent is read where it is",
+    cause: "As above, for the child of a managed process. The child can still read the pages that it shares with its parent",
 };
 pub(crate) const FORK_UNKNOWN: Message = Message {
     happened: "a child that process {parent} or a child of it has forked is served, but its pages cannot go out: none of the processes \
                is this child",
     remedy: "",
-    cause: "The child has another parent by now, outside of the run",
+    cause: "The child's parent has ended, and its new parent is outside of the run",
 };
 
 pub(crate) const NO_PAGE: Message = Message {
     happened: "{process} needs memory that cannot be had: {why}",
     remedy: "",
-    cause: "The program touched a page that was out, or a new one, and got none for long. The last table says why",
+    cause: "The program touched a new page, or a page that was paged out, and for a long time there was no memory for it. The last table lists \
+            the reasons",
 };
 pub(crate) const NOT_TAKEN: Message = Message {
     happened: "{process}: its memory cannot be taken over: {why}",
     remedy: "",
-    cause: "As above, when its pages were to become pages that can go out",
+    cause: "As above, while Octavo began to manage the pages of the process",
 };
 pub(crate) const CHANGE_LOST: Message = Message {
     happened: "{process}: a change of its mappings could not be followed: {why}",
     remedy: "",
-    cause: "The program moved or dropped memory, and Octavo had no room to take note of that",
+    cause: "The program moved or dropped memory, and Octavo had no memory left to record that",
 };
 pub(crate) const FORK_UNASKED: Message = Message {
-    happened: "{process}: what a fork of it has not got cannot be asked: {why}",
+    happened: "{process}: the kernel does not say which memory its forked child has: {why}",
     remedy: "",
-    cause: "The kernel did not answer which memory a child has. It would read wrong bytes",
+    cause: "The kernel did not say which memory of its parent a forked child has. The child would read wrong bytes",
 };
 pub(crate) const FORK_UNSERVED: Message = Message {
     happened: "{process}: a fork of it cannot be served: {why}",
@@ -113,44 +114,44 @@ pub(crate) const FORK_UNSERVED: Message = Message {
 pub(crate) const HELPER_LOST: Message = Message {
     happened: "process {pid}: {why}",
     remedy: "",
-    cause: "Octavo's helper in the process was killed, or did not answer. Pages of the process may be in its hands",
+    cause: "Octavo's helper in the process was killed, or did not answer. Pages of the process may have been lost with it",
 };
 pub(crate) const UNSERVED: Message = Message {
     happened: "the faults of a process cannot be served: {why}",
     remedy: "",
-    cause: "The thread that brings pages ended. This is a bug of Octavo: please report it",
+    cause: "The thread that serves page faults has ended. This is a bug in Octavo: please report it",
 };
 pub(crate) const NO_MANAGER: Message = Message {
     happened: "memory cannot be managed: {why}",
     remedy: "",
-    cause: "The swap places or addresses that were there at the start are not any more",
+    cause: "The swap places or addresses that were available at the start no longer are",
 };
 pub(crate) const NO_THREAD: Message = Message {
     happened: "no thread could be started: {why}",
     remedy: "allow this user more processes (RLIMIT_NPROC, `ulimit -u`), or the control group (pids.max)",
-    cause: "Octavo has some threads, and one for each process that it manages",
+    cause: "Octavo needs a few threads, and one more for each process that it manages",
 };
 pub(crate) const NO_GUARDIAN: Message = Message {
     happened: "no guardian could be started: {why}",
     remedy: "allow this user more processes (RLIMIT_NPROC, `ulimit -u`), or the control group (pids.max)",
-    cause: "A small process ends the program where the runner is killed: its pages would be gone",
+    cause: "The guardian is a small process. If the runner is killed, it kills the program, whose pages would be lost",
 };
 pub(crate) const BLIND: Message = Message {
     happened: "its processes cannot be watched: {why}",
     remedy: "give the run a /proc of its own processes, and enough open files (`ulimit -n`)",
-    cause: "For two seconds /proc could not be read, so nobody knew how much memory the program had",
+    cause: "For two seconds /proc could not be read, so Octavo did not know how much memory the program used",
 };
 
 pub(crate) const NO_END: Message = Message {
-    happened: "its end cannot be waited for: {why}",
+    happened: "cannot wait for the program to end: {why}",
     remedy: "",
-    cause: "The kernel refused to wait, which it should not: please report it",
+    cause: "The kernel refused a wait for the end of the program. This should never happen: please report it",
 };
 
 pub(crate) const OUT_OF_MEMORY: Message = Message {
     happened: "the limit is used up, and nothing more can go out",
     remedy: "give --memory more",
-    cause: "What cannot be paged, and the pages that the program uses at one moment, fill the limit",
+    cause: "Memory that cannot be paged, and the pages that the program uses at the same moment, fill the limit",
 };
 pub(crate) const IMMOVABLE: Message = Message {
     happened: "{immovable} of the {budget} MiB cannot be moved, such as locked memory",
@@ -160,7 +161,7 @@ pub(crate) const IMMOVABLE: Message = Message {
 pub(crate) const SWAP_FULL: Message = Message {
     happened: "{what}",
     remedy: "give --swap more room: another folder or disk, or a larger size after its colon",
-    cause: "The file, the device or the file system has no room left. Memory is read at any fullness; it just cannot grow",
+    cause: "The file, the device or the file system has no room left. The program can still read all of its memory, but cannot get more",
 };
 pub(crate) const FILE_SIZE: Message = Message {
     happened: "{what}. A file may have no more than {limit} here (RLIMIT_FSIZE)",
@@ -169,28 +170,28 @@ pub(crate) const FILE_SIZE: Message = Message {
 };
 pub(crate) const READ_FAILED: Message = Message {
     happened: "it could not be read: {what}",
-    remedy: "look after the device",
+    remedy: "check the device",
     cause: "The swap device failed again and again",
 };
 pub(crate) const WRITE_FAILED: Message = Message {
-    happened: "others could not be written, to make room for it: {what}",
-    remedy: "look after the device",
+    happened: "other pages could not be written to make room: {what}",
+    remedy: "check the device",
     cause: "As above, for writes",
 };
 pub(crate) const SILENT: Message = Message {
     happened: "{what}",
-    remedy: "look after the device",
-    cause: "The swap device did not answer for long: a disk that fails, or a network file system that is gone",
+    remedy: "check the device",
+    cause: "The swap device has not answered for a long time: a disk fails, or a network file system is gone",
 };
 pub(crate) const CORRUPT: Message = Message {
     happened: "its bytes on the device are not those that were written: {what}",
-    remedy: "look after the device",
-    cause: "The checksum of the page is wrong: the device, its cable or somebody else has changed it. The program must not see that",
+    remedy: "check the device",
+    cause: "The checksum of the page is wrong: the device, its cable or another program has changed it. Octavo does not let the program read such a page",
 };
 pub(crate) const ENGINE: Message = Message {
     happened: "{what}",
     remedy: "",
-    cause: "Another refusal of the engine or the kernel, in its words",
+    cause: "Any other error of the engine or the kernel, in its own words",
 };
 
 /// Says an error of the engine to people who run programs. What the engine advises is about pins, ranges and

@@ -19,14 +19,14 @@ use std::ptr;
 ///
 /// Cost: three system calls.
 pub fn without_size_signal<T>(act: impl FnOnce() -> T) -> T {
-    let _held = Held::hold();
+    let _held = HeldBack::hold();
     act()
 }
 
 /// The signal is held back, by this and not by the program; or it was before, and nothing is to be done.
-struct Held(bool);
+struct HeldBack(bool);
 
-impl Held {
+impl HeldBack {
     fn hold() -> Self {
         let mut before = MaybeUninit::uninit();
         // SAFETY: both sets are live for the call, and the second is written by it. Only this thread's mask
@@ -38,7 +38,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBack {
     fn drop(&mut self) {
         if !self.0 {
             return;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::memory::NoHeap;
 
-/// Why a simulation came to no end.
+/// Every thread of a simulation waits.
 #[derive(Debug)]
 pub struct Deadlock {
     /// The threads that wait, by name.

@@ -27,7 +27,7 @@ pub const REASONS: [&Message; 18] = [
 pub(crate) const NO_USERFAULTFD: Message = Message {
     happened: "the kernel refuses userfaultfd to it: {why}",
     remedy: "run as root, or have both CAP_SYS_PTRACE and read and write access to /dev/userfaultfd",
-    cause: "Octavo learns by a userfaultfd which pages a program wants. The kernel gives one to root, and to users who may open that device. \
+    cause: "Octavo needs a userfaultfd to learn which pages a program wants. The kernel gives one to root, and to users who may open that device. \
             A container's seccomp filter may forbid the call, and a kernel may be built without it (CONFIG_USERFAULTFD)",
 };
 pub(crate) const OLD_KERNEL: Message = Message {
@@ -54,17 +54,17 @@ pub(crate) const NO_TRACING: Message = Message {
 pub(crate) const TRACED: Message = Message {
     happened: "{tracer} traces it",
     remedy: "start it without that, and attach while it runs: `strace -p` and `gdb -p` work on programs that Octavo manages",
-    cause: "A process has one tracer at most, and Octavo has to be that for a moment. When the other one lets go, it is tried again",
+    cause: "A process has at most one tracer, and Octavo must be that tracer for a moment. Octavo tries again when the other tracer lets go",
 };
 pub(crate) const FILTERED: Message = Message {
     happened: "it has a seccomp filter, which cannot be suspended",
     remedy: "run with CAP_SYS_ADMIN, outside of containers (the kernel needs CONFIG_CHECKPOINT_RESTORE)",
-    cause: "The program has forbidden system calls to itself, and the calls of Octavo's helper in it with them",
+    cause: "The program has forbidden itself some system calls. The filter also forbids them to Octavo's helper",
 };
 pub(crate) const FORBIDDEN: Message = Message {
     happened: "its seccomp filter forbids a call that its helper needs: {why}",
     remedy: "run with CAP_SYS_ADMIN, outside of containers",
-    cause: "As above, found out when the helper tried its calls",
+    cause: "As above. Octavo found this out when the helper tried its calls",
 };
 pub(crate) const RUNS_32_BIT: Message = Message {
     happened: "it runs 32-bit code",
@@ -74,7 +74,7 @@ pub(crate) const RUNS_32_BIT: Message = Message {
 pub(crate) const SHARES_RUNNERS_MEMORY: Message = Message {
     happened: "it shares the memory of the runner, which cannot page itself",
     remedy: "",
-    cause: "A process that `octavo run` has just made, and that has not yet become the program",
+    cause: "`octavo run` has just made the process, and it has not yet become the program",
 };
 pub(crate) const NO_SYSTEM_CALL: Message = Message {
     happened: "it has no code in which a system call could be made",
@@ -84,24 +84,24 @@ pub(crate) const NO_SYSTEM_CALL: Message = Message {
 pub(crate) const CODE_CHANGED: Message = Message {
     happened: "it began another program just now",
     remedy: "",
-    cause: "It called `exec` while it was taken over. The new program is looked at on its own",
+    cause: "It called `exec` while it was taken over. Octavo tries to manage the new program",
 };
 pub(crate) const NO_CHILD: Message = Message {
-    happened: "it was stopped and woken all the time",
+    happened: "it was stopped and continued again and again",
     remedy: "",
-    cause: "Signals that stop the process came again and again while it was taken over. It is tried again",
+    cause: "The process got stop signals again and again while it was taken over. Octavo tries again",
 };
 pub(crate) const NO_STOP: Message = Message {
     happened: "none of its threads could be stopped in time",
     remedy: "",
-    cause: "All of them waited in the kernel, as for a disk. It is tried again",
+    cause: "All of them waited in the kernel, for a disk for example. Octavo tries again",
 };
 pub(crate) const ENDED: Message =
     Message { happened: "it has ended", remedy: "", cause: "It ended while it was taken over" };
 pub(crate) const KERNEL_REFUSED: Message = Message {
     happened: "{step} failed: {error}",
     remedy: "",
-    cause: "The kernel refused a step for want of memory, processes or descriptors. Limits of the program count: `ulimit -a`",
+    cause: "The kernel refused a step, because memory, processes or descriptors ran out. The limits of the program count too: `ulimit -a`",
 };
 pub(crate) const UNKNOWN_CHILD: Message = Message {
     happened: "the kernel does not say whether it is a fork's child: {why}",
@@ -111,7 +111,7 @@ pub(crate) const UNKNOWN_CHILD: Message = Message {
 pub(crate) const ANOTHER_PROCESS: Message = Message {
     happened: "it is another process than the fork's child that was looked for",
     remedy: "",
-    cause: "Several children were forked at once. Each is found in the end",
+    cause: "Several children were forked at once. Octavo goes on looking, and finds each of them in the end",
 };
 /// A mistake of this crate's user, which no run meets.
 pub(crate) const STAGING_SIZE: Message = Message {

@@ -15,6 +15,9 @@
 //! # }
 //! ```
 //!
+//! `blocks` finds the window of an address without a lock, and `global` is the allocator below which the
+//! windows lie.
+//!
 //! An object of at least [`LEAST_BYTES`] has a window of its own. Smaller ones come from the global
 //! allocator: a window costs some system calls and whole pages. Zeroed memory costs nothing more, since fresh
 //! windows are zero.

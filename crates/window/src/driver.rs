@@ -9,8 +9,15 @@
 //! One thread drives many faults. A fault whose page is at hand is served on the spot, together with the
 //! pages that a program in order wants next. Any other fault is a future that waits for a device or for room.
 //!
-//! A fault on the spot costs two system calls: the read of its event, and the copy, which also wakes the
+//! A fault on the spot costs three system calls: the read of its event, the copy, and the call that wakes the
 //! faulting thread. It allocates nothing. A fault that waits allocates its future.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `listener` | is told of forks and ends, and brings work of its own |
+//! | `intake` | takes in changes of mappings, in their order |
+//! | `ahead` | shows the pages that a program in order wants next |
+//! | `wakefulness` | decides whether to sleep or to look on |
 //!
 //! **Whoever reads events never waits for room.** As long as an event is unread, the kernel lets no page of
 //! the target go: a driver that waited for room would wait for itself. So making room is a future like a

@@ -178,7 +178,7 @@ impl Placement {
                 if set_idle(self.own, true).is_err() {
                     return;
                 }
-                self.watch.goes_beside(self.own);
+                self.watch.note_beside(self.own);
             }
         }
         (self.place, self.bound_to) = (place, None);
@@ -196,7 +196,7 @@ impl Placement {
             there.set(cpu);
             // A CPU that the driver may not use stays another's.
             self.bound_to = sched_setaffinity(None, &there).is_ok().then_some(cpu);
-            self.watch.is_bound_to(self.bound_to);
+            self.watch.note_bound(self.bound_to);
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Soak: all that the property tests of spaces do, mixed, for a time and from a seed.
+//! Soak: runs everything that the property tests of spaces do, mixed at random, for a given time.
 //!
-//! One kind of round runs one thread against an exact model. Another runs several threads on their lanes of
-//! one space. Beside them others map, unmap, protect, reclaim, change the budget and make blocks. The devices
-//! fail, fill up and are slow. Each round is a function of its own seed, which a failure prints, so `--rounds
-//! 1 --seed` with that seed runs it alone.
+//! There are two kinds of rounds. In the first, one thread runs against an exact model. In the second,
+//! several threads share the pages of one space. Each checks the words that only it writes, its *lane*.
+//! Meanwhile other threads map, unmap, protect, reclaim, change the budget and make blocks. Devices fail,
+//! fill up and are slow. The seed of a round decides its work, and a failure prints that seed. To repeat a
+//! round alone, use `--rounds 1 --seed SEED` with the same `--threads`.
 //!
 //! ```text
 //! cargo run --release -p octavo-bench --bin soak -- --seconds 60 --seed 1 [--threads 4] [--rounds N]
 //! cargo run --release -p octavo-bench --bin soak -- --simulated --seeds 1000 [--seed 1]
 //! ```
 //!
-//! With `--simulated`, each seed makes two runs over the simulated device: one with a single thread, which
-//! its seed repeats exactly, and one with several.
+//! With `--simulated`, each seed gives two runs over the simulated device. The run with a single thread is
+//! the same each time; the run with several threads may differ.
 
 #[path = "../../../octavo/tests/common/mod.rs"]
 mod common;
@@ -42,7 +43,7 @@ struct Options {
 const USAGE: &str = "\
 usage: soak [--seconds N] [--seed S] [--threads T (1 to 8)] [--rounds N]
        soak --simulated [--seeds N] [--seed S]";
-/// A round takes well under a minute. A round that takes this long hangs.
+/// A round takes well under a minute. After this long, it is taken to hang.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn options() -> Result<Options, String> {
@@ -117,7 +118,7 @@ fn main() -> ExitCode {
             if start.elapsed() >= Duration::from_secs(seconds) {
                 break;
             }
-            // Each round has a seed of its own, so that it can be run alone.
+            // A round with its own seed can be run alone.
             let seed = seed + number;
             CURRENT.store(seed, Ordering::Relaxed);
             let _ = sender.send(catch_unwind(|| round(seed, threads, simulated)).map_err(|_| seed));

@@ -1,11 +1,12 @@
-//! Plain mapped memory: arenas for the peers that manage one, pages for the floors.
+//! Plain mapped memory: arenas for the peers that manage one, and pages for the sides that keep a flat array
+//! (`hits/array.rs`, `vmcache.rs`).
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Alignment of every mapping: the largest block.
+/// The alignment of every mapping: 2 MiB, the size of the largest block.
 pub const ALIGN: usize = 2 << 20;
 
 /// Whether the kernel may back a mapping with huge pages.
@@ -17,7 +18,7 @@ pub enum HugePages {
     Refused,
 }
 
-/// Zeroed, private memory, aligned to [`ALIGN`] and not reserved in advance.
+/// Zeroed, private memory, aligned to [`ALIGN`]. The kernel reserves no memory for it in advance.
 #[derive(Debug)]
 pub struct Mapping {
     mapped: NonNull<u8>,
@@ -32,7 +33,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `bytes`.
+    /// Maps `bytes` bytes.
     pub fn new(bytes: usize, huge: HugePages) -> std::io::Result<Self> {
         let mapped_bytes = bytes + ALIGN;
         // SAFETY: a new anonymous mapping at a place that the kernel chooses touches nothing that exists.
@@ -57,7 +58,7 @@ impl Mapping {
         Ok(Self { mapped, mapped_bytes, base, bytes })
     }
 
-    /// Returns the first byte.
+    /// Returns the address of the first byte.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }

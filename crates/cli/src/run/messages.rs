@@ -12,12 +12,12 @@ pub fn said_of(message: &Message, path: &Path, why: &dyn Display) -> String {
 }
 
 pub const LIMIT_ABOVE_MACHINE: Message = Message {
-    happened: "a limit of {wanted} is more than the {most} that there are",
+    happened: "a limit of {wanted} is more than the {most} of memory here",
     remedy: "give --memory less, or `auto`",
     cause: "The container or the machine has less memory than that",
 };
 pub const LIMIT_TOO_SMALL: Message = Message {
-    happened: "a limit of {bytes} bytes is too small to serve a program in",
+    happened: "a limit of {bytes} bytes is too small to run a program",
     remedy: "give --memory at least 32M",
     cause: "Octavo itself needs some of it",
 };
@@ -29,12 +29,12 @@ pub const NO_UNIT: Message = Message {
 pub const NO_PLACE: Message = Message {
     happened: "{why}",
     remedy: "give --swap a folder, a file or a disk that may be written to, or set TMPDIR to such a folder",
-    cause: "The place for swap is not there, may not be written to, or is memory itself (tmpfs)",
+    cause: "The place for swap does not exist, may not be written to, or is itself in memory (tmpfs)",
 };
 pub const NO_PAGE: Message = Message {
     happened: "a swap limit of {bytes} bytes holds no page",
     remedy: "give at least 4 KiB behind the colon",
-    cause: "What follows the last colon of --swap is the most that may be used there",
+    cause: "The size after the last colon of --swap is the most that Octavo uses there",
 };
 pub const PLACE_TAKEN: Message = Message {
     happened: "{why}",
@@ -44,13 +44,13 @@ pub const PLACE_TAKEN: Message = Message {
 pub const LITTLE_ROOM: Message = Message {
     happened: "{place} has room for {room} only",
     remedy: "free some there, give --swap another place, or allow larger files (`ulimit -f`)",
-    cause: "The file system is full, or a file may be no larger (RLIMIT_FSIZE). The program would be stopped when that is used up",
+    cause: "The file system is full, or a file may be no larger (RLIMIT_FSIZE). The program would be stopped when this room is used up",
 };
 pub const NO_ADDRESSES: Message = Message {
     happened: "a process may have {limit} of addresses here (RLIMIT_AS), and the runner takes some for itself: {why}",
     remedy: "lift that limit, by `ulimit -v unlimited`, or use less swap, as by --swap /var/tmp:1G",
-    cause: "Octavo reserves addresses for all pages that there may ever be. That takes no memory. The runner needs about 200 MiB of \
-            addresses besides",
+    cause: "Octavo reserves addresses for every page that it may ever manage. This takes no memory. In addition, the runner needs about \
+            200 MiB of addresses",
 };
 pub const FEW_FILES: Message = Message {
     happened: "a process may have {most} open files here (RLIMIT_NOFILE), and a run needs {least}",
@@ -70,17 +70,17 @@ pub const INSIDE: Message = Message {
 pub const NO_SUMMARY: Message = Message {
     happened: "cannot write the summary to {path}: {why}",
     remedy: "give --json a file in a folder that may be written to",
-    cause: "The summary is written at the end. Whether it can be is tried at the start",
+    cause: "The summary is written at the end of the run. Octavo tries at the start whether the file can be written",
 };
 pub const SOCKET_TAKEN: Message = Message {
-    happened: "somebody listens at {path}, or it is no socket",
+    happened: "another process listens at {path}, or {path} is not a socket",
     remedy: "give --socket another path",
     cause: "Another run has the socket, or the path is a file of another kind",
 };
 pub const NO_SOCKET: Message = Message {
     happened: "no socket can be made at {path}: {why}",
     remedy: "give --socket a path in a folder that is there",
-    cause: "The folder is not there",
+    cause: "The folder does not exist",
 };
 pub const NO_WATCH: Message = Message {
     happened: "cannot watch {program}: {why}",
@@ -93,24 +93,24 @@ pub const NO_PROGRAM: Message = Message {
     cause: "As in a shell, with exit code 127",
 };
 pub const NO_INTERPRETER: Message = Message {
-    happened: "cannot run {program}: it is there, but not what is to run it",
+    happened: "cannot run {program}: the file exists, but its interpreter or loader does not",
     remedy: "look at the interpreter that its first line names, or at its loader (`ldd`)",
     cause: "As in a shell, with exit code 127. A script names an interpreter, and a program a loader",
 };
 pub const NO_OPTION: Message = Message {
     happened: "there is no option {program}, and no program of that name",
     remedy: "`octavo run --help` lists the options, which come before the program",
-    cause: "What follows the options is the program",
+    cause: "The first word after the options is taken to be the program",
 };
 pub const NOT_RUN: Message = Message {
     happened: "cannot run {program}: {why}",
     remedy: "",
-    cause: "As in a shell, with exit code 126: it is no program, or may not be executed",
+    cause: "As in a shell, with exit code 126: the file is not a program, or may not be executed",
 };
 pub const NO_PROCESS: Message = Message {
     happened: "cannot run {program}: this user may have no more processes{limit}",
     remedy: "end some, or allow more (`ulimit -u`, or pids.max of the control group)",
-    cause: "The kernel refused a process for want of room under a limit",
+    cause: "A limit on the number of processes is reached",
 };
 
 #[cfg(test)]
@@ -152,17 +152,17 @@ mod tests {
 
 *For people who run programs.*
 
-This page lists every sentence in which `octavo run` says that something is wrong, what brings it about, and what to do.
-They go to standard error, after `octavo: `. A word in *italics* stands for what is known only then. Mistakes in the
-options themselves end with exit code 2. `octavo run --check` with the same options looks for what can be known
-beforehand, runs nothing, and says what it found on standard output.
+This page lists every message in which `octavo run` says that something is wrong, with its cause and its remedy.
+Messages go to standard error, after `octavo: `. A word in *italics* stands for a name, a number or a reason that the
+message has in its place. To find most problems beforehand, run `octavo run --check` with the same options: it starts no
+program, and reports on standard output. Mistakes in the options themselves end with exit code 2, and are not listed
+here.
 
 The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo test -p octavo-cli messages`.
 ";
 
     fn table(page: &mut String, title: &str, words: &str, messages: &[&Message]) {
-        let head =
-            "| what it says | what brings that about | what to do, as it says itself |\n|---|---|---|\n";
+        let head = "| message | cause | remedy, as the message gives it |\n|---|---|---|\n";
         let _ = write!(page, "\n## {title}\n\n{words}\n\n{head}");
         messages.iter().for_each(|message| {
             let _ = writeln!(page, "{}", message.row());
@@ -172,17 +172,17 @@ The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo te
     #[test]
     fn the_guide_lists_every_message() {
         let mut page = HEAD.to_string();
-        let start = "The program does not start. The exit code is 1, or a shell's where the program cannot be run. There\n\
+        let start = "The program does not start. The exit code is 1; if the program cannot be run, it is 126 or 127, as in a shell. There\n\
                      are two exceptions: without rights, and inside another run, the program starts unless --strict is given.";
         table(&mut page, "Before the program starts", start, &AT_START);
-        let notices = "The program goes on, and its exit code is the run's.";
+        let notices = "The program goes on, and the run ends with the program's exit code.";
         table(&mut page, "While the program runs", notices, &NOTICES);
-        let reasons = "Each goes on from *program* (*pid*) is not managed.";
+        let reasons = "Each message follows \"*program* (*pid*) is not managed: \".";
         table(&mut page, "Why a process is not managed", reasons, &REASONS);
-        let ends = "Each goes on from \"the program was stopped: \". All of its processes have been killed, since they could not\n\
-                    have gone on with the right bytes. Exit code 1.";
+        let ends = "Each message follows \"the program was stopped: \". Octavo has killed all processes of the program, since they could\n\
+                    not have gone on with the right bytes. The exit code is 1.";
         table(&mut page, "Why a run is ended", ends, &ENDS);
-        let lacks = "Each goes on from a sentence of the last table. What could not be paged stands behind it, where that is much.";
+        let lacks = "Each message follows a message of the last table. If much memory could not be paged, the message ends with its kinds.";
         table(&mut page, "Why memory could not be had", lacks, &LACKS);
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/messages.md");
         if env::var_os("OCTAVO_GOLDEN").is_some_and(|order| order == "write") {

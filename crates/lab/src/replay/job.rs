@@ -1,4 +1,4 @@
-//! The job of a replay.
+//! The job of a replay, as its options describe it.
 
 use std::path::PathBuf;
 
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::choices::{JsonTarget, PolicyChoice, Size};
 
-/// Chooses the pages that go.
+/// One side of the comparison: it chooses which pages leave memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
-    /// A policy of the engine's.
+    /// A policy of the engine.
     Policy(PolicyChoice),
-    /// The optimum.
+    /// Belady's optimum, which knows the future.
     Belady,
 }
 
-/// The job.
+/// A trace to replay, under each contender in each size of memory.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub file: PathBuf,
     pub contenders: Vec<Contender>,
     pub memories: Vec<Size>,
-    /// Told by the file where it is not given.
+    /// `None`: the first bytes of the file tell the format.
     pub format: Option<Format>,
     pub costs: Costs,
     pub json: Option<JsonTarget>,
 }
 
-/// The cost of each event.
+/// The time that each event is taken to cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
     pub hit_ns: u64,

@@ -1,5 +1,10 @@
 //! The pages that one slice lends: they are taken where they lie together, and else brought together.
 //!
+//! A guard of several pages takes them in the order of their addresses, and keeps those that it has while it
+//! waits for the next. So guards do not wait for each other in a circle, as long as a thread takes one at a
+//! time. The frames of the pages have to lie together. Where they do not, the thread latches all of them
+//! alone, and moves them to frames that do.
+//!
 //! Frames that lie together are found first, while the thread holds none of the pages: held pages would be in
 //! the way of compaction. Then each page is latched alone, and moves to the next of the frames as in a
 //! migration (`reclaim/migrate.rs`). A new frame is pinned and latched before its entry is published, so no

@@ -13,11 +13,6 @@
 //!            └────────────► fault              let the pin go, wait for the latch
 //! ```
 //!
-//! A guard of several pages takes them in the order of their addresses, and keeps those that it has while it
-//! waits for the next. So guards do not wait for each other in a circle, as long as a thread takes one at a
-//! time. The frames of the pages have to lie together. Where they do not, the thread latches all of them
-//! alone, and moves them to frames that do (`gather.rs`).
-//!
 //! A guard that lends pages marks them dirty before, if it is exclusive.
 //!
 //! Cost of a page that is there: the walk twice; four read-modify-writes, on two lines (the frame's words and

@@ -160,7 +160,7 @@ impl Order {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Followed {
     order: Order,
     streams: [Stream; STREAMS],
     stretches: Stretches,
@@ -171,7 +171,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     /// Apart, since spaces are moved while they are made, and stacks may be small.
-    state: Mutex<Box<State>>,
+    state: Mutex<Box<Followed>>,
     /// Pages that were read ahead and wanted by faults that found the lock taken.
     unseen: AtomicU32,
 }
@@ -196,7 +196,7 @@ impl Streams {
             return None;
         };
         let at = state.follow(page.0, hit, pattern)?;
-        let State { streams, stretches, .. } = &mut **state;
+        let Followed { streams, stretches, .. } = &mut **state;
         let stream = &mut streams[at];
         if stream.read > 0 {
             stream.claim(page.0, &self.unseen);
@@ -222,7 +222,7 @@ impl Streams {
     }
 }
 
-impl State {
+impl Followed {
     /// The place of the stream that the fault belongs to, or begins. `None`: a stream is at this page
     /// already, and nothing changes. Another thread wanted the page too, or a page that was wanted alone went
     /// out and came back.

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::swap::Asked;
+use crate::swap::HealthSnapshot;
 use crate::sync::timer::Alarm;
 use crate::sync::{Instant, thread};
 
@@ -52,13 +52,13 @@ pub(crate) struct Waiter<'e> {
     /// The end of the access's time. `None`: the access has not waited yet, or may wait for ever.
     until: Option<Instant>,
     /// The state of the devices when the wait began.
-    asked: Asked,
+    asked: HealthSnapshot,
     alarm: Option<Alarm>,
 }
 
 impl<'e> Waiter<'e> {
     fn new(engine: &'e Engine, how: How) -> Self {
-        Self { engine, how, until: None, asked: Asked::new(), alarm: None }
+        Self { engine, how, until: None, asked: HealthSnapshot::new(), alarm: None }
     }
 
     /// A waiter of the same kind that has not waited yet.

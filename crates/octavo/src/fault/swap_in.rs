@@ -363,7 +363,7 @@ impl<'a> Fault<'a> {
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
         self.mark_by(region, frame);
         engine.drop_reference(Reference::counted(reading.slot.stored()));
-        if engine.swap.is_better_given_up(&engine.frames, reading.slot) {
+        if engine.swap.should_give_up_slot(&engine.frames, reading.slot) {
             engine.swap.cache.detach(&engine.frames, frame);
         }
         Step::End(Outcome::Usable)

@@ -1,7 +1,6 @@
-//! The parts that the engines share: a transfer that is moved part by part, and the end of an engine's
-//! threads.
+//! What the I/O engines share: a transfer in progress, and how an engine's threads end.
 //!
-//! If a device moves only part of a transfer, the thread that finds out continues where the device stopped.
+//! A device may move only part of a transfer. The thread that learns of this continues with the rest.
 
 use std::fs::File;
 use std::io;
@@ -15,23 +14,24 @@ use super::transfer::{Direction, Transfer};
 use crate::sync::thread;
 use crate::units::PAGE_BYTES;
 
+/// Writes a count with its noun, for the description of an engine: "1 ring", "2 rings".
 pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Waits for the end of a thread that was told to stop, unless it is the caller. The last transfer may have
-/// kept its manager, and one of the engine's own threads may complete it.
+/// Joins a thread that was told to stop, unless that thread is the caller. It can be the caller: the last
+/// transfer may have kept the manager alive, and an engine's thread that completes it then drops the engine.
 pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
     if thread.thread().id() != thread::current().id() {
-        // A panic in it has been printed.
+        // If the thread panicked, the panic has been printed.
         let _ = thread.join();
     }
 }
 
-/// How often in a row a transfer may fail to get on without a reason of its own.
-const PATIENCE: u8 = 16;
+/// The most attempts in a row that may move no whole page and yet report no error of the device.
+const MOST_IDLE_ROUNDS: u8 = 16;
 
-/// A transfer, and how far it is.
+/// A transfer, and how much of it is done.
 pub(crate) struct Pending {
     transfer: Transfer,
     done_pages: u32,
@@ -55,19 +55,19 @@ impl Pending {
         (u64::from(self.transfer.place()) + u64::from(self.done_pages)) * PAGE_BYTES as u64
     }
 
-    /// Notes that so many bytes were moved. Returns the rest, if there is one, and completes the transfer
-    /// otherwise.
+    /// Records the outcome of an attempt: the bytes that it moved, or its error. Returns the transfer if a
+    /// rest is to be moved. Otherwise completes it.
     pub(crate) fn advance(mut self, moved: io::Result<usize>) -> Option<Self> {
         let moved = match moved {
-            Ok(0) => Err(self.at_the_end()),
+            Ok(0) => Err(self.nothing_moved_error()),
             Ok(bytes) => Ok((bytes / PAGE_BYTES) as u32),
-            // A signal, a shortage, or the thread that had submitted it ended.
+            // Try again: a signal came, resources were short, or the submitting thread ended.
             Err(error) if matches!(error.raw_os_error(), Some(EINTR | EAGAIN | ECANCELED)) => Ok(0),
             Err(error) => Err(error),
         };
         let moved = match moved {
-            // A part of a page may be followed by the rest, or by the error that stops it.
-            Ok(0) if self.idle_rounds == PATIENCE => Err(self.at_the_end()),
+            // Less than a page was moved. The next attempt may finish the page, or meet the error.
+            Ok(0) if self.idle_rounds == MOST_IDLE_ROUNDS => Err(self.nothing_moved_error()),
             other => other,
         };
         match moved {
@@ -88,14 +88,14 @@ impl Pending {
         Some(self)
     }
 
-    fn at_the_end(&self) -> io::Error {
+    fn nothing_moved_error(&self) -> io::Error {
         match self.transfer.direction() {
             Direction::Read => io::ErrorKind::UnexpectedEof.into(),
             Direction::Write => io::ErrorKind::WriteZero.into(),
         }
     }
 
-    /// Moves the rest here and now.
+    /// Moves the rest on the calling thread, and completes the transfer.
     pub(crate) fn in_place(self, file: &File) {
         let mut rest = self;
         loop {
@@ -112,13 +112,13 @@ impl Pending {
         &self.transfer
     }
 
-    /// A transfer that was not begun.
+    /// Returns the transfer. Nothing of it may have been moved.
     pub(crate) fn into_transfer(self) -> Transfer {
         debug_assert_eq!(self.done_pages, 0, "nothing of it was moved");
         self.transfer
     }
 
-    /// Ends it with an error.
+    /// Completes the transfer with an error.
     pub(crate) fn fail(self, error: io::Error) {
         self.transfer.complete(Err(error));
     }

@@ -62,13 +62,13 @@ pub(super) fn come_home(engine: &Engine, away: Frames, clean: bool) -> CameHome 
         {
             batch.push(page);
         }
-        bring_home(engine, batch, clean, &mut came);
+        bring_one_space_home(engine, batch, clean, &mut came);
     }
     came
 }
 
 /// Brings pages of one space home.
-fn bring_home(
+fn bring_one_space_home(
     engine: &Engine,
     batch: SmallVec<[(Owner, IsolatedFrame); FEW_TRANSLATED]>,
     clean: bool,

@@ -95,9 +95,9 @@ impl<'e> Scan<'e> {
         let engine = self.engine;
         // A small memory has few cold pages, and they must not all be in hand. Several transfers' worth go
         // together. Sorted by owner, the pages of each task then lie together, however they were mixed.
-        let most = ((engine.swap.write_batch() * TRANSFERS).min(ISOLATED) as u64)
+        let most = ((engine.swap.longest_write() * TRANSFERS).min(ISOLATED) as u64)
             .min(room)
-            .min(engine.swap.most_writing_pages())
+            .min(engine.swap.device_write_limit())
             .min((listed_pages(engine) / HAND_SHARE).max(LEAST_IN_HAND))
             .min(if packs_away_pages(engine) { PACKED_TOGETHER } else { u64::MAX });
         let (mut looked, mut going) = (0, Isolated::new());
@@ -167,8 +167,8 @@ struct Course {
     /// Batches, and pages looked at, since the last page that went.
     fruitless: u32,
     in_vain: u64,
-    /// Pages that cannot be written stay. Behind them, and among the hot pages, may be pages that need no
-    /// write.
+    /// Pages that cannot be written are in the way. Pages that need no write may stand behind them, and among
+    /// the hot ones.
     is_stuck: bool,
     /// Pages that the devices have room for, as far as is known.
     room: u64,
@@ -193,7 +193,7 @@ impl Course {
     }
 
     /// Returns the pages that may go in the next batch.
-    fn next(&self, engine: &Engine, may_write: bool) -> Evict {
+    fn which_may_go(&self, engine: &Engine, may_write: bool) -> Evict {
         // After so many failures, other slots have been tried too. So dirty pages are only tried now and
         // then. Clean pages go at any time.
         let in_vain_lately = self.fruitless >= FAILURES && !self.fruitless.is_power_of_two();
@@ -204,9 +204,9 @@ impl Course {
         }
     }
 
-    /// There were no candidates. Returns whether some may come: the pages that are left may be on their way
-    /// to a list, in some CPU's batch.
-    fn may_find_more(&mut self, engine: &Engine) -> bool {
+    /// There were no candidates. Puts the pages on the lists that are on their way there, in some CPU's
+    /// batch. Returns whether to look again.
+    fn looks_further(&mut self, engine: &Engine) -> bool {
         engine.lru.drain_all(&engine.frames);
         if listed_pages(engine) == 0 && (self.done.total() > 0 || !engine.try_immovable(false)) {
             return false;
@@ -215,8 +215,8 @@ impl Course {
         true
     }
 
-    /// Takes in what has become of a batch, for which `looked` pages were looked at.
-    fn take_in(&mut self, looked: u64, outcome: evict::Outcome) {
+    /// Notes what has become of a batch, for which `looked` pages were looked at.
+    fn note(&mut self, looked: u64, outcome: evict::Outcome) {
         self.done.freed += outcome.freed;
         self.done.started += outcome.started;
         (self.fruitless, self.in_vain) =
@@ -248,7 +248,7 @@ impl Begun {
     }
 
     /// Waits for a batch's writes where writes fail: only pages that are written count then.
-    async fn follow(
+    async fn until_counted(
         &self,
         engine: &Engine,
         mut outcome: evict::Outcome,
@@ -280,18 +280,19 @@ pub(crate) async fn reclaim(
             scan.demote();
         }
         let begun = Begun::now(engine);
-        let Some((looked, outcome)) = scan.evict_some(course.room, course.next(engine, may_write)) else {
-            if course.may_find_more(engine) {
+        let Some((looked, outcome)) = scan.evict_some(course.room, course.which_may_go(engine, may_write))
+        else {
+            if course.looks_further(engine) {
                 continue;
             }
             break;
         };
-        let outcome = begun.follow(engine, outcome, waiter).await;
+        let outcome = begun.until_counted(engine, outcome, waiter).await;
         if !may_write && outcome.gone() == 0 {
             break;
         }
         engine.counters.add(who.counters().1, outcome.gone());
-        course.take_in(looked, outcome);
+        course.note(looked, outcome);
         if outcome.full && !waiter.until_room(begun.ends).await {
             break;
         }
@@ -347,7 +348,7 @@ fn listed_pages(engine: &Engine) -> u64 {
 
 /// Returns the pages under way above which no more should begin.
 pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
-    (engine.budget.limit_pages() / 8).min(engine.swap.most_writing_pages())
+    (engine.budget.limit_pages() / 8).min(engine.swap.device_write_limit())
 }
 
 /// Returns whether pages that are away go into the pool. A fault for such a page waits while it is in hand,

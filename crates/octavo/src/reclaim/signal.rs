@@ -12,7 +12,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 pub(super) struct Signal {
-    state: Mutex<State>,
+    state: Mutex<Requests>,
     /// Wakes the background thread.
     told: Condvar,
     /// Wakes the threads that wait for it to rest.
@@ -20,7 +20,7 @@ pub(super) struct Signal {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Requests {
     wanted: bool,
     stop: bool,
     /// How many threads need the background thread to rest.
@@ -105,7 +105,7 @@ impl Signal {
     }
 }
 
-impl State {
+impl Requests {
     fn is_pressing(&self) -> bool {
         self.wanted || self.interrupts()
     }

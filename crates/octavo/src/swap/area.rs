@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::io::{Device, Direction, Host, Job, Submitted, Transfer, Urgency, Waited};
 use crate::swap::area_stats::{AreaStats, AreaTraffic};
 use crate::swap::clusters::AreaShape;
-use crate::swap::health::{End, Health, Seen, State};
+use crate::swap::health::{Condition, End, Health, Seen};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, Shared, catch_panic};
 
 /// After so many failures in a row, a failing area gets one run of 64 while others are well.
@@ -125,7 +125,7 @@ impl Area {
         self.health.load()
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> Condition {
         self.seen().state()
     }
 
@@ -145,7 +145,7 @@ impl Area {
         // An access compares the count of failed writes with one that it read itself.
         self.traffic.note_end(job.direction, job.count, result.is_ok());
         let before = self.health.end(end);
-        if end == End::Written && before.state() != State::Well {
+        if end == End::Written && before.state() != Condition::Well {
             self.probes.ended(true);
         }
     }
@@ -191,9 +191,9 @@ impl Area {
     #[cold]
     pub(super) fn failure(&self) -> Option<Error> {
         match self.state() {
-            State::Well => None,
-            State::Failing => self.failure.lock().clone(),
-            State::Silent => Some(timed_out(&self.name)),
+            Condition::Well => None,
+            Condition::Failing => self.failure.lock().clone(),
+            Condition::Silent => Some(timed_out(&self.name)),
         }
     }
 

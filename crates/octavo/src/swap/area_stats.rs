@@ -5,7 +5,7 @@
 
 use crate::io::Direction;
 use crate::latency::Quantiles;
-use crate::swap::health::State;
+use crate::swap::health::Condition;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::PAGE_SHIFT;
 
@@ -23,12 +23,12 @@ pub enum AreaState {
     Silent,
 }
 
-impl From<State> for AreaState {
-    fn from(state: State) -> Self {
+impl From<Condition> for AreaState {
+    fn from(state: Condition) -> Self {
         match state {
-            State::Well => Self::Well,
-            State::Failing => Self::Failing,
-            State::Silent => Self::Silent,
+            Condition::Well => Self::Well,
+            Condition::Failing => Self::Failing,
+            Condition::Silent => Self::Silent,
         }
     }
 }
@@ -103,7 +103,7 @@ impl AreaTraffic {
     pub(super) fn stats(
         &self,
         name: String,
-        state: State,
+        state: Condition,
         capacity_pages: u32,
         used_pages: u32,
     ) -> AreaStats {

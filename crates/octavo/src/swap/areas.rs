@@ -17,13 +17,13 @@ use crate::store::Completing;
 use crate::swap::area::{Area, timed_out};
 use crate::swap::area_stats::AreaStats;
 use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
-use crate::swap::health::{Seen, State};
+use crate::swap::health::{Condition, Seen};
 use crate::swap::single_reads::SingleReads;
 use crate::sync::{AtomicBool, Shared};
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
 /// The health word of each area, at one moment.
-pub(crate) type Asked = SmallVec<[Seen; 2]>;
+pub(crate) type HealthSnapshot = SmallVec<[Seen; 2]>;
 
 /// Whether each area is shunned. Empty: none is.
 pub(super) type Shunned = SmallVec<[bool; 8]>;
@@ -144,13 +144,13 @@ impl Areas {
     // --- how they do ---
 
     /// The health of each area now.
-    pub(crate) fn asked(&self) -> Asked {
+    pub(crate) fn asked(&self) -> HealthSnapshot {
         self.areas.iter().map(Area::seen).collect()
     }
 
     /// A deadline has passed that began when the areas were `asked`. Those that have not answered since are
     /// silent.
-    pub(crate) fn note_silence(&self, asked: &Asked) {
+    pub(crate) fn note_silence(&self, asked: &HealthSnapshot) {
         for (area, before) in self.areas.iter().zip(asked) {
             area.note_silence(*before);
         }
@@ -167,51 +167,51 @@ impl Areas {
     }
 
     /// What to expect of a write: the state of the best area that has room, or of the best area if none has.
-    pub(super) fn state(&self, has_room: impl Fn(usize) -> bool) -> State {
+    pub(super) fn state(&self, has_room: impl Fn(usize) -> bool) -> Condition {
         let best = |some: &dyn Fn(usize) -> bool| {
             let states = self.areas.iter().enumerate().filter(|(index, _)| some(*index));
             states.map(|(_, area)| area.state()).min()
         };
-        best(&has_room).or_else(|| best(&|_| true)).unwrap_or(State::Well)
+        best(&has_room).or_else(|| best(&|_| true)).unwrap_or(Condition::Well)
     }
 
     /// Returns whether the area of a slot is not well, and another that has room is.
     pub(super) fn are_better_than_that_of(&self, slot: SwapSlot, has_room: impl Fn(usize) -> bool) -> bool {
-        let is_better = |(index, area): (usize, &Area)| area.state() == State::Well && has_room(index);
-        self.area_of(slot).0.state() != State::Well && self.areas.iter().enumerate().any(is_better)
+        let is_better = |(index, area): (usize, &Area)| area.state() == Condition::Well && has_room(index);
+        self.area_of(slot).0.state() != Condition::Well && self.areas.iter().enumerate().any(is_better)
     }
 
     /// Returns whether something is in flight, and silent devices have all of it.
     pub(crate) fn keep_all(&self) -> bool {
         let mut busy = self.areas.iter().map(Area::seen).filter(|seen| seen.in_flight() > 0).peekable();
-        busy.peek().is_some() && busy.all(|seen| seen.state() == State::Silent)
+        busy.peek().is_some() && busy.all(|seen| seen.state() == Condition::Silent)
     }
 
     /// Returns whether some device has not answered in time, and still owes the answer.
     pub(crate) fn owe_answers(&self) -> bool {
-        self.areas.iter().any(|area| area.state() == State::Silent)
+        self.areas.iter().any(|area| area.state() == Condition::Silent)
     }
 
     /// Pages being written to silent devices now.
     pub(crate) fn silent_writing_pages(&self) -> u32 {
-        let silent = self.areas.iter().filter(|area| area.state() == State::Silent);
+        let silent = self.areas.iter().filter(|area| area.state() == Condition::Silent);
         silent.map(Area::writing_pages).sum()
     }
 
     /// Areas that get no new pages now.
     pub(super) fn shunned(&self, has_room: impl Fn(usize) -> bool) -> Shunned {
-        if self.areas.iter().all(|area| area.state() == State::Well) {
+        if self.areas.iter().all(|area| area.state() == Condition::Well) {
             return Shunned::new();
         }
         let is_shunned = |area: &Area| match area.state() {
-            State::Well => false,
-            State::Failing => !area.is_to_be_probed(),
-            State::Silent => true,
+            Condition::Well => false,
+            Condition::Failing => !area.is_to_be_probed(),
+            Condition::Silent => true,
         };
         let mut shunned: Shunned = self.areas.iter().map(is_shunned).collect();
         if !shunned.iter().enumerate().any(|(index, shunned)| !shunned && has_room(index)) {
             // No failing one is due, and there is nothing better.
-            shunned = self.areas.iter().map(|area| area.state() == State::Silent).collect();
+            shunned = self.areas.iter().map(|area| area.state() == Condition::Silent).collect();
         }
         shunned
     }
@@ -224,7 +224,7 @@ impl Areas {
 
     /// The reason why pages cannot go to areas of this state. Areas that have room are asked first.
     #[cold]
-    pub(super) fn failure(&self, state: State, has_room: impl Fn(usize) -> bool) -> Option<Error> {
+    pub(super) fn failure(&self, state: Condition, has_room: impl Fn(usize) -> bool) -> Option<Error> {
         let failure = |room: bool| {
             let mut asked = self.areas.iter().enumerate();
             asked.find_map(|(index, area)| {
@@ -245,7 +245,7 @@ impl Areas {
     #[cold]
     pub(crate) fn timed_out(&self) -> Error {
         let busy = || self.areas.iter().filter(|area| area.seen().in_flight() > 0);
-        match busy().find(|area| area.state() == State::Silent).or_else(|| busy().next()) {
+        match busy().find(|area| area.state() == Condition::Silent).or_else(|| busy().next()) {
             Some(area) => timed_out(&area.name),
             None => timed_out(&self.describe()),
         }

@@ -39,7 +39,7 @@ const CAUTION: u64 = 64;
 
 /// What to expect of the device. The better comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum State {
+pub(super) enum Condition {
     /// It does what it is asked.
     Well = 0,
     /// Its last write failed.
@@ -66,11 +66,11 @@ pub(super) struct Health(AtomicU64);
 pub(crate) struct Seen(u64);
 
 impl Seen {
-    pub(super) fn state(self) -> State {
+    pub(super) fn state(self) -> Condition {
         match self.0 & STATE_MASK {
-            0 => State::Well,
-            1 => State::Failing,
-            _ => State::Silent,
+            0 => Condition::Well,
+            1 => Condition::Failing,
+            _ => Condition::Silent,
         }
     }
 
@@ -89,7 +89,7 @@ impl Seen {
         self.0 / ANSWER == before.0 / ANSWER
     }
 
-    fn with_state(self, state: State) -> Self {
+    fn with_state(self, state: Condition) -> Self {
         Self(self.0 & !STATE_MASK | state as u64)
     }
 
@@ -102,9 +102,11 @@ impl Seen {
         let caution = (self.0 & CAUTION_MASK) >> CAUTION_SHIFT;
         let counted = Self(self.0.wrapping_add(ANSWER - IN_FLIGHT));
         match end {
-            End::Written => counted.with_state(State::Well).with_caution(caution.saturating_sub(1)),
-            End::WriteFailed => counted.with_state(State::Failing).with_caution(CAUTION),
-            End::Read | End::ReadFailed if self.state() == State::Silent => counted.with_state(State::Well),
+            End::Written => counted.with_state(Condition::Well).with_caution(caution.saturating_sub(1)),
+            End::WriteFailed => counted.with_state(Condition::Failing).with_caution(CAUTION),
+            End::Read | End::ReadFailed if self.state() == Condition::Silent => {
+                counted.with_state(Condition::Well)
+            }
             End::Read | End::ReadFailed => counted,
         }
     }
@@ -140,10 +142,10 @@ impl Health {
         let mut now = self.load();
         loop {
             let keeps = before.in_flight() > 0 && now.in_flight() > 0 && now.has_not_answered_since(before);
-            if !keeps || now.state() == State::Silent {
+            if !keeps || now.state() == Condition::Silent {
                 return false;
             }
-            match self.change(now, now.with_state(State::Silent)) {
+            match self.change(now, now.with_state(Condition::Silent)) {
                 Ok(()) => return true,
                 Err(other) => now = other,
             }
@@ -171,16 +173,16 @@ mod tests {
             health.end(end);
             health.load().state()
         };
-        assert_eq!(end(End::ReadFailed), State::Well);
-        assert_eq!(end(End::WriteFailed), State::Failing);
-        assert_eq!(end(End::Read), State::Failing, "a read says nothing of writes");
-        assert_eq!(end(End::Written), State::Well);
+        assert_eq!(end(End::ReadFailed), Condition::Well);
+        assert_eq!(end(End::WriteFailed), Condition::Failing);
+        assert_eq!(end(End::Read), Condition::Failing, "a read says nothing of writes");
+        assert_eq!(end(End::Written), Condition::Well);
         for answer in [End::Read, End::ReadFailed, End::Written, End::WriteFailed] {
             health.begin();
             assert!(health.note_silence(health.load()) && !health.note_silence(health.load()));
-            assert_eq!(health.load().state(), State::Silent);
+            assert_eq!(health.load().state(), Condition::Silent);
             health.end(answer);
-            let then = if answer == End::WriteFailed { State::Failing } else { State::Well };
+            let then = if answer == End::WriteFailed { Condition::Failing } else { Condition::Well };
             assert_eq!(health.load().state(), then);
         }
         assert_eq!(health.load().in_flight(), 0);
@@ -225,6 +227,6 @@ mod tests {
         health.begin();
         health.end(End::WriteFailed);
         let seen = health.load();
-        assert_eq!((seen.0 / ANSWER, seen.in_flight(), seen.state()), (0, 0, State::Failing));
+        assert_eq!((seen.0 / ANSWER, seen.in_flight(), seen.state()), (0, 0, Condition::Failing));
     }
 }

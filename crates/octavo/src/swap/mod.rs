@@ -1,24 +1,26 @@
 //! Swap: the store to which pages go when their frames are needed, and from which they come back.
 //!
-//! The *swap cache* finds each page on its way, by the page's slot. On the way out, a page is in the cache
-//! from before its entries are made Swapped until its frame is free. On the way in, it is there from before
-//! the read begins. So a fault can bring a page back at any moment of its way out, and no page is read twice
-//! at once. A page that was read and not changed since keeps its slot: it goes out again without a write.
+//! The *swap cache* finds the frame of a page that goes out or comes in, by the page's slot. On the way out,
+//! a page enters the cache before its entries become Swapped, and leaves it when its frame is free. On the
+//! way in, it enters before the read begins. So a fault can bring a page back at any moment of its way out,
+//! and no page is read twice at the same time. A page that was read and has not changed since keeps its slot:
+//! it goes out again without a write.
 //!
-//! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults read a page's slot
-//! in its entry and ask the cache. Callers that want slots, areas or the pool use them directly.
+//! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults read the slot in a
+//! page's entry and ask the cache. Code that needs slots, areas or the pool uses them directly.
 //!
 //! | file | what |
 //! |---|---|
 //! | `store` | swap as eviction and transfers see it |
 //! | `intake` | slots for pages that no store keeps yet |
 //! | `cache` | from slots to frames |
-//! | `slots`, `clusters`, `unwritable` | which slots may be given to pages |
-//! | `areas`, `area`, `health` | the devices behind the slots, and how they do |
+//! | `slots`, `clusters`, `unwritable` | which slots are free for pages |
+//! | `areas`, `area`, `health` | the devices behind the slots, and whether they work |
 //! | `area_stats` | what each area has done |
-//! | `single_reads` | how gently pages go out while single pages are asked for |
-//! | `contents`, `content` | what a slot holds, and how it comes back |
-//! | `packing` | where each page of a batch ends: a word, the pool, its area |
+//! | `single_reads` | whether writes must be short, because single pages are being read |
+//! | `read_failures` | why the last reads failed |
+//! | `contents`, `content` | what a slot holds, and how the page comes back |
+//! | `packing` | where each page of a batch goes: a word, the pool, its area |
 //! | `pool` | the compressed pool |
 //! | `seal`, `bounce` | encryption |
 
@@ -59,7 +61,7 @@ use crate::units::{FrameId, Order, SwapSlot};
 
 pub use area_stats::{AreaState, AreaStats};
 use areas::Areas;
-pub(crate) use areas::Asked;
+pub(crate) use areas::HealthSnapshot;
 use bounce::BounceFrames;
 use cache::{Cache, FreeSlot};
 pub(crate) use clusters::AreaShape;
@@ -67,7 +69,7 @@ use clusters::Clusters;
 use content::Content;
 use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
-use health::State;
+use health::Condition;
 pub(crate) use pool::{Handle, Pool, Weights};
 use read_failures::ReadFailures;
 use seal::{Method, Seal};
@@ -77,12 +79,12 @@ pub(crate) use crate::sizes::WRITE_BATCH;
 
 use crate::sizes::{CLUSTER_SLOTS, LOOKS};
 
-/// The pages of a transfer that is not to take long.
+/// The most pages of a transfer that must not take long.
 const SHORT_WRITE: usize = if WRITE_BATCH < 8 { 1 } else { WRITE_BATCH / 8 };
-/// The most pages under way: a few times the number that keeps a device busy.
+/// The most pages on their way out: a few times the number that keeps a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
 
-/// Frames for sealed pages on their way out: 1 MiB, as much as one transfer takes.
+/// The block of frames from which sealed pages are written: 1 MiB, as much as one transfer takes.
 const SEALED_ORDER: Order = Order(8);
 
 /// The swap of a manager.
@@ -101,7 +103,7 @@ impl std::fmt::Debug for Swap {
     }
 }
 
-/// Frees a slot that nothing leads to any more, and its content.
+/// Frees a slot, with its content, when nothing leads to the slot any more.
 #[derive(Debug)]
 struct GiveBack {
     slots: Shared<Slots>,
@@ -115,9 +117,9 @@ impl FreeSlot for GiveBack {
     }
 }
 
-/// The choices from which a swap is made.
+/// The devices and options that a swap is made from.
 pub(crate) struct SwapParts {
-    /// Devices, each with the shape that is used of it.
+    /// The devices, each with the size and priority of its area.
     pub(crate) devices: Vec<(Box<dyn Device>, AreaShape)>,
     pub(crate) form: SwapCache,
     pub(crate) compression: Compression,
@@ -131,12 +133,14 @@ pub(crate) fn slot_of(frames: &FrameAllocator, frame: FrameId) -> Option<SwapSlo
 }
 
 impl Swap {
-    /// The bytes that swap keeps for each slot in use.
+    /// Returns the bytes of memory that swap keeps for each slot in use.
     pub(crate) fn bytes_per_slot(encrypt: bool) -> u64 {
         let sealed = if encrypt { Seal::BYTES_PER_SLOT } else { 0 };
         Cache::BYTES_PER_CLUSTER / CLUSTER_SLOTS as u64 + sealed
     }
 
+    /// Makes the swap of a manager.
+    ///
     /// # Errors
     /// The kernel's, when there is no address space, no memory or no random bytes.
     pub(crate) fn new(
@@ -173,7 +177,7 @@ impl Swap {
         })
     }
 
-    /// Returns whether there is an area to go to.
+    /// Returns whether there is an area that pages can go to.
     pub(crate) fn is_available(&self) -> bool {
         !self.areas.is_empty()
     }
@@ -182,7 +186,7 @@ impl Swap {
 
     /// Changes DIRTY to WRITEBACK. The frame must be in the cache at this slot, dirty (or clean, as `page`
     /// says), and held by the caller's pin alone. The frame keeps its slot until the writeback ends, even if
-    /// all entries are unmapped. The caller then calls `forget_orphan`.
+    /// all entries are unmapped. When it has ended, the caller calls `forget_orphan`.
     fn start_writeback(
         &self,
         frames: &FrameAllocator,
@@ -194,12 +198,12 @@ impl Swap {
         self.cache.start_writeback(frames, slot, frame, page)
     }
 
-    /// Returns whether a page that came back should give up its slot, which saves it another write. It should
-    /// when free slots are getting few, or when its bytes in the pool take room from pages that are out. A
-    /// copy there goes alone.
-    pub(crate) fn is_better_given_up(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
+    /// Returns whether a page that came back should give up its slot, although the slot may save another
+    /// write. It should if free slots are getting few, or if its bytes in the pool take room from pages that
+    /// are out. If the pool has only a copy, this drops the copy, and the page keeps its slot.
+    pub(crate) fn should_give_up_slot(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
         let takes_room = || match self.content(slot) {
-            // Whoever else drops it leaves the area's content as well.
+            // If another thread drops the copy first, the area still has the page.
             Content::Pool { is_copy: true, .. } => {
                 self.drop_copy(frames, slot);
                 false
@@ -209,67 +213,67 @@ impl Swap {
         self.slots.is_crowded() || self.pool().is_some_and(Pool::is_short) && takes_room()
     }
 
-    /// Returns how many slots pages may have.
+    /// Returns how many slots are free for pages.
     pub(crate) fn free_slots(&self) -> u32 {
         self.slots.count_free()
     }
 
-    // --- how the areas do ---
+    // --- the state of the areas ---
 
-    /// The most pages that one transfer should write. After a failure there are fewer, because part of them
-    /// may still fit.
-    pub(crate) fn write_batch(&self) -> usize {
+    /// Returns the most pages that one transfer should write. After a failed write it is fewer: where a long
+    /// write finds no room, a short one still may.
+    pub(crate) fn longest_write(&self) -> usize {
         if self.areas.are_cautious() { SHORT_WRITE } else { WRITE_BATCH }
     }
 
-    /// The pages under way above which no more should begin. More would take memory from programs that use
-    /// it, and would gain no speed; and [single reads](single_reads) would wait behind them.
-    pub(crate) fn most_writing_pages(&self) -> u64 {
+    /// Returns how many pages may be on their way out before no more should follow. More would take memory
+    /// from programs and gain no speed, and [single reads](single_reads) would wait behind them.
+    pub(crate) fn device_write_limit(&self) -> u64 {
         let gently = (SHORT_WRITE * self.areas.count()) as u64;
         if self.goes_out_gently() { gently.min(MOST_WRITING_PAGES) } else { MOST_WRITING_PAGES }
     }
 
-    /// Returns whether pages go out gently, since single pages are read.
+    /// Returns whether pages go out in short writes, because single pages are being read.
     pub(crate) fn goes_out_gently(&self) -> bool {
-        self.areas.single_reads.are_many()
+        self.areas.single_reads.want_short_writes()
     }
 
-    /// What each area has done.
+    /// Returns what each area has done.
     pub(crate) fn area_stats(&self) -> Vec<AreaStats> {
         self.areas.stats(|area| self.slots.clusters().used_in_area(area))
     }
 
-    /// What to expect of the next write.
-    fn state(&self) -> State {
+    /// Returns what to expect of the next write.
+    fn state(&self) -> Condition {
         self.areas.state(self.has_room())
     }
 
-    /// Whether an area has free slots.
+    /// Returns a test of whether an area, given by its index, has free slots.
     fn has_room(&self) -> impl Fn(usize) -> bool {
         |area| !self.slots.is_area_full(area)
     }
 
-    /// Returns whether no area that has room is well. Then only pages that have got out count.
+    /// Returns whether no area with room is well. Then only pages that have really left memory count.
     pub(crate) fn is_failing(&self) -> bool {
-        self.state() != State::Well
+        self.state() != Condition::Well
     }
 
-    /// Returns whether no area that has room has answered in time. Then nothing new goes out until one
-    /// answers.
+    /// Returns whether all areas with room are silent: none has answered in time. Then nothing new goes out
+    /// until one answers.
     pub(crate) fn is_silent(&self) -> bool {
-        self.state() == State::Silent
+        self.state() == Condition::Silent
     }
 
-    /// The reason why no page can go out, for an access that needs the room: areas are silent, or have failed
-    /// since `failures` were counted, or have no free slot. `None`: there is none.
+    /// Returns the reason why no page can go out, for an access that needs the room: the areas are silent, or
+    /// have failed since `failures` were counted, or have no free slot. `None`: no such reason is known.
     pub(crate) fn obstacle(&self, failures: u64) -> Option<Error> {
         let state = self.state();
-        let is_news = state == State::Silent || self.areas.failures() != failures;
+        let is_news = state == Condition::Silent || self.areas.failures() != failures;
         let failure = if is_news { self.areas.failure(state, self.has_room()) } else { None };
         failure.or_else(|| (self.is_available() && self.slots.is_full()).then(|| self.full()))
     }
 
-    /// The reason why there is no room for new pages: areas fail, or have too few free slots.
+    /// Returns the reason why there is no room for new pages: areas fail, or have too few free slots.
     #[cold]
     pub(crate) fn why_no_new_pages(&self) -> Error {
         self.areas.failure(self.state(), self.has_room()).unwrap_or_else(|| self.full())
@@ -284,8 +288,8 @@ impl Swap {
 
     // --- what slots hold ---
 
-    /// Finds a place for the page of a frame under WRITEBACK. Only with `weights` may the pool take it. True:
-    /// the page is still to be written to its area.
+    /// Finds a place for the page of a frame under WRITEBACK. The pool may take the page only if there are
+    /// `weights`. Returns true if the page must still be written to its area.
     fn store_content(
         &self,
         frames: &FrameAllocator,
@@ -293,7 +297,8 @@ impl Swap {
         frame: FrameId,
         weights: Option<&Weights>,
     ) -> bool {
-        // The pool would grow by frames that new pages have left.
+        // While slots are few, new pages leave some frames free for pages that come in. The pool must not
+        // grow into these.
         let weights = weights.filter(|_| !self.slots.are_few());
         let content = self.contents.put_away(frames, slot, frame, weights);
         let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
@@ -301,8 +306,8 @@ impl Swap {
         matches!(content, Content::Device { .. })
     }
 
-    /// Puts a copy of a clean page that is on its area into the pool, so that it comes back from there. Its
-    /// frame is under WRITEBACK. A page that does not fit stays where it is.
+    /// Puts a copy of a clean page that is on its area into the pool, from where it comes back without a
+    /// device. Its frame is under WRITEBACK. If the pool does not take the copy, nothing changes.
     fn copy_into_pool(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
         let Content::Device { crc } = self.content(slot) else { return };
         if let Some(handle) = self.contents.pack(frames, slot, frame, weights, crc) {
@@ -312,7 +317,7 @@ impl Swap {
         }
     }
 
-    /// Drops the pool's copy of a page that is on its area. False: there is none, or not any more.
+    /// Drops the pool's copy of a page that is on its area. Returns false if there is none, or no longer.
     pub(crate) fn drop_copy(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
         let copy = self.content(slot);
         let Content::Pool { handle, is_copy: true } = copy else { return false };
@@ -327,7 +332,7 @@ impl Swap {
         is_dropped
     }
 
-    /// Brings the page of a slot into a frame under READING, if that takes no device.
+    /// Brings the page of a slot into a frame under READING, if no device is needed for that.
     pub(crate) fn bring(
         &self,
         frames: &FrameAllocator,
@@ -338,7 +343,7 @@ impl Swap {
         self.contents.bring(frames, slot, frame, wanted, || self.content(slot))
     }
 
-    /// Returns whether the slot's page is on its area. For slots of other callers this is a guess.
+    /// Returns whether the slot's page is on its area. If the caller does not hold the slot, this is a hint.
     pub(crate) fn is_on_device(&self, slot: SwapSlot) -> bool {
         matches!(self.content(slot), Content::Device { .. })
     }
@@ -347,7 +352,7 @@ impl Swap {
         Content::from_word(self.cache.content(slot))
     }
 
-    /// The error for a page that came back as another.
+    /// The error for a page whose bytes are not those that were written.
     #[cold]
     pub(crate) fn corrupt(&self, slot: SwapSlot) -> Error {
         let (area, place) = self.areas.area_of(slot);
@@ -360,7 +365,7 @@ impl Swap {
         )
     }
 
-    /// The error for a page whose slot was freed during its swap-in. Nobody reads it.
+    /// The error for a page whose slot was freed during its swap-in. No access gets to see this error.
     #[cold]
     pub(crate) fn freed(&self, slot: SwapSlot) -> Error {
         Error::new(ErrorKind::SwapRead, format!("{slot:?} was freed; try the access again"))
@@ -371,7 +376,7 @@ impl Swap {
         self.contents.pool()
     }
 
-    /// A page has moved inside the pool. False: its slot has another content by now.
+    /// Leads a slot to its page's new place in the pool. Returns false if the slot has other content by now.
     pub(crate) fn retarget(&self, slot: SwapSlot, from: Handle, to: Handle) -> bool {
         let seen = self.content(slot);
         match seen {
@@ -383,7 +388,7 @@ impl Swap {
         }
     }
 
-    /// The reason why a slot was not read.
+    /// Returns the reason why a slot was not read.
     #[cold]
     pub(crate) fn why_unread(&self, slot: SwapSlot) -> Unread {
         self.read_failures.why(slot).unwrap_or_else(|| {
@@ -392,8 +397,8 @@ impl Swap {
         })
     }
 
-    /// Compares the references of slots with `swapped`, which counts the entries that say Swapped to each
-    /// slot. Returns the first contradiction.
+    /// Compares each slot's count of references with `swapped`, the number of entries that say Swapped to the
+    /// slot. Returns the first mismatch.
     pub(crate) fn contradicted_by(&self, swapped: &HashMap<SwapSlot, u32>) -> Option<String> {
         self.cache.contradicted_by(self.slots.clusters().used_slots(), swapped)
     }
@@ -401,7 +406,7 @@ impl Swap {
     /// Checks that the slots agree with the cache. Linear, and exact only while no page goes out or comes in.
     ///
     /// # Panics
-    /// When they do not.
+    /// When they disagree.
     pub(crate) fn validate(&self, frames: &FrameAllocator) {
         for look in 1..=LOOKS {
             let used = self.cache.validate(frames, self.slots.clusters().touched());
@@ -414,16 +419,16 @@ impl Swap {
             }
             assert!(
                 look != LOOKS,
-                "of {counted} slots in use {used} are said to be, {taken} of the same; {wrong:?}"
+                "{counted} slots counted in use, {used} by the cache, {taken} by both; {wrong:?}"
             );
-            // The background thread may be at work.
+            // The background thread may be moving pages.
             pause(Duration::from_millis(5));
         }
     }
 }
 
-/// Clears the note of a frame's queue before anybody can see the frame under I/O. An earlier transfer, or a
-/// list, may have left something there.
+/// Clears the queue that a frame's `prev` word notes, before any other thread can see the frame under I/O. An
+/// earlier transfer or a list may have left another value there.
 fn forget_queue(frames: &FrameAllocator, frame: FrameId) {
     frames.words(frame).prev.store(NO_QUEUE, Ordering::Relaxed);
 }

@@ -40,12 +40,12 @@ impl SingleReads {
     }
 
     /// Returns whether pages should go out gently.
-    pub(super) fn are_many(&self) -> bool {
+    pub(super) fn want_short_writes(&self) -> bool {
         self.gentle_runs.load(Ordering::Relaxed) > 0
     }
 
     /// The same for a run that goes out now, and is counted.
-    pub(super) fn are_many_for_a_run(&self) -> bool {
+    pub(super) fn take_short_write(&self) -> bool {
         let runs = self.gentle_runs.load(Ordering::Relaxed);
         if runs > 0 {
             self.gentle_runs.store(runs - 1, Ordering::Relaxed);
@@ -61,14 +61,14 @@ mod tests {
     #[test]
     fn runs_are_gentle_while_single_pages_are_read_and_not_for_long_after() {
         let reads = SingleReads::default();
-        let gentle_runs = || (0..).take_while(|_| reads.are_many_for_a_run()).count() as u32;
+        let gentle_runs = || (0..).take_while(|_| reads.take_short_write()).count() as u32;
         reads.note(FEW_PAGES + 1);
-        assert!(!reads.are_many(), "a long read is by somebody who reads in order");
+        assert!(!reads.want_short_writes(), "a long read is by somebody who reads in order");
         reads.note(1);
-        assert!(reads.are_many());
+        assert!(reads.want_short_writes());
         assert_eq!(gentle_runs(), RUNS_OF_A_READ);
         (0..1000).for_each(|_| reads.note(FEW_PAGES));
         assert_eq!(gentle_runs(), MOST_RUNS);
-        assert!(!reads.are_many());
+        assert!(!reads.want_short_writes());
     }
 }

@@ -58,8 +58,8 @@ impl PageStore for Swap {
     }
 
     fn write_batch(&self) -> usize {
-        let most = Swap::write_batch(self);
-        if self.areas.single_reads.are_many_for_a_run() { most.min(SHORT_WRITE) } else { most }
+        let most = self.longest_write();
+        if self.areas.single_reads.take_short_write() { most.min(SHORT_WRITE) } else { most }
     }
 
     fn stand_ins(&self, frames: &FrameAllocator, first: StoredPage, run: &[FrameId]) -> Option<Frames> {

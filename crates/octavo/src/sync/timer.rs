@@ -30,12 +30,12 @@ pub(crate) struct Timer {
 
 struct Shared {
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<Alarms>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Alarms {
     alarms: BTreeMap<Alarm, Waker>,
     numbers: u64,
     thread: Option<thread::JoinHandle<()>>,

@@ -30,6 +30,7 @@ const PIECE: u64 = 2 << 20;
 /// How long no page may go out before the tree is stopped, where there is no room for a page or a device
 /// fails.
 const ROOM_PATIENCE: Duration = Duration::from_secs(20);
+
 /// Adopts what is there, between faults.
 pub(crate) struct Adopter<'a> {
     space: &'a TranslatedSpace,

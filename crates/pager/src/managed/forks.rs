@@ -15,7 +15,7 @@ use octavo_window::{Target, Window};
 
 use super::Managed;
 use crate::managed::adopter::may_pass;
-use crate::managed::shared::{Common, Held, Program, Shared};
+use crate::managed::shared::{Claim, Common, Program, Shared};
 use crate::messages;
 use crate::tree::Parent;
 
@@ -24,7 +24,7 @@ pub(super) const MOST_VAIN_LOOKS: u32 = 100;
 /// How long a fork waits for room.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a process has that forks.
+/// The parent's side of a fork.
 #[derive(Clone, Copy)]
 pub(super) struct Forking<'a> {
     pub(super) space: &'a TranslatedSpace,
@@ -45,23 +45,23 @@ impl Managed {
         let Shared { manager, ledger, guardian, reader, .. } = shared;
         let common = Common { manager, ledger, guardian, reader };
         let program = Program { pid: None, stack, name: "a fork".into() };
-        let held = Held::new(guardian, &program, events);
-        let unserved = |held| shared.unserved.lock().expect("nobody panics here").push(held);
+        let claim = Claim::new(guardian, &program, events);
+        let unserved = |claim| shared.unserved.lock().expect("nobody panics here").push(claim);
         let give_up =
             |message: &Message, why: &dyn Display| shared.give_up(window.reach().pid(), message, why);
         if shared.failure.lock().expect("nobody panics here").is_some() {
             // What is wrong with the parent's memory would be wrong with the child's.
-            return unserved(held);
+            return unserved(claim);
         }
         let wiped: Vec<_> = match wiped.wait() {
             Ok(wiped) => wiped.iter().flat_map(|range| layout.lock().mapped_in(range)).collect(),
-            Err(_) if held.has_ended() => return,
+            Err(_) if claim.has_ended() => return,
             Err(error) => {
-                unserved(held);
+                unserved(claim);
                 return give_up(&messages::FORK_UNASKED, &error);
             }
         };
-        let forked = Managed::serve(common, program, &held, layout, |of_child| {
+        let forked = Managed::serve(common, program, &claim, layout, |of_child| {
             let began = Instant::now();
             loop {
                 let forget = |range: &Range<u64>| of_child.forget(range.start, range.end - range.start);
@@ -71,7 +71,7 @@ impl Managed {
                     Err(error)
                         if (may_pass(&error) || error.kind() == ErrorKind::SwapFull)
                             && began.elapsed() < FORK_PATIENCE
-                            && !held.has_ended() =>
+                            && !claim.has_ended() =>
                     {
                         std::thread::sleep(Duration::from_millis(5));
                     }
@@ -81,9 +81,9 @@ impl Managed {
         });
         match forked {
             Ok(forked) => forks.lock().expect("nobody panics here").push(forked),
-            Err(_) if held.has_ended() => {}
+            Err(_) if claim.has_ended() => {}
             Err(why) => {
-                unserved(held);
+                unserved(claim);
                 give_up(&messages::FORK_UNSERVED, &why);
             }
         }

@@ -1,4 +1,4 @@
-//! What a managed process is made of before it is one, and what its driver and the monitor share afterwards.
+//! The parts from which a managed process is made, and the state that its driver and the monitor share.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     /// What the driver has counted.
     pub(crate) served: Mutex<Served>,
     /// Children that cannot be served. They wait until the tree is stopped.
-    pub(crate) unserved: Mutex<Vec<Held>>,
+    pub(crate) unserved: Mutex<Vec<Claim>>,
 }
 
 impl Shared {
@@ -57,15 +57,15 @@ pub(crate) struct Program {
     pub(crate) name: String,
 }
 
-/// What keeps a process from reading zeros. While its descriptor is open it waits for its pages, and if the
-/// runner dies, the guardian kills it.
-pub(crate) struct Held {
+/// The runner's claim on a process. While its descriptor is open, the process waits for its pages and reads
+/// no zeros in their place; if the runner dies, the guardian kills it.
+pub(crate) struct Claim {
     pub(super) window: Arc<Window<Target>>,
     /// Or a sentence that says why the guardian cannot have it.
     pub(super) entrusted: Result<Arc<Entrusted>, String>,
 }
 
-impl Held {
+impl Claim {
     /// From here on pages of the program may be in the runner's hands only.
     pub(crate) fn new(guardian: &Guardian, program: &Program, events: Userfaultfd) -> Self {
         let entrusted = guardian.entrust(program.pid, program.stack);

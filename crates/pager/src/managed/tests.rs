@@ -78,8 +78,8 @@ impl Commons {
         let (socket, told) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let events = Userfaultfd::of_fork(told.try_clone().unwrap(), Features::NONE);
         let program = super::Program { pid, stack, name: "a test".into() };
-        let held = Held::new(&self.guardian, &program, events);
-        let managed = Managed::serve(self.common(), program, &held, Layout::default(), |_| Ok(())).unwrap();
+        let claim = Claim::new(&self.guardian, &program, events);
+        let managed = Managed::serve(self.common(), program, &claim, Layout::default(), |_| Ok(())).unwrap();
         (managed, Kernel { socket, told })
     }
 

@@ -1,7 +1,7 @@
 //! One look of the monitor: what it measures, and what follows from that.
 //!
 //! ```text
-//!   whom is there? ─► watch the drivers ─► measure ─► near the limit: take over    ─► tell the manager what is outside ─► let go on
+//!   who is there? ─► watch the drivers ─► measure ─► near the limit: take over    ─► tell the manager what is outside ─► let go on
 //!                                                     else: leave the tree alone
 //! ```
 
@@ -48,7 +48,7 @@ impl Outlook {
         self.total + self.margin() > self.limit
     }
 
-    /// Returns what may come before those stand still that are to.
+    /// Returns what the tree may still get before the processes that are to stop have stopped.
     fn soon(self) -> u64 {
         self.coming.max(self.margin() / 2)
     }
@@ -64,7 +64,7 @@ impl Outlook {
     }
 
     /// Returns what is kept free for copies of pages that forks share.
-    fn for_copies(self) -> u64 {
+    fn spare(self) -> u64 {
         (2 * self.coming).max(self.limit / LEAST_COPIES).min(self.least_margin())
     }
 
@@ -251,7 +251,7 @@ impl Monitor {
             adopting_bytes: adopting,
         };
         let kept = self.kept_room(outlook.least_margin());
-        let outside = self.ledger.tell(manager, used, outlook.for_copies(), kept);
+        let outside = self.ledger.tell(manager, used, outlook.spare(), kept);
         self.summary.note(manager, &self.managed, &self.ending, &self.tree);
         self.let_go_on_where_it_fits(outlook, adopting, outside);
         self.calm_down(outside);

@@ -73,17 +73,17 @@ impl Watch {
         is_called_back
     }
 
-    /// The driver, which is this thread, goes beside another.
-    pub(super) fn goes_beside(&self, thread: u32) {
+    /// Notes that the driver, which is this thread, goes beside another.
+    pub(super) fn note_beside(&self, thread: u32) {
         self.beside.store(thread, Ordering::Relaxed);
     }
 
-    /// The driver is bound to this CPU, or to none.
-    pub(super) fn is_bound_to(&self, cpu: Option<usize>) {
+    /// Notes that the driver is bound to this CPU, or to none.
+    pub(super) fn note_bound(&self, cpu: Option<usize>) {
         self.bound_to.store(cpu.map_or(0, |cpu| cpu as u32 + 1), Ordering::Relaxed);
     }
 
-    /// Has the driver, which is this thread, leave the place beside another.
+    /// Has the driver, the thread of this number, leave its place beside another. Any thread may call it.
     pub(super) fn leave(&self, thread: u32) {
         self.bound_to.store(0, Ordering::Relaxed);
         self.beside.store(0, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //!                                              │ shared since a fork: made movable ─► moved and read, in the same batch
 //! ```
 //!
-//! What else the kernel refuses is told by the outcomes. Nothing here asks twice.
+//! Everything else that the kernel refuses is told by the outcomes, and not tried again here.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -1,26 +1,27 @@
-//! Pages that the kernel refuses to move as they are, and what is put out of their way.
+//! Pages that the kernel refuses to move as they are, and how they are taken out all the same.
 //!
-//! The kernel moves pages within one mapping at either side. Both are written to, and both are executable or
-//! none is.
+//! One move of the kernel stays within one mapping of the program and one mapping of staging. Both must be
+//! writable. Either both are executable, or neither is.
 //!
-//! | refused | way |
+//! | refused | how it is taken out |
 //! |---|---|
-//! | a run that lies in several mappings | its part in the first of them moves. The rest is asked for again |
+//! | a run that lies in several mappings | the part in the first mapping moves; the caller asks again for the rest |
 //! | executable memory | staging becomes executable, and stays so until other memory is refused |
 //! | read-only and inaccessible memory | the program stands still, and the mover makes the memory writable until the pages have moved |
-//! | locked memory, or with a protection key | none: it stays |
+//! | locked memory, and memory with a protection key | not at all: it stays |
 //!
-//! **Why the program stands still.** While memory is writable that should not be, a store to it must not
-//! succeed. And a change of protection raises no event. One that the program makes meanwhile would be lost
-//! when the mover gives the old protection back. While all threads stand still, no event is unread either, as
-//! whoever made the change waits for that in a call. So what the mappings say is true. The move refuses
-//! pinned pages as ever: a copy would lose what a device writes.
+//! **Why the program stands still.** For a moment, read-only memory is writable, and no store of the program
+//! to it may succeed. The program must not change protections either: such a change raises no event, and the
+//! mover would undo it when it restores the old protection. Other changes of mappings do raise events. A
+//! thread that makes one waits in its call until the event is read, and does not stand still before. So once
+//! all threads stand still, the mappings are known as they are. The kernel still refuses pinned pages: a
+//! copy would lose what a device writes.
 //!
-//! Where the runner ends in between, the program goes on, and is killed by the guardian as ever.
+//! If the runner ends meanwhile, the program goes on, and the guardian kills it as usual.
 //!
-//! Costs: to look at the mappings takes some 10 µs, and some 0.5 µs for each of them. A standstill takes two
-//! changes of threads for each thread, and twice a walk over the page tables from the first page to the last
-//! one.
+//! Costs: to read the mappings takes about 10 µs, and about 0.5 µs for each mapping. A standstill takes two
+//! context switches for each thread. Each of the two changes of protection walks the page tables from the
+//! first page to the last one.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -32,8 +33,9 @@ use rustix::mm::ProtFlags;
 use super::{Equipment, Target};
 use crate::reach::{Taken, Taking};
 
-/// How long a program is left alone that did not come to stand still.
+/// How long a program is left alone after it could not be made to stand still.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The protection that a move needs.
 const OPEN: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// A private mapping without a file.
@@ -45,7 +47,7 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// Of the mover's memory: a program that has run another one since has other mappings.
+    /// Reads all mappings of the mover's memory. After an `exec`, the program itself has other mappings.
     fn all_of(mover: u32) -> io::Result<Vec<Self>> {
         Ok(proc_text::read(mover, "maps")?.lines().filter_map(Self::parse).collect())
     }
@@ -71,16 +73,16 @@ impl Mapping {
     }
 }
 
-/// The start of a refused run, as far as it lies in one mapping.
+/// The start of a refused run, up to the end of its first mapping.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Of the run.
+    /// The index of the run in its batch.
     index: usize,
     taking: Taking,
     mapping: Mapping,
 }
 
-/// Returns a piece of each run that was refused, if the program has memory there.
+/// Returns the piece of each refused run whose start lies in one of the mappings.
 fn pieces(runs: &[Taking], outcomes: &[Taken], mappings: &[Mapping]) -> Vec<Piece> {
     let refused = outcomes.iter().enumerate().filter(|(_, outcome)| **outcome == Taken::Never);
     let piece = |(index, _)| {
@@ -92,7 +94,7 @@ fn pieces(runs: &[Taking], outcomes: &[Taken], mappings: &[Mapping]) -> Vec<Piec
     refused.filter_map(piece).collect()
 }
 
-/// Returns whether one run ends where the next one begins, in another mapping.
+/// Returns whether a run ends at the end of a mapping, where the next run begins.
 fn meet_at_a_boundary(runs: &[Taking], mappings: &[Mapping]) -> bool {
     runs.windows(2).any(|two| {
         let end = two[0].address + two[0].len;
@@ -100,7 +102,7 @@ fn meet_at_a_boundary(runs: &[Taking], mappings: &[Mapping]) -> bool {
     })
 }
 
-/// Returns the range of each mapping from its first piece to its last one, with the protection that it has.
+/// Returns, for each mapping, the range from its first piece to its last one, and its protection.
 fn spans(pieces: &[Piece]) -> Vec<(Run, ProtFlags)> {
     let of_one = pieces.chunk_by(|one, next| one.mapping == next.mapping);
     let span = |pieces: &[Piece]| {
@@ -111,9 +113,9 @@ fn spans(pieces: &[Piece]) -> Vec<(Run, ProtFlags)> {
 }
 
 impl Target {
-    /// Takes out of a batch what the kernel has refused as it was. `outcomes` has an outcome for each run,
-    /// and gets the new ones. Returns false where the program has ended, or its mover, or where it must not
-    /// go on.
+    /// Takes out the runs of a batch that the kernel has refused as they were. `outcomes` has an outcome for
+    /// each run; those of the refused runs are updated. Returns false if the program or its mover has ended,
+    /// or if the program must not go on.
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -127,23 +129,25 @@ impl Target {
         let tried = equipment.moving.is_executable;
         let (mut open, closed): (Vec<_>, Vec<_>) =
             pieces(runs, outcomes, &mappings).into_iter().partition(|piece| piece.mapping.is_open());
-        // The others were refused as they are, unless they were to move together with a neighbour in another
-        // mapping.
+        // Trying again helps only if the run is cut, or if staging was of the wrong kind. Where two runs meet
+        // at a boundary of mappings, it may help any run: a run may have been refused because of its
+        // neighbour.
         if !meet_at_a_boundary(runs, &mappings) {
             open.retain(|Piece { index, taking, mapping }| {
                 taking.len < runs[*index].len || mapping.is_executable() != tried
             });
         }
-        // SAFETY: as of this call.
+        // SAFETY: as the caller guarantees.
         let is_taken = unsafe { self.take_pieces(equipment, runs, &open, outcomes) };
-        // SAFETY: as of this call.
+        // SAFETY: as the caller guarantees.
         is_taken && (closed.is_empty() || unsafe { self.take_closed(equipment, runs, outcomes, &mappings) })
     }
 
-    /// Takes out what may not be written, while the program stands still. Returns as above.
+    /// Takes out memory that is not open, while the program stands still. Returns the same as
+    /// [`Target::take_refused`].
     ///
     /// # Safety
-    /// As above.
+    /// As [`Target::take_refused`].
     unsafe fn take_closed(
         &self,
         equipment: &mut Equipment<'_>,
@@ -152,7 +156,7 @@ impl Target {
         mappings: &[Mapping],
     ) -> bool {
         let now = Instant::now();
-        // Another time it may stand still.
+        // Leaves these runs for a later attempt, when the program may stand still.
         let later = |outcomes: &mut [Taken]| {
             pieces(runs, outcomes, mappings)
                 .iter()
@@ -175,23 +179,24 @@ impl Target {
         let spans = spans(&closed);
         let opened: Vec<_> = spans.iter().map(|(run, protection)| (*run, *protection | OPEN)).collect();
         let Ok(is_opened) = equipment.mover.protect(&opened) else { return false };
-        // SAFETY: as of this call. What was not opened is refused again.
+        // SAFETY: as the caller guarantees. The kernel refuses again what could not be opened.
         let is_taken = unsafe { self.take_pieces(equipment, runs, &closed, outcomes) };
         let changed: Vec<_> =
             spans.into_iter().zip(is_opened).filter_map(|(span, is)| is.then_some(span)).collect();
         let is_as_it_was =
             equipment.mover.protect(&changed).is_ok_and(|closed| closed.into_iter().all(|is| is));
         if !is_as_it_was {
-            self.fail("memory of it that may not be written could not be protected again");
+            self.fail("its read-only memory could not be protected again");
         }
         drop(still);
         is_taken && is_as_it_was
     }
 
-    /// Takes pieces out, each kind by a staging of its own. Returns as above.
+    /// Takes pieces out: first those that are not executable, then those that are, each with staging of the
+    /// same kind. Returns the same as [`Target::take_refused`].
     ///
     /// # Safety
-    /// As above.
+    /// As [`Target::take_refused`].
     unsafe fn take_pieces(
         &self,
         equipment: &mut Equipment<'_>,
@@ -202,15 +207,15 @@ impl Target {
         for is_executable in [false, true] {
             let of_kind: Vec<_> =
                 pieces.iter().filter(|piece| piece.mapping.is_executable() == is_executable).collect();
-            // Where staging cannot be such, the pages stay.
+            // If staging cannot be made so, these pages stay.
             if of_kind.is_empty() || !equipment.stage(is_executable) {
                 continue;
             }
-            // Pages that lie together move together, and only within one mapping.
+            // `take_batch` moves adjacent pages together, and a move stays within one mapping.
             for of_one in of_kind.chunk_by(|one, next| one.mapping == next.mapping) {
                 let takings: Vec<_> = of_one.iter().map(|piece| piece.taking).collect();
                 let mut taken = Vec::with_capacity(takings.len());
-                // SAFETY: as of this call; these are parts of its runs.
+                // SAFETY: as the caller guarantees: these are parts of its runs.
                 if !unsafe { self.take_batch(equipment, &takings, &mut taken) } {
                     return false;
                 }
@@ -229,7 +234,7 @@ impl Target {
 }
 
 impl Equipment<'_> {
-    /// Has staging be executable or not. Returns whether it is so.
+    /// Makes staging executable, or not executable. Returns whether it is so now.
     fn stage(&mut self, is_executable: bool) -> bool {
         let is_so = self.moving.is_executable == is_executable
             || self.mover.set_staging_kind(is_executable) == Ok(true);

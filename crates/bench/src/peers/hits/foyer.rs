@@ -1,5 +1,5 @@
-//! foyer's in-memory cache, sharded, under S3-FIFO and under LRU. Each hit returns an entry that counts its
-//! holders.
+//! foyer's sharded in-memory cache, once with S3-FIFO and once with LRU. Each hit returns an entry with a
+//! reference count.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! moka: W-TinyLFU, synchronous form. Each hit clones the `Arc` and records the use in a log. The thread that
-//! finds the log full works it off, which is part of the figure.
+//! moka's synchronous cache, which evicts by W-TinyLFU. Each hit clones the `Arc` and records the use in a
+//! log. The thread that finds the log full processes it. That time is part of the figure.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! papaya: a lock-free hash map only, without eviction. Each hit pins the map's epoch and looks the page up.
-//! The page stays readable while the guard lives, and its count is not touched.
+//! papaya: only a lock-free hash map, without eviction. Each hit takes a guard of the map and looks the page
+//! up. While the guard lives, the page stays readable. No reference count changes.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Models of an area's health.
 
-use crate::swap::health::{End, Health, State};
+use crate::swap::health::{Condition, End, Health};
 use crate::sync::{Arc, thread};
 
 /// The deadline of one thread passes while the answer comes: afterwards the device is not silent.
@@ -20,7 +20,7 @@ fn loom_an_answer_beside_a_deadline_leaves_no_silence() {
             });
             health.end(end);
             waiter.join().unwrap();
-            assert_eq!(health.load().state(), State::Well);
+            assert_eq!(health.load().state(), Condition::Well);
             assert_eq!(health.load().in_flight(), 0);
         });
     }
@@ -41,8 +41,8 @@ fn loom_two_ends_count_both() {
         let seen = health.load();
         assert_eq!(seen.in_flight(), 0);
         assert!(!seen.has_not_answered_since(idle));
-        let failed_first = before.state() == State::Failing;
-        assert_eq!(seen.state() == State::Well, failed_first);
+        let failed_first = before.state() == Condition::Failing;
+        assert_eq!(seen.state() == Condition::Well, failed_first);
         assert!(seen.is_cautious(), "a write failed");
     });
 }

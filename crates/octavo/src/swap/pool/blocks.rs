@@ -13,7 +13,7 @@ use crate::units::{FrameId, Order};
 
 /// A block, with its free spans.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct SpanBlock {
     first: FrameId,
     order: Order,
     free: u64,
@@ -21,7 +21,7 @@ struct Held {
     closed: bool,
 }
 
-impl Held {
+impl SpanBlock {
     fn used_spans(&self) -> u32 {
         spans_of(self.order) - self.free.count_ones()
     }
@@ -38,7 +38,7 @@ fn all_of(order: Order) -> u64 {
 
 #[derive(Debug)]
 struct Inner {
-    blocks: Vec<Option<Held>>,
+    blocks: Vec<Option<SpanBlock>>,
     current: usize,
     spans: u32,
     used_spans: u32,
@@ -73,7 +73,7 @@ impl Blocks {
     /// Takes a block in. Returns the names whose words must be made present, and were not before.
     pub(super) fn add(&self, first: FrameId, order: Order) -> std::ops::Range<usize> {
         let mut inner = self.inner.lock();
-        let held = Held { first, order, free: all_of(order), closed: false };
+        let held = SpanBlock { first, order, free: all_of(order), closed: false };
         match inner.blocks.iter().position(Option::is_none) {
             Some(at) => inner.blocks[at] = Some(held),
             None => inner.blocks.push(Some(held)),
@@ -176,7 +176,8 @@ impl Blocks {
 
 impl Inner {
     fn take(&mut self, words: &WordArray<SpanWords>) -> Option<u32> {
-        let has_room = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.free != 0 && !held.closed);
+        let has_room =
+            |held: &Option<SpanBlock>| held.as_ref().is_some_and(|held| held.free != 0 && !held.closed);
         if !self.blocks.get(self.current).is_some_and(has_room) {
             let with_room = self.blocks.iter().enumerate().filter(|(_, held)| has_room(held));
             let fullest = with_room.min_by_key(|(_, held)| held.expect("has room").free.count_ones());

@@ -317,13 +317,13 @@ mod tests {
 
     /// A weigher, and the pool beside it: a small one, so that each page soon comes back or leaves.
     #[derive(Default)]
-    struct Run {
+    struct Trial {
         weigher: Weigher,
         turnover: Turnover,
         owed: f64,
     }
 
-    impl Run {
+    impl Trial {
         /// A batch of 32 pages is to go out. `share_back` of those that are kept come back, and the others
         /// leave once the pool holds `most` pages. Returns how many tried.
         fn batch(&mut self, kept: bool, share_back: f64, device: DeviceView, most: u64) -> u32 {
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_nobody_comes_back_for_goes_straight_once_its_pages_have_left() {
-        let mut run = Run::default();
+        let mut run = Trial::default();
         assert_eq!(run.weigher.decide(32, &FAST_DISK), 32, "at first it is tried");
         let tried: u32 = (0..200).map(|_| run.batch(true, 0.0, FAST_DISK, 320)).sum();
         assert!((320..1300).contains(&tried), "{tried} pages");
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn pages_that_are_still_in_the_pool_say_nothing() {
-        let mut run = Run::default();
+        let mut run = Trial::default();
         let tried: u32 = (0..10_000).map(|_| run.batch(true, 0.0, FAST_DISK, u64::MAX)).sum();
         assert!(tried > 310_000, "nothing has left: {tried} pages");
     }
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn pages_that_come_back_are_kept_and_the_change_is_noticed() {
-        let mut run = Run::default();
+        let mut run = Trial::default();
         assert!(run.share(true, 0.8, FAST_DISK, 200) > ALMOST_ALL);
         assert!(run.share(true, 0.0, FAST_DISK, 2000) < 0.02);
         assert!(run.share(true, 0.8, FAST_DISK, 4000) > ALMOST_ALL, "probes bring it back");
@@ -452,22 +452,22 @@ mod tests {
 
     #[test]
     fn what_does_not_shrink_is_only_probed() {
-        assert!(Run::default().share(false, 0.0, FAST_DISK, 1000) < 0.02);
+        assert!(Trial::default().share(false, 0.0, FAST_DISK, 1000) < 0.02);
     }
 
     #[test]
     fn a_slow_device_that_is_behind_makes_packing_worth_it() {
         let slow = DeviceView { in_flight_bytes: 8 << 20, write_ns_per_page: 40_000, ..FAST_DISK };
-        assert!(Run::default().share(true, 0.0, slow, 200) > ALMOST_ALL);
+        assert!(Trial::default().share(true, 0.0, slow, 200) > ALMOST_ALL);
         let keeps_up = DeviceView { in_flight_bytes: 0, ..slow };
-        assert!(Run::default().share(true, 0.0, keeps_up, 1000) < 0.02);
+        assert!(Trial::default().share(true, 0.0, keeps_up, 1000) < 0.02);
         let fast = DeviceView { in_flight_bytes: 8 << 20, ..FAST_DISK };
-        assert!(Run::default().share(true, 0.0, fast, 1000) < 0.02, "packing is slower than it still");
+        assert!(Trial::default().share(true, 0.0, fast, 1000) < 0.02, "packing is slower than it still");
     }
 
     #[test]
     fn a_device_as_quick_as_unpacking_leaves_the_pool_nothing_to_save() {
-        let mut run = Run::default();
+        let mut run = Trial::default();
         assert!(run.share(true, 1.0, FAST_DISK, 50) > ALMOST_ALL);
         run.waits(700);
         assert_eq!(run.weigher.decide(32, &FAST_DISK), 0, "one is enough");
@@ -478,8 +478,9 @@ mod tests {
 
     #[test]
     fn some_pages_go_straight_so_that_the_device_is_known() {
-        let mut run = Run::default();
-        let straight = |run: &mut Run| (0..64).map(|_| 32 - run.weigher.decide(32, &FAST_DISK)).sum::<u32>();
+        let mut run = Trial::default();
+        let straight =
+            |run: &mut Trial| (0..64).map(|_| 32 - run.weigher.decide(32, &FAST_DISK)).sum::<u32>();
         assert_eq!(straight(&mut run), 32);
         (0..MOST_EVENTS as u32).for_each(|_| run.waits(80_000));
         assert_eq!(straight(&mut run), 4, "fewer when it is");
@@ -487,7 +488,7 @@ mod tests {
 
     #[test]
     fn one_long_wait_among_short_ones_is_one_of_many() {
-        let mut run = Run::default();
+        let mut run = Trial::default();
         [900; 40].into_iter().chain([5_000_000]).chain([900; 20]).for_each(|wait_ns| run.waits(wait_ns));
         assert!(run.weigher.wait.ns < 1000.0, "{}", run.weigher.wait.ns);
     }

@@ -1,8 +1,11 @@
-//! A model of a program of one thread with a pool: what the judge of the pool's share makes of it.
+//! A model of a program with one thread, and of its pool. The tests check how [`Share`] judges the pool's
+//! size.
 //!
-//! The program touches hot and cold pages at random. Pages stay by strict LRU. Those that shrink go into the
-//! pool, and the pool's oldest go on to a device. Or any of them do, as from spans whose holes were filled
-//! again, and those that a device has stay out of a full pool. The clock adds up what all this costs.
+//! The program touches hot and cold pages at random, and memory evicts by strict LRU. Evicted pages that
+//! compress go into the pool, and the others straight to a device. A pool that is too large sends its oldest
+//! pages on to the device. In a *mixed* program, it sends pages of any age, as if the holes of old spans had
+//! been filled with new pages; and a full pool does not take a page that a device has had. The clock adds up
+//! what all this costs.
 
 use super::{Costs, SEND_NS, Share, Size};
 use crate::policy::Shadow;
@@ -14,17 +17,18 @@ const PART_FRAMES: u64 = BUDGET_PAGES * 7 / 25 / MOST_PARTS as u64;
 const COSTS: Costs = Costs { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
 const HIT_NS: f64 = 100.0;
 
-/// The pages of a program. The cold ones shrink.
+/// The pages of a program. The cold ones compress.
 #[derive(Clone, Copy)]
 struct Program {
     hot: u32,
     cold: u32,
-    /// The accesses of a hundred that go to hot pages.
+    /// The percentage of accesses that go to hot pages.
     hot_percent: u64,
+    /// Whether the hot pages compress too.
     hot_shrink: bool,
-    /// Pages of any age leave the pool, and those that were on a device do not come back into a full one.
+    /// Whether pages of any age leave the pool, and pages that were on a device stay out of a full pool.
     mixed: bool,
-    /// Pages that a frame of the pool holds.
+    /// How many pages a frame of the pool holds.
     packs: u64,
 }
 
@@ -36,7 +40,7 @@ enum Place {
     Device,
 }
 
-/// Two lists, of pages in the order in which they came. Each page is in one of them at the most.
+/// Two lists of pages, in order of arrival: in memory, and in the pool. Each page is in at most one of them.
 struct Lists(Vec<(u32, u32)>);
 
 impl Lists {
@@ -62,7 +66,7 @@ impl Lists {
 
 struct Model {
     program: Program,
-    /// Where each page is, and the evictions before it went.
+    /// Where each page is, and the count of evictions when it was last evicted.
     pages: Vec<(Place, u64)>,
     was_on_device: Vec<bool>,
     lists: Lists,
@@ -83,7 +87,7 @@ impl Model {
             program,
             pages: vec![(Place::Nowhere, 0); pages as usize],
             was_on_device: vec![false; pages as usize],
-            // The lists' own links come after those of the pages.
+            // The links of the list heads come after those of the pages.
             lists: Lists((0..pages + 2).map(|at| (at, at)).collect()),
             in_memory: 0,
             in_pool: 0,
@@ -125,7 +129,7 @@ impl Model {
         (self.random >> 33) % below
     }
 
-    /// Returns the time that so many accesses take.
+    /// Makes so many accesses, and returns the nanoseconds that they take.
     fn run(&mut self, accesses: u32) -> u64 {
         let began_ns = self.now_ns.load(Ordering::Relaxed);
         for _ in 0..accesses {
@@ -226,11 +230,12 @@ impl Model {
     }
 }
 
-/// Accesses until the pool has its share, and those that are measured.
+/// The accesses in which the pool settles, and those that are measured after them.
 const SETTLED: u32 = 300_000;
 const MEASURED: u32 = 300_000;
 
-/// Returns the parts that a judged pool has had, and its time compared with that of a pool of `best` parts.
+/// Returns the sizes that a judged pool has had, in parts, and its time divided by that of a pool of `best`
+/// parts.
 fn compared(program: Program, parts: u32, best: u32) -> (Vec<u32>, f64) {
     let (mut judged, mut fixed) = (Model::judged(program, parts), Model::new(program, best));
     let [judged_ns, fixed_ns] = [&mut judged, &mut fixed].map(|model| {
@@ -261,8 +266,8 @@ fn a_pool_grows_where_its_pages_return_from_devices() {
     assert!(parts.is_sorted() && ratio < 1.1, "{parts:?}: {ratio} of the time that 13 parts take");
 }
 
-/// A little more than memory, all of it alike. Devices have pages of all ages then, and none that the pool
-/// could not have.
+/// The program needs a little more than memory, and all of its pages are alike. Then devices have pages of
+/// all ages, and the pool could have held any of them.
 #[test]
 fn a_pool_grows_until_all_that_does_not_fit_is_in_it() {
     for mixed in [false, true] {

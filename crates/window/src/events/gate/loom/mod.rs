@@ -2,12 +2,12 @@
 //! eviction.
 //!
 //! The [`Gate`] is the real one. `world` has a small kernel with the window's calls on it; `entry` has an
-//! entry for each page, and `engine` the three sides that work on it: the program, the driver and the
+//! entry for each page, and `sides` the three sides that work on it: the program, the driver and the
 //! evictor. Each of the [`Rules`] can be left out, and a model then finds the loss that the rule prevents.
 
-mod engine;
 mod entry;
 mod rules;
+mod sides;
 mod world;
 
 use self::entry::DIRTY;
