@@ -56,12 +56,18 @@ pub enum ErrorKind {
     System,
     /// The file or disk named as a swap area holds something that is not Octavo's. It was left unchanged.
     SwapNotEmpty,
+    /// A file could not be opened.
+    FileUnavailable,
+    /// A file could not be read. You may try again.
+    FileRead,
+    /// A file could not be written, or was not opened for that.
+    FileWrite,
 }
 
 impl ErrorKind {
     /// All kinds.
     #[cfg(all(test, not(loom)))]
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 23] = [
         Self::InvalidBudget,
         Self::InvalidRange,
         Self::AlreadyMapped,
@@ -82,6 +88,9 @@ impl ErrorKind {
         Self::Unsupported,
         Self::System,
         Self::SwapNotEmpty,
+        Self::FileUnavailable,
+        Self::FileRead,
+        Self::FileWrite,
     ];
 
     /// Returns the name of the kind, spelled as in the code. It never changes.
@@ -107,6 +116,9 @@ impl ErrorKind {
             Self::Unsupported => "Unsupported",
             Self::System => "System",
             Self::SwapNotEmpty => "SwapNotEmpty",
+            Self::FileUnavailable => "FileUnavailable",
+            Self::FileRead => "FileRead",
+            Self::FileWrite => "FileWrite",
         }
     }
 }

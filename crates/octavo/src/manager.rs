@@ -6,10 +6,12 @@ mod shutdown;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::Path;
 
 use crate::counters::CounterSnapshot;
 use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
+use crate::file::{File, FileOptions};
 use crate::frame::Block;
 use crate::frame::zero_page::UsedHugeZero;
 use crate::latency::LatencySnapshot;
@@ -113,6 +115,16 @@ impl Manager {
         translation: Shared<dyn Translation>,
     ) -> Result<TranslatedSpace> {
         self.new_space(Some(name.into()), Some(translation)).map(TranslatedSpace::new)
+    }
+
+    /// Opens a file, whose bytes move between its device and the spaces of this manager.
+    ///
+    /// # Errors
+    /// `FileUnavailable` where it cannot be opened, or is neither a file nor a disk. `ForkedChild` in a
+    /// forked child.
+    pub fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
+        let _inside = self.engine().enter()?;
+        File::open(self.engine(), path.as_ref(), options)
     }
 
     fn new_space(&self, name: Option<String>, translation: Option<Shared<dyn Translation>>) -> Result<Space> {

@@ -109,6 +109,11 @@ impl Space {
         })
     }
 
+    /// Returns whether this is a space of the manager with that engine.
+    pub(crate) fn is_of(&self, engine: &Shared<Engine>) -> bool {
+        Shared::ptr_eq(&self.engine, engine)
+    }
+
     /// Refuses a guarded region that could not be kept, and gets ready for others.
     fn check_options(&self, options: &RegionOptions) -> Result<()> {
         if !options.guarded {

@@ -19,7 +19,7 @@ pub const LAYERS: &[&[&str]] = &[
     &["fault"],
     &["access"],
     &["space"],
-    &["vec"],
+    &["vec", "file"],
     &["manager"],
 ];
 
@@ -43,6 +43,7 @@ pub const NO_CIRCLES: &[&str] = &[
     "crates/window/src/placement/",
     "crates/window/src/target/",
     "crates/octavo/src/access/",
+    "crates/octavo/src/file/",
     "crates/octavo/src/frame/",
     "crates/octavo/src/io/",
     "crates/octavo/src/reclaim/",

@@ -25,8 +25,9 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 
-use octavo_platform::{Word, cell_bytes};
+use octavo_platform::{ArenaBytes, Word, cell_bytes};
 
 use crate::access::bounds::{bytes_left_in_page, check_range, offset_in_arena, too_many_pins};
 use crate::config::PinPath;
@@ -174,6 +175,16 @@ impl<H: PinHolder> PinOf<H> {
             first: Some(&self.first),
             rest: self.rest.as_deref().map_or(&[][..], Vec::as_slice).iter(),
         }
+    }
+
+    /// The arena in which the pinned bytes lie.
+    pub(crate) fn arena(&self) -> &ArenaBytes {
+        self.engine().frames.bytes()
+    }
+
+    /// The ranges of the arena that are pinned, in order.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.pieces().map(|piece| piece.offset..piece.offset + piece.len as usize)
     }
 
     /// Loads the word `offset` bytes into the pin, which must lie aligned in memory. A word is never torn. A

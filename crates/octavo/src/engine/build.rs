@@ -10,7 +10,7 @@ use crate::budget::Budget;
 use crate::config::{HugePolicy, ReclaimPolicy, ZeroPage};
 use crate::counters::Counters;
 use crate::engine::immovable::Immovable;
-use crate::engine::{Engine, PinShares, Policy, SpaceUse, Transfers};
+use crate::engine::{Engine, PinShares, Policy, SpaceUse, TransferPins, Transfers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::latch::Latches;
 use crate::frame::zero_page::HugeZero;
@@ -100,6 +100,7 @@ impl Engine {
             blocks_for_faults: Backoff::new(MOST_FAILURES),
             blocks_for_pool: Backoff::new(MOST_FAILURES),
             transfers: Transfers::default(),
+            transfer_pins: TransferPins::default(),
             pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
             space_use,
             pin_shares,

@@ -43,6 +43,7 @@ mod space_use;
 mod split;
 mod streams;
 mod stretches;
+mod transfer_pins;
 mod transfers;
 mod unmap;
 mod validate;
@@ -91,6 +92,7 @@ pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
 pub(crate) use split::{Nodes, Split, split_leaf};
 pub(crate) use streams::{Hit, Streams, Window};
+pub(crate) use transfer_pins::TransferPins;
 pub(crate) use transfers::Transfers;
 pub(crate) use unmap::{clear_space, forget_range, protect_range, unmap_range};
 pub(crate) use validate::validate_tables;
@@ -140,6 +142,7 @@ pub struct Engine {
     pub(crate) blocks_for_faults: Backoff,
     pub(crate) blocks_for_pool: Backoff,
     pub(crate) transfers: Transfers,
+    transfer_pins: TransferPins,
     /// Room for the names of pages that leave the pool.
     pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,
     pub(crate) space_use: SpaceUse,

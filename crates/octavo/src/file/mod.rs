@@ -1,0 +1,215 @@
+//! Files: what a program keeps on a device, and moves between there and the pages of its spaces.
+//!
+//! | file | what it holds | uses |
+//! |---|---|---|
+//! | `mod` | a file, how it is opened, and its length | `direct` |
+//! | `direct` | transfers between the file and pinned pages of a space | `lanes` |
+//! | `lanes` | rings of io_uring, one for each transfer that has several parts under way | |
+
+mod direct;
+mod lanes;
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
+
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::Shared;
+use crate::units::PAGE_BYTES;
+use direct::Group;
+use lanes::Lanes;
+
+/// The choices for opening a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileOptions {
+    write: bool,
+    create: bool,
+    direct: bool,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self { write: false, create: false, direct: true }
+    }
+}
+
+impl FileOptions {
+    /// A file that is there, for reading only, past the kernel's page cache where that can be done.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens the file for writing as well.
+    #[must_use]
+    pub fn write(self, write: bool) -> Self {
+        Self { write, ..self }
+    }
+
+    /// Makes the file if it is not there. It is then opened for writing, too.
+    #[must_use]
+    pub fn create(self, create: bool) -> Self {
+        Self { create, write: self.write || create, ..self }
+    }
+
+    /// Whether transfers go past the kernel's page cache (`O_DIRECT`), where the file system allows it. The
+    /// default is that they do.
+    #[must_use]
+    pub fn direct(self, direct: bool) -> Self {
+        Self { direct, ..self }
+    }
+}
+
+/// A file, or a disk, whose bytes move between the device and the pages of spaces. From
+/// [`Manager::open`](crate::Manager::open). A clone is the same open file.
+///
+/// ```
+/// use std::sync::Arc;
+/// use octavo::file::FileOptions;
+/// use octavo::{Manager, RegionOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let manager = Manager::builder().budget_bytes(16 << 20).build()?;
+/// let file = manager.open(folder.path().join("table"), FileOptions::new().create(true))?;
+/// let space = Arc::new(manager.space()?);
+/// let at = space.map(1 << 20, RegionOptions::default())?;
+///
+/// space.write(at, b"kept on a device")?;
+/// file.direct_write(8192, &space, at, 4096)?;
+/// file.sync()?;
+/// assert_eq!(file.direct_read(8192, &space, at + 4096, 4096)?, 4096);
+/// assert_eq!(space.load::<u64>(at)?, space.load::<u64>(at + 4096)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct File {
+    open: Shared<Open>,
+}
+
+struct Open {
+    engine: Shared<Engine>,
+    file: Shared<std::fs::File>,
+    path: PathBuf,
+    /// Transfers go past the page cache.
+    is_direct: bool,
+    is_writable: bool,
+    align: Align,
+    lanes: Lanes<Group>,
+}
+
+/// What direct transfers have to be multiples of, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Align {
+    memory: u64,
+    offset: u64,
+}
+
+impl Align {
+    /// What the file system says. Where it says nothing, a page is enough for every device.
+    fn of(file: &std::fs::File) -> Self {
+        let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+        let told = told.ok().filter(|told| {
+            StatxFlags::from_bits_retain(told.stx_mask).contains(StatxFlags::DIOALIGN)
+                && told.stx_dio_offset_align != 0
+        });
+        match told {
+            Some(told) => {
+                Self { memory: told.stx_dio_mem_align.into(), offset: told.stx_dio_offset_align.into() }
+            }
+            None => Self { memory: PAGE_BYTES as u64, offset: PAGE_BYTES as u64 },
+        }
+    }
+}
+
+impl File {
+    pub(crate) fn open(engine: &Shared<Engine>, path: &Path, options: FileOptions) -> Result<Self> {
+        let refused = |why: &str| {
+            let message = format!("cannot open {}: {why}", path.display());
+            Error::new(ErrorKind::FileUnavailable, message)
+        };
+        // To open a pipe would wait for its other end.
+        let is_kept = |kind: std::fs::FileType| kind.is_file() || kind.is_block_device();
+        if std::fs::metadata(path).is_ok_and(|found| !is_kept(found.file_type())) {
+            return Err(refused("it is neither a file nor a disk"));
+        }
+        let mut opening = OpenOptions::new();
+        opening.read(true).write(options.write).create(options.create);
+        let file = opening.open(path).map_err(|error| refused(&error.to_string()))?;
+        let is_direct = options.direct
+            && rustix::fs::fcntl_getfl(&file)
+                .and_then(|flags| rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT))
+                .is_ok();
+        let align = if is_direct { Align::of(&file) } else { Align { memory: 1, offset: 1 } };
+        let file = Shared::new(file);
+        let open = Open {
+            engine: Shared::clone(engine),
+            lanes: Lanes::new(Shared::clone(&file)),
+            file,
+            path: path.into(),
+            is_direct,
+            is_writable: options.write,
+            align,
+        };
+        Ok(Self { open: Shared::new(open) })
+    }
+
+    /// Whether transfers go past the kernel's page cache. Otherwise the kernel copies each of them.
+    pub fn is_direct(&self) -> bool {
+        self.open.is_direct
+    }
+
+    /// Returns what offsets and lengths of transfers, and addresses in spaces, have to be multiples of:
+    /// mostly the size of the device's blocks, 512 or 4096. 1 where transfers go through the page cache.
+    pub fn alignment_bytes(&self) -> u64 {
+        self.open.align.offset.max(self.open.align.memory)
+    }
+
+    /// Returns the length of the file, or of the disk, in bytes. One system call.
+    ///
+    /// # Errors
+    /// `FileRead` where the kernel does not tell it; `ForkedChild` in a forked child.
+    pub fn len_bytes(&self) -> Result<u64> {
+        let _inside = self.open.engine.enter()?;
+        // The end of a disk is found by going there. The position is nobody's: transfers name theirs.
+        rustix::fs::seek(&*self.open.file, rustix::fs::SeekFrom::End(0))
+            .map_err(|error| self.failed(ErrorKind::FileRead, "tell the length of", &error.into()))
+    }
+
+    /// Changes the length of the file. New bytes are zero.
+    ///
+    /// # Errors
+    /// `FileWrite` where the file is a disk or was not opened for writing, and where the kernel refuses;
+    /// `ForkedChild` in a forked child.
+    pub fn set_len_bytes(&self, bytes: u64) -> Result<()> {
+        let _inside = self.open.engine.enter()?;
+        let set = octavo_platform::without_size_signal(|| self.open.file.set_len(bytes));
+        set.map_err(|error| self.failed(ErrorKind::FileWrite, "change the length of", &error))
+    }
+
+    /// Waits until what was written is on the device for good (`fdatasync`), as far as the kernel and the
+    /// device keep their promise.
+    ///
+    /// # Errors
+    /// `FileWrite` where the device fails: what was written since the last success may be lost. `ForkedChild`
+    /// in a forked child.
+    pub fn sync(&self) -> Result<()> {
+        let _inside = self.open.engine.enter()?;
+        self.open.file.sync_data().map_err(|error| self.failed(ErrorKind::FileWrite, "sync", &error))
+    }
+
+    #[cold]
+    fn failed(&self, kind: ErrorKind, what: &str, error: &io::Error) -> Error {
+        Error::new(kind, format!("cannot {what} {}: {error}", self.open.path.display()))
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let way = if self.open.is_direct { "direct" } else { "through the page cache" };
+        write!(f, "File({}, {way})", self.open.path.display())
+    }
+}
