@@ -10,7 +10,7 @@
 //! | numbers that many threads change | [`Space::load`], [`Space::store`], [`Space::fetch_add`]: one value in one step | plain |
 //! | bytes to copy | [`Space::read`], [`Space::write`]; [`SpaceCursor`] where code wants a stream | plain |
 //! | a buffer for a device or a system call | a *pin*, [`Space::pin_exact`]: a pointer that stays valid, and no slice | plain |
-//! | a file to read into such memory, or to write from it | [`file::File`]: the device moves the pages themselves | plain |
+//! | a file, read into a space or written from one | [`file::File`]: the device moves the pages themselves | plain |
 //! | structures of your own, to be used in place | a *guard*: [`Space::shared`] is a `&[T]`, [`Space::exclusive`] a `&mut [T]` | guarded |
 //! | a long array to fill, sort and search | [`SpaceVec`], which lends slices, too; begin here if unsure | its own |
 //! | code that wants ordinary pointers (`Vec`, C) | a *window* of `octavo-window`, which needs the right to use userfaultfd | its own |

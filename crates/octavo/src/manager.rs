@@ -29,8 +29,8 @@ pub use builder::{MIN_BUDGET_BYTES, ManagerBuilder};
 pub use shutdown::ShutdownRefused;
 
 /// Owns memory on behalf of spaces. Start with [`Manager::builder`], and go on with [`Manager::space`]. A
-/// clone is cheap and refers to the same manager. The manager ends when its last clone and its last space
-/// are gone.
+/// clone is cheap and refers to the same manager. The manager ends when its last clone, its last space and
+/// its last file are gone.
 #[derive(Clone)]
 pub struct Manager {
     running: Arc<Running>,
@@ -120,11 +120,11 @@ impl Manager {
     /// Opens a file, whose bytes move between its device and the spaces of this manager.
     ///
     /// # Errors
-    /// `FileUnavailable` where it cannot be opened, or is neither a file nor a disk. `ForkedChild` in a
+    /// `FileUnavailable` if it cannot be opened, or is neither a file nor a disk. `ForkedChild` in a
     /// forked child.
     pub fn open(&self, path: impl AsRef<Path>, options: FileOptions) -> Result<File> {
         let _inside = self.engine().enter()?;
-        File::open(self.engine(), path.as_ref(), options)
+        File::open(&self.running, path.as_ref(), options)
     }
 
     fn new_space(&self, name: Option<String>, translation: Option<Shared<dyn Translation>>) -> Result<Space> {

@@ -101,6 +101,7 @@ impl Engine {
             blocks_for_pool: Backoff::new(MOST_FAILURES),
             transfers: Transfers::default(),
             transfer_pins: TransferPins::default(),
+            open_files: AtomicU32::new(0),
             pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
             space_use,
             pin_shares,

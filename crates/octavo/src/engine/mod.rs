@@ -143,6 +143,8 @@ pub struct Engine {
     pub(crate) blocks_for_pool: Backoff,
     pub(crate) transfers: Transfers,
     transfer_pins: TransferPins,
+    /// Files that are open, which keep the manager.
+    open_files: AtomicU32,
     /// Room for the names of pages that leave the pool.
     pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,
     pub(crate) space_use: SpaceUse,
@@ -418,7 +420,20 @@ impl Engine {
         });
     }
 
-    // --- spaces ---
+    // --- files and spaces ---
+
+    pub(crate) fn note_open_file(&self) {
+        self.open_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_closed_file(&self) {
+        self.open_files.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns how many files are open.
+    pub(crate) fn open_files(&self) -> u32 {
+        self.open_files.load(Ordering::Relaxed)
+    }
 
     /// Returns whether any space has, or had, a translation.
     pub(crate) fn has_translations(&self) -> bool {

@@ -6,11 +6,11 @@
 //! under way in a ring; one group alone is one system call. A group's pin is dropped when the kernel is done
 //! with it.
 //!
-//! The prefix rule holds as for pins: a transfer that moves something never fails. It says how many bytes
-//! moved, from the first one on. Groups behind the one that stopped it may have moved too.
+//! The prefix rule holds as for pins: a transfer fails only if its first request does. Otherwise it says how
+//! many bytes moved, from the first one on. Groups behind the one that stopped it may have moved too.
 //!
-//! The pins of all transfers together are bounded (`engine/transfer_pins.rs`): a transfer waits for others
-//! where it has nothing pinned, and otherwise for its own groups.
+//! The pins of all transfers together are bounded (`engine/transfer_pins.rs`). A transfer that has nothing
+//! pinned waits for others. One that has waits for its own groups.
 //!
 //! Cost of a group: a pin (two read-modify-writes on each frame), two on the count of such pins, and the
 //! kernel's work. A group by itself is one system call. A ring adds a share of the space and of the engine
@@ -25,39 +25,43 @@ use octavo_platform::{ArenaBytes, Direction};
 use rustix::io::Errno;
 
 use super::lanes::{DEPTH, TakenLane};
-use super::{File, Open};
+use super::{File, LEAD, Open};
 use crate::access::{PinHolder, PinOf};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::space::{OwnedPin, Space};
-use crate::sync::{Duration, Shared};
+use crate::sync::Shared;
 use crate::table::Access;
 use crate::units::PAGE_BYTES;
 
-/// The most bytes that are pinned for one request of the device: 64 pages.
-const GROUP_BYTES: u64 = 64 * PAGE_BYTES as u64;
-/// How long a thread sleeps for a completion before it looks again, whatever happens.
-const LEAD: Duration = Duration::from_millis(50);
+/// The most pages that are pinned for one request of the device.
+const GROUP_PAGES: u32 = 64;
+const GROUP_BYTES: u64 = GROUP_PAGES as u64 * PAGE_BYTES as u64;
+/// A transfer that has groups under way pins more only up to this part of what all transfers may.
+const SHARE_OF_ONE: u32 = 8;
 
 impl File {
-    /// Reads up to `len` bytes at `offset` of the file into a space, and returns how many: fewer at the end
-    /// of the file, or where a later page cannot be pinned or read. Blocks for the device. Other threads may
-    /// see some of the bytes before it returns.
+    /// Reads from the file into a space. Returns how many bytes moved, from the first one on: fewer than
+    /// `len` at the end of the file, or if a later page cannot be pinned or read. Bytes behind those that
+    /// are counted may have changed, too, up to `len`. Pages that are out come in first, also if the
+    /// transfer replaces all of their bytes.
     ///
     /// # Errors
-    /// Those of the first bytes. `InvalidRange` where the offset, the address or the length is not a
-    /// multiple of [`File::alignment_bytes`]. `FileRead` where the kernel refuses. `Unsupported` for a space
-    /// of another manager. Otherwise as [`Space::pin_exact`].
+    /// Those of the first bytes. `InvalidRange` if the offset, the address or the length is not a multiple
+    /// of [`File::alignment_bytes`]. `FileRead` if the kernel refuses. `Unsupported` for a space of another
+    /// manager. Otherwise as [`Space::pin_prefix`].
     pub fn direct_read(&self, offset: u64, space: &Shared<Space>, address: u64, len: usize) -> Result<usize> {
         self.direct(Direction::Read, offset, space, address, len)
     }
 
-    /// Writes up to `len` bytes of a space to `offset` of the file, and returns how many: fewer where a
-    /// later page cannot be pinned or written. The file grows as far as is written. Blocks for the device,
-    /// and does not wait until the bytes are there for good: see [`File::sync`].
+    /// Writes from a space to the file, which grows if need be. Returns how many bytes moved, from the first
+    /// one on: fewer than `len` if a later page cannot be pinned or written. Bytes behind those that are
+    /// counted may have been written, too, and the file may have grown by them. Bytes that others store
+    /// meanwhile are written as they were before or after. Call [`File::sync`] to have the bytes kept
+    /// whatever happens.
     ///
     /// # Errors
-    /// Those of the first bytes. `FileWrite` where the file was not opened for writing, or the kernel
+    /// Those of the first bytes. `FileWrite` if the file was not opened for writing, or if the kernel
     /// refuses. Otherwise as [`File::direct_read`].
     pub fn direct_write(
         &self,
@@ -78,7 +82,7 @@ impl File {
         len: usize,
     ) -> Result<usize> {
         let open = &*self.open;
-        open.engine.check_process()?;
+        let _inside = open.engine().enter()?;
         self.check(direction, offset, space, address, len)?;
         let transfer = Transfer { file: self, direction, offset, space, address };
         let mut end = End { at: len as u64, why: None };
@@ -102,8 +106,8 @@ impl File {
         address: u64,
         len: usize,
     ) -> Result<()> {
-        let Open { engine, align, is_writable, path, .. } = &*self.open;
-        if !space.is_of(engine) {
+        let Open { align, is_writable, path, .. } = &*self.open;
+        if !space.is_of(self.open.engine()) {
             let message = "the space is of another manager; open the file by the space's own";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -114,15 +118,12 @@ impl File {
             );
             return Err(Error::new(ErrorKind::FileWrite, message));
         }
-        let is_aligned = offset.is_multiple_of(align.offset)
-            && (len as u64).is_multiple_of(align.offset)
-            && address.is_multiple_of(align.memory);
-        if !is_aligned {
+        if [offset, address, len as u64].iter().any(|number| !number.is_multiple_of(*align)) {
             let message = format!(
                 "{len} bytes at {offset} of {}, and address {address:#x}: give multiples of {}, the size of its \
                  device's blocks, or open it with FileOptions::direct(false)",
                 path.display(),
-                self.alignment_bytes()
+                align
             );
             return Err(Error::new(ErrorKind::InvalidRange, message));
         }
@@ -194,16 +195,18 @@ struct Transfer<'t> {
 impl Transfer<'_> {
     /// Moves one group after the other.
     fn in_order(&self, end: &mut End) {
-        let (engine, mut at) = (&*self.file.open.engine, 0);
+        let (engine, mut at) = (&**self.file.open.engine(), 0);
         while at < end.at {
             let (address, len, pages) = self.group(at, end.at);
             engine.take_transfer_pins(pages);
             let _counted = Counted { engine, pages };
-            match self.space.pin_exact(address, len, self.access()) {
-                Ok(pin) => self.finish(&pin, at, 0, end),
+            match self.space.pin_prefix(address, len, self.access()) {
+                Ok(pin) => {
+                    self.finish(&pin, at, 0, end);
+                    at += pin.len() as u64;
+                }
                 Err(error) => end.stop(at, Some(error)),
             }
-            at += len as u64;
         }
     }
 
@@ -211,8 +214,10 @@ impl Transfer<'_> {
     fn by_ring(&self, lane: &TakenLane<'_, Group>, end: &mut End) {
         let ring = lane.ring();
         let (mut next, mut under_way) = (0, 0);
+        let most =
+            (self.file.open.engine().most_transfer_pins() / SHARE_OF_ONE / GROUP_PAGES).clamp(1, DEPTH);
         loop {
-            while next < end.at && under_way < DEPTH {
+            while next < end.at && under_way < most {
                 let group = match self.pin(next, end.at, under_way == 0) {
                     Ok(Some(group)) => group,
                     Ok(None) => break,
@@ -268,10 +273,10 @@ impl Transfer<'_> {
         }
     }
 
-    /// Pins the group that begins so far into the transfer. `None`: others have as many pages pinned as
-    /// transfers may, and the caller `may_wait` for no others, since its own are among them.
+    /// Pins the group that begins so far into the transfer, or as much of it as can be pinned. Returns `None`
+    /// if transfers have too many pages pinned, and the caller may not wait for others, as it has some.
     fn pin(&self, at: u64, end: u64, may_wait: bool) -> Result<Option<Group>> {
-        let engine = &self.file.open.engine;
+        let engine = self.file.open.engine();
         let (address, len, pages) = self.group(at, end);
         if may_wait {
             engine.take_transfer_pins(pages);
@@ -279,8 +284,8 @@ impl Transfer<'_> {
             return Ok(None);
         }
         let _counted = Counted { engine: Shared::clone(engine), pages };
-        let pin = self.space.pin_owned(address, len, self.access())?;
-        Ok(Some(Group { pin, at, _counted }))
+        let pin = self.space.pin_prefix(address, len, self.access())?;
+        Ok(Some(Group { pin: pin.held_by(Shared::clone(self.space)), at, _counted }))
     }
 
     /// Moves what is left of pinned pages that begin `at` so far into the transfer, when `done` bytes of them
@@ -290,7 +295,7 @@ impl Transfer<'_> {
         while done < len {
             let here = at + done as u64;
             // The file may end in the middle of a block, and nothing begins there.
-            if self.direction == Direction::Read && !(done as u64).is_multiple_of(open.align.offset) {
+            if self.direction == Direction::Read && !(done as u64).is_multiple_of(open.align) {
                 return end.stop(here, None);
             }
             let (offset, rest) = (self.offset + here, skip(pin.ranges(), done));

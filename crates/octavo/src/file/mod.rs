@@ -12,6 +12,7 @@ mod lanes;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -19,10 +20,14 @@ use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::Shared;
+use crate::reclaim::Running;
+use crate::sync::{Arc, Duration, Shared};
 use crate::units::PAGE_BYTES;
 use direct::Group;
 use lanes::Lanes;
+
+/// How long a thread sleeps for a completion before it looks again, whatever happens.
+const LEAD: Duration = Duration::from_millis(50);
 
 /// The choices for opening a file.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +38,14 @@ pub struct FileOptions {
 }
 
 impl Default for FileOptions {
+    /// As [`FileOptions::new`].
     fn default() -> Self {
         Self { write: false, create: false, direct: true }
     }
 }
 
 impl FileOptions {
-    /// A file that is there, for reading only, past the kernel's page cache where that can be done.
+    /// Opens a file that exists, for reading only, and past the kernel's page cache if that can be done.
     pub fn new() -> Self {
         Self::default()
     }
@@ -50,14 +56,14 @@ impl FileOptions {
         Self { write, ..self }
     }
 
-    /// Makes the file if it is not there. It is then opened for writing, too.
+    /// Makes the file if it does not exist, and opens it for writing, too.
     #[must_use]
     pub fn create(self, create: bool) -> Self {
-        Self { create, write: self.write || create, ..self }
+        Self { create, ..self }
     }
 
-    /// Whether transfers go past the kernel's page cache (`O_DIRECT`), where the file system allows it. The
-    /// default is that they do.
+    /// Selects whether transfers go past the kernel's page cache (`O_DIRECT`). The default is that they do,
+    /// if the file system can do that.
     #[must_use]
     pub fn direct(self, direct: bool) -> Self {
         Self { direct, ..self }
@@ -65,7 +71,10 @@ impl FileOptions {
 }
 
 /// A file, or a disk, whose bytes move between the device and the pages of spaces. From
-/// [`Manager::open`](crate::Manager::open). A clone is the same open file.
+/// [`Manager::open`](crate::Manager::open). A clone is the same open file. An open file keeps its manager.
+///
+/// Calls block, and have no timeout. For what is not here (locks, holes), use the file's descriptor
+/// ([`AsFd`]).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -91,42 +100,33 @@ pub struct File {
 }
 
 struct Open {
-    engine: Shared<Engine>,
+    running: Arc<Running>,
     file: Shared<std::fs::File>,
     path: PathBuf,
     /// Transfers go past the page cache.
     is_direct: bool,
     is_writable: bool,
-    align: Align,
+    /// What offsets, addresses and lengths are multiples of.
+    align: u64,
     lanes: Lanes<Group>,
 }
 
-/// What direct transfers have to be multiples of, in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Align {
-    memory: u64,
-    offset: u64,
-}
-
-impl Align {
-    /// What the file system says. Where it says nothing, a page is enough for every device.
-    fn of(file: &std::fs::File) -> Self {
-        let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-        let told = told.ok().filter(|told| {
-            StatxFlags::from_bits_retain(told.stx_mask).contains(StatxFlags::DIOALIGN)
-                && told.stx_dio_offset_align != 0
-        });
-        match told {
-            Some(told) => {
-                Self { memory: told.stx_dio_mem_align.into(), offset: told.stx_dio_offset_align.into() }
-            }
-            None => Self { memory: PAGE_BYTES as u64, offset: PAGE_BYTES as u64 },
-        }
-    }
+/// Returns what direct transfers of a file have to be multiples of, in bytes. Returns `None` if the file
+/// system has no direct transfers of single pages for it.
+fn alignment_of(file: &std::fs::File) -> Option<u64> {
+    let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let is_told =
+        |told: &rustix::fs::Statx| StatxFlags::from_bits_retain(told.stx_mask).contains(StatxFlags::DIOALIGN);
+    let Some(told) = told.ok().filter(is_told) else {
+        // Before Linux 6.1, and on some file systems. A page is enough for every device.
+        return Some(PAGE_BYTES as u64);
+    };
+    let align = u64::from(told.stx_dio_mem_align.max(told.stx_dio_offset_align));
+    (told.stx_dio_offset_align != 0 && align <= PAGE_BYTES as u64).then_some(align)
 }
 
 impl File {
-    pub(crate) fn open(engine: &Shared<Engine>, path: &Path, options: FileOptions) -> Result<Self> {
+    pub(crate) fn open(running: &Arc<Running>, path: &Path, options: FileOptions) -> Result<Self> {
         let refused = |why: &str| {
             let message = format!("cannot open {}: {why}", path.display());
             Error::new(ErrorKind::FileUnavailable, message)
@@ -136,23 +136,25 @@ impl File {
         if std::fs::metadata(path).is_ok_and(|found| !is_kept(found.file_type())) {
             return Err(refused("it is neither a file nor a disk"));
         }
+        let is_writable = options.write || options.create;
         let mut opening = OpenOptions::new();
-        opening.read(true).write(options.write).create(options.create);
+        opening.read(true).write(is_writable).create(options.create);
         let file = opening.open(path).map_err(|error| refused(&error.to_string()))?;
-        let is_direct = options.direct
-            && rustix::fs::fcntl_getfl(&file)
-                .and_then(|flags| rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT))
-                .is_ok();
-        let align = if is_direct { Align::of(&file) } else { Align { memory: 1, offset: 1 } };
+        let bypass = |align| {
+            let flags = rustix::fs::fcntl_getfl(&file)?;
+            rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT).map(|()| align)
+        };
+        let align = alignment_of(&file).filter(|_| options.direct).and_then(|align| bypass(align).ok());
         let file = Shared::new(file);
+        running.engine.note_open_file();
         let open = Open {
-            engine: Shared::clone(engine),
+            running: Arc::clone(running),
             lanes: Lanes::new(Shared::clone(&file)),
             file,
             path: path.into(),
-            is_direct,
-            is_writable: options.write,
-            align,
+            is_direct: align.is_some(),
+            is_writable,
+            align: align.unwrap_or(1),
         };
         Ok(Self { open: Shared::new(open) })
     }
@@ -163,17 +165,17 @@ impl File {
     }
 
     /// Returns what offsets and lengths of transfers, and addresses in spaces, have to be multiples of:
-    /// mostly the size of the device's blocks, 512 or 4096. 1 where transfers go through the page cache.
+    /// mostly the size of the device's blocks, 512 or 4096. It is 1 if transfers go through the page cache.
     pub fn alignment_bytes(&self) -> u64 {
-        self.open.align.offset.max(self.open.align.memory)
+        self.open.align
     }
 
     /// Returns the length of the file, or of the disk, in bytes. One system call.
     ///
     /// # Errors
-    /// `FileRead` where the kernel does not tell it; `ForkedChild` in a forked child.
+    /// `FileRead` if the kernel does not tell it; `ForkedChild` in a forked child.
     pub fn len_bytes(&self) -> Result<u64> {
-        let _inside = self.open.engine.enter()?;
+        let _inside = self.open.engine().enter()?;
         // The end of a disk is found by going there. The position is nobody's: transfers name theirs.
         rustix::fs::seek(&*self.open.file, rustix::fs::SeekFrom::End(0))
             .map_err(|error| self.failed(ErrorKind::FileRead, "tell the length of", &error.into()))
@@ -182,10 +184,10 @@ impl File {
     /// Changes the length of the file. New bytes are zero.
     ///
     /// # Errors
-    /// `FileWrite` where the file is a disk or was not opened for writing, and where the kernel refuses;
+    /// `FileWrite` if the file is a disk, was not opened for writing, or if the kernel refuses;
     /// `ForkedChild` in a forked child.
     pub fn set_len_bytes(&self, bytes: u64) -> Result<()> {
-        let _inside = self.open.engine.enter()?;
+        let _inside = self.open.engine().enter()?;
         let set = octavo_platform::without_size_signal(|| self.open.file.set_len(bytes));
         set.map_err(|error| self.failed(ErrorKind::FileWrite, "change the length of", &error))
     }
@@ -194,16 +196,34 @@ impl File {
     /// device keep their promise.
     ///
     /// # Errors
-    /// `FileWrite` where the device fails: what was written since the last success may be lost. `ForkedChild`
+    /// `FileWrite` if the device fails: what was written since the last success may be lost. `ForkedChild`
     /// in a forked child.
     pub fn sync(&self) -> Result<()> {
-        let _inside = self.open.engine.enter()?;
+        let _inside = self.open.engine().enter()?;
         self.open.file.sync_data().map_err(|error| self.failed(ErrorKind::FileWrite, "sync", &error))
     }
 
     #[cold]
     fn failed(&self, kind: ErrorKind, what: &str, error: &io::Error) -> Error {
         Error::new(kind, format!("cannot {what} {}: {error}", self.open.path.display()))
+    }
+}
+
+impl Open {
+    fn engine(&self) -> &Shared<Engine> {
+        &self.running.engine
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.engine().note_closed_file();
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.open.file.as_fd()
     }
 }
 

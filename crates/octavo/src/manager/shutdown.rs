@@ -60,7 +60,8 @@ impl Manager {
     /// last one.
     ///
     /// # Errors
-    /// Each error holds the manager. `Busy` when spaces are left, or leaked pins still hold frames.
+    /// Each error holds the manager. `Busy` when spaces are left, files are open, or leaked pins still
+    /// hold frames.
     /// `TimedOut` when a device does not end its transfers within 10 s. `ForkedChild` in a forked child.
     pub fn shutdown(self) -> Result<(), ShutdownRefused> {
         match self.check_unused() {
@@ -77,6 +78,11 @@ impl Manager {
             let names = spaces.join(", ");
             let message =
                 format!("{} spaces are in use ({names}); drop them and their pins first", spaces.len());
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        let files = engine.open_files();
+        if files > 0 {
+            let message = format!("{files} files are open; drop them first");
             return Err(Error::new(ErrorKind::Busy, message));
         }
         let clock = &engine.machine.clock;
