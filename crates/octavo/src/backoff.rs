@@ -14,12 +14,12 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// After many failures in a row, 2^`most_failures` requests are turned away, less one.
+    /// After `most_failures` or more failures in a row, 2^`most_failures` - 1 requests are turned away.
     pub(crate) fn new(most_failures: u32) -> Self {
         Self { most_failures, turn_away: AtomicU32::new(0), failures: AtomicU32::new(0) }
     }
 
-    /// Returns whether this request should not even try. Counts it as turned away.
+    /// Returns whether to turn this request away, and counts it if so.
     pub(crate) fn turns_away(&self) -> bool {
         // Relaxed here and below: the words are a hint, and a few requests more or less do not matter.
         self.turn_away.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()

@@ -6,8 +6,8 @@
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_SHIFT;
 
-/// Some tables find no room by having pages go. So much is left to them for as long as it is their part of a
-/// small budget.
+/// Evicting pages makes no room for some tables. Chunks leave them at least this much, or all of their part
+/// if that is less.
 const LEAST_HEADROOM_BYTES: u64 = 1 << 20;
 
 /// The bytes that may be used, and those that are in use.
@@ -18,13 +18,14 @@ pub(crate) struct Budget {
     /// The part of `used_bytes` that tables, maps and buffers take.
     tables_bytes: AtomicU64,
     /// The part of the limit, as a shift, that chunks leave to tables and maps. Those come later and cannot
-    /// be moved. With 64 and more chunks leave nothing.
+    /// be moved. From 64 on, chunks leave nothing.
     headroom_shift: u32,
-    /// What the limit may be raised to: addresses are reserved for so much.
+    /// The most that the limit may be raised to. Addresses are reserved for it.
     most_bytes: u64,
-    /// The part of `used_bytes` that others use, as they said last.
+    /// The part of `used_bytes` outside the manager, as last reported.
     outside_bytes: Mutex<u64>,
-    /// The part of `used_bytes` that is charged once more than it is there: the limit allows so much more.
+    /// The part of `used_bytes` that is charged but takes no memory of its own. The limit allows this much
+    /// more.
     shared_bytes: AtomicU64,
 }
 
@@ -34,8 +35,8 @@ impl Budget {
         Self::with_headroom(limit_bytes, limit_bytes, u64::BITS)
     }
 
-    /// Makes a budget in which chunks leave the limit >> `headroom_shift` to others. The limit may be raised
-    /// to `most_bytes`.
+    /// Makes a budget in which chunks leave the limit >> `headroom_shift` to tables and maps. The limit may
+    /// be raised to `most_bytes`.
     pub(crate) fn with_headroom(limit_bytes: u64, most_bytes: u64, headroom_shift: u32) -> Self {
         Self {
             limit_bytes: AtomicU64::new(limit_bytes),
@@ -48,8 +49,7 @@ impl Budget {
         }
     }
 
-    /// Charges what others use under the same limit, in place of what they used before. It is charged also
-    /// where it exceeds the limit.
+    /// Charges memory outside the manager, in place of the previous figure, even if it exceeds the limit.
     pub(crate) fn set_outside(&self, bytes: u64) {
         let mut outside = self.outside_bytes.lock();
         let before = std::mem::replace(&mut *outside, bytes);
@@ -60,19 +60,18 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes that others use.
+    /// Returns the charged bytes outside the manager.
     pub(crate) fn outside_bytes(&self) -> u64 {
         *self.outside_bytes.lock()
     }
 
-    /// Takes note of how many of the charged bytes are there only once and charged again, in place of what
-    /// was so before.
+    /// Sets how many of the charged bytes take no memory of their own, in place of the previous figure.
     pub(crate) fn set_shared(&self, bytes: u64) {
         // Relaxed: like the figures that it is added to, it orders nothing.
         self.shared_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that are charged once more than they are there.
+    /// Returns the bytes that are charged but take no memory of their own.
     pub(crate) fn shared_bytes(&self) -> u64 {
         self.shared_bytes.load(Ordering::Relaxed)
     }
@@ -109,9 +108,8 @@ impl Budget {
         self.chargeable_bytes() as i64 - self.used_bytes() as i64
     }
 
-    /// Returns the bytes that chunks and pages that are away leave to tables and maps: what these have not
-    /// taken yet of their part, and in any case a quarter of it, or [`LEAST_HEADROOM_BYTES`] if they have a
-    /// part of so much.
+    /// Returns the bytes that chunks and pages that are away leave to tables and maps: the rest of their
+    /// part, but at least a quarter of it or [`LEAST_HEADROOM_BYTES`], whichever is more, up to all of it.
     pub(crate) fn headroom_bytes(&self) -> u64 {
         let part = self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0);
         let least = (part / 4).max(LEAST_HEADROOM_BYTES).min(part);
@@ -123,13 +121,13 @@ impl Budget {
         (self.room_bytes() - self.headroom_bytes() as i64).max(0) as u64
     }
 
-    /// Charges `bytes` for a chunk, or nothing where they would eat into the headroom.
+    /// Charges `bytes` for a chunk, or nothing if they would cut into the headroom.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge_chunk(&self, bytes: u64) -> bool {
         self.charge_below(bytes, self.chargeable_bytes() - self.headroom_bytes())
     }
 
-    /// Charges `bytes` for pages that are away, or nothing where less than `spare_bytes` would be left of the
+    /// Charges `bytes` for pages that are away, or nothing if less than `spare_bytes` would be left of the
     /// room for chunks.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge_leaving(&self, bytes: u64, spare_bytes: u64) -> bool {
@@ -137,7 +135,7 @@ impl Budget {
         most_bytes.is_some_and(|most_bytes| self.charge_below(bytes, most_bytes))
     }
 
-    /// Charges `bytes` for tables, or nothing where they would exceed the limit.
+    /// Charges `bytes` for tables, or nothing if they would exceed the limit.
     #[must_use = "an uncharged use breaks the budget"]
     pub(crate) fn charge(&self, bytes: u64) -> bool {
         let charged = self.charge_below(bytes, self.chargeable_bytes());
@@ -156,8 +154,8 @@ impl Budget {
             .is_ok()
     }
 
-    /// Charges `bytes` for tables even where that exceeds the limit: for the few kilobytes that reclaim
-    /// cannot do without. The excess shows as negative room. Reclaim makes up for it by giving a chunk back.
+    /// Charges `bytes` for tables even if that exceeds the limit: for the few kilobytes that reclaim cannot
+    /// do without. The excess shows as negative room. Reclaim makes up for it by giving a chunk back.
     pub(crate) fn charge_over(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.tables_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -21,8 +21,8 @@ pub enum ZeroPage {
     Persistent,
 }
 
-/// Selects the sizes of free blocks that each CPU keeps at hand, to allocate them without a lock. For
-/// measurements; leave the default.
+/// Selects the sizes of free blocks that each CPU keeps on its own lists, to allocate them without a lock.
+/// For measurements; leave the default.
 ///
 /// The patched version follows *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists*
 /// (Linux 5.14, commit 44042b449872).
@@ -99,7 +99,7 @@ pub enum HugeZeroWrite {
     /// 6.12).
     #[default]
     Split,
-    /// Gives memory to all 2 MiB where [`HugePolicy`] allows it. Elsewhere, acts as `Split` (Linux 4.8).
+    /// Gives memory to all 2 MiB if [`HugePolicy`] allows it. Otherwise, acts as `Split` (Linux 4.8).
     Allocate,
 }
 

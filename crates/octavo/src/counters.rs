@@ -1,5 +1,5 @@
-//! Event counters: each CPU has a cell for each counter, and a reader sums the cells. A counter that
-//! /proc/vmstat has too bears the same name.
+//! Event counters: each CPU has a cell for each counter, and a reader sums the cells. A counter that is
+//! also in /proc/vmstat has the same name there.
 //!
 //! An increment costs one add on a cache line that only this CPU writes. A block counts as `1 << order` in
 //! every mode, so that modes can be compared.
@@ -8,8 +8,7 @@ use crate::sync::percpu::PerCpuCells;
 
 macro_rules! counters {
     ($($variant:ident $name:literal $doc:literal;)*) => {
-        /// An event that a manager counts, for those who look into what it does. See
-        /// [`Manager::counters`](crate::Manager::counters).
+        /// An event that a manager counts. See [`Manager::counters`](crate::Manager::counters).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Counter { $(#[doc = $doc] $variant,)* }
@@ -18,7 +17,7 @@ macro_rules! counters {
             /// Every counter, in declaration order.
             pub const ALL: &[Counter] = &[$(Counter::$variant,)*];
 
-            /// Returns the counter's name: that of /proc/vmstat where it has one.
+            /// Returns the counter's name: that of /proc/vmstat if it has one.
             pub fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)* }
             }
@@ -114,7 +113,7 @@ impl Counters {
         self.cells.add(counter as usize, n);
     }
 
-    /// Returns the value of one.
+    /// Returns a counter's value.
     pub(crate) fn get(&self, counter: Counter) -> u64 {
         self.cells.sum(counter as usize)
     }
@@ -124,8 +123,8 @@ impl Counters {
     }
 }
 
-/// All counters at about one moment, from [`Manager::counters`](crate::Manager::counters). Take two, and
-/// [`CounterSnapshot::since`] gives those of an interval.
+/// All counters at about one moment, from [`Manager::counters`](crate::Manager::counters). For an
+/// interval, take two and call [`CounterSnapshot::since`].
 #[derive(Clone, Debug)]
 pub struct CounterSnapshot {
     values: Vec<u64>,

@@ -38,8 +38,7 @@ pub enum ErrorKind {
     SwapRead,
     /// The swap device did not answer in time. You may try the access again.
     TimedOut,
-    /// The bytes that came back from swap are not those that were written there. The page is lost, and
-    /// nothing else.
+    /// The bytes that came back from swap are not those that were written there. Only this page is lost.
     Corrupt,
     /// The page has as many pins as can be counted, or the space's pins and guards hold as much memory as
     /// they may keep from other spaces.
@@ -60,7 +59,7 @@ pub enum ErrorKind {
     FileUnavailable,
     /// A file could not be read. You may try again.
     FileRead,
-    /// A file could not be written, or was not opened for that.
+    /// A file could not be written, or was not opened for writing.
     FileWrite,
 }
 
@@ -159,8 +158,7 @@ impl Error {
         self.details.message.split(';').next().unwrap_or_default()
     }
 
-    /// Makes an error of a refusal by the system. Where addresses may be missing, the text says what to do
-    /// about that.
+    /// Makes an error from a refusal by the system. If addresses may be missing, the text says what to do.
     #[cold]
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         let remedy = if is_for_want_of_room(error) { remedy() } else { String::new() };
@@ -176,7 +174,7 @@ impl Error {
     }
 }
 
-/// The kernel has no memory or addresses for a mapping, or none for the stack of a thread.
+/// Returns whether the kernel had no memory or addresses for a mapping, or for the stack of a thread.
 fn is_for_want_of_room(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOMEM | Errno::AGAIN))
         || error.kind() == std::io::ErrorKind::OutOfMemory

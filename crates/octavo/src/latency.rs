@@ -1,13 +1,13 @@
 //! How long accesses waited: a histogram for each kind of wait.
 //!
-//! A bucket is an eighth of a doubling, so a figure errs by 6 % at the most. Each CPU has a cell for each
-//! bucket, as for [counters](crate::counters), and a reader sums them.
+//! A doubling has eight buckets, so a figure is off by at most 6 %. Each CPU has a cell for each bucket, as
+//! for [counters](crate::counters), and a reader sums them.
 //!
-//! What takes less than a microsecond, or little more, is timed for one page in 64: to read a clock takes 20
-//! to 50 ns, and a write fault that finds a zeroed frame 75. Faults that show zeros are not timed, nor pages
-//! that come along with another's fault. Waits for a device and for room are all timed, but for the few
-//! faults whose page is taken away again just as it has come. Cost of a wait that is timed: two looks at the
-//! clock and one addition on a line that only this CPU writes.
+//! Short waits, of about a microsecond, are timed for one page in 64: reading a clock takes 20 to 50 ns, and
+//! a write fault that finds a zeroed frame 75 ns. Faults that show zeros are not timed, nor are pages that
+//! come in with another page's fault. All waits for a device and for room are timed, except for the few
+//! faults whose page is taken away as soon as it has come in. A timed wait costs two clock reads and one
+//! addition on a line that only this CPU writes.
 
 use hdrhistogram::Histogram;
 
@@ -20,25 +20,25 @@ const PART_BITS: u32 = 3;
 /// Waits of 2^37 ns, two minutes, and more are in the last bucket.
 const MOST_BITS: u32 = 37;
 pub(crate) const BUCKETS: usize = ((MOST_BITS - PART_BITS + 1) << PART_BITS) as usize;
-/// log2 of the pages of which one is timed where all would cost too much.
+/// log2 of `n`, if one page in `n` is timed because timing all would cost too much.
 const SAMPLE_BITS: u32 = 6;
 
-/// What an access had to wait for, to look up in a [`LatencySnapshot`]: it shows what makes a program slow.
+/// What an access waited for. Look it up in a [`LatencySnapshot`] to see what makes a program slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Latency {
-    /// A write to a page, or a block of 2 MiB, that had no bytes yet. One in 64 is timed. Waits for room
-    /// count. Pages that [`TranslatedSpace::show`](crate::translation::TranslatedSpace::show) makes are left
-    /// out.
+    /// A write to a page, or a block of 2 MiB, that had no bytes yet. One in 64 is timed. Waits for room are
+    /// included. Pages that [`TranslatedSpace::show`](crate::translation::TranslatedSpace::show) makes are
+    /// left out.
     NewPage,
-    /// A fault on a page that was packed in memory, or that repeats one word, from the time that it has room.
-    /// One in 64 is timed.
+    /// A fault on a page that was compressed in memory, or that repeats one word. The time starts when the
+    /// fault has room. One in 64 is timed.
     Unpacked,
-    /// A fault that waited for a device, from the time that it asked, or found the page asked for. That of a
-    /// future includes the time until its executor polls again.
+    /// A fault that waited for a device. The time starts when the fault requests the page, or finds it
+    /// requested. For a future, it includes the time until the executor polls again.
     Device,
-    /// The making of room by an access that found none in the budget, or whose thread had taken much memory
-    /// while single pages were read. Room under a quota is left out.
+    /// An access that made room, because it found none in the budget or because its thread had taken much
+    /// memory while single pages were read. Making room under a quota is left out.
     Stall,
 }
 
@@ -56,7 +56,7 @@ impl Latency {
         }
     }
 
-    /// Returns of how many waits of this kind one is timed.
+    /// Returns `n` if one in `n` waits of this kind is timed.
     pub fn one_of(self) -> u64 {
         match self {
             Self::NewPage | Self::Unpacked => 1 << SAMPLE_BITS,
@@ -65,8 +65,8 @@ impl Latency {
     }
 }
 
-/// Returns whether a fault on this page is timed, where not all are. The pages are scattered: programs touch
-/// some by preference, such as the first of each block.
+/// Returns whether a fault on this page is timed, for kinds of which not all are. The timed pages are
+/// scattered, since programs touch some pages more than others, such as the first of each block.
 #[inline]
 pub(crate) fn is_sampled(page: PageNumber) -> bool {
     page.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SAMPLE_BITS) == 0
@@ -111,15 +111,15 @@ impl Latencies {
 }
 
 /// How long accesses waited since the manager was built, by [`Latency`], from
-/// [`Manager::latencies`](crate::Manager::latencies). Take two, and [`LatencySnapshot::since`] gives those of
-/// an interval.
+/// [`Manager::latencies`](crate::Manager::latencies). For an interval, take two and call
+/// [`LatencySnapshot::since`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatencySnapshot {
     counts: Vec<u64>,
 }
 
-/// How long waits took, in nanoseconds: the usual, the rare, and the longest. Each time is off by 6 % at the
-/// most, and two minutes stand for all that is longer.
+/// How long waits took, in nanoseconds: the usual, the rare, and the longest. They are off by at most 6 %.
+/// Waits of more than two minutes count as two minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Quantiles {
@@ -133,7 +133,7 @@ pub struct Quantiles {
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// The arithmetic mean. Times `count` it is the time of all of them.
+    /// The arithmetic mean. Multiplied by `count`, it is the total time.
     pub mean_ns: u64,
 }
 
@@ -144,7 +144,7 @@ impl LatencySnapshot {
         histogram_of(self.counts[first..first + BUCKETS].iter().copied())
     }
 
-    /// Returns the figures of a kind that are asked for most.
+    /// Returns the most common figures of a kind.
     pub fn quantiles(&self, latency: Latency) -> Quantiles {
         quantiles_of(&self.histogram(latency))
     }
@@ -170,7 +170,7 @@ impl serde::Serialize for LatencySnapshot {
     }
 }
 
-/// A histogram of so many waits in each bucket.
+/// Makes a histogram from the number of waits in each bucket.
 pub(crate) fn histogram_of(counts: impl Iterator<Item = u64>) -> Histogram<u64> {
     let mut histogram = Histogram::new(3).expect("three digits are allowed");
     for (bucket, count) in counts.enumerate().filter(|(_, count)| *count > 0) {
@@ -200,7 +200,7 @@ pub(crate) fn bucket_of(ns: u64) -> usize {
     ((((doubling as usize) + 1) << PART_BITS) + part as usize).min(BUCKETS - 1)
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket.
 fn middle_of(bucket: usize) -> u64 {
     if bucket < 1 << PART_BITS {
         return bucket as u64;

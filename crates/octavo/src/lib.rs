@@ -1,14 +1,14 @@
 //! Work with more data than fits into memory. Pages that were not used lately are compressed, then moved
 //! to disk, and come back when you use them.
 //!
-//! A [`Manager`] ([`Manager::builder`]) owns memory under one budget. A [`Space`] maps ranges of
-//! addresses. A page gets a frame when it is first written. When the budget is used up, it goes out to
-//! swap. The next access brings it back.
+//! A [`Manager`] ([`Manager::builder`]) owns memory under one budget. A [`Space`] maps ranges of addresses. A
+//! page gets a frame when it is first written. When the budget is used up, pages go out to swap. The next
+//! access to a page brings it back.
 //!
 //! | you have | take | region |
 //! |---|---|---|
 //! | numbers that many threads change | [`Space::load`], [`Space::store`], [`Space::fetch_add`]: one value in one step | plain |
-//! | bytes to copy | [`Space::read`], [`Space::write`]; [`SpaceCursor`] where code wants a stream | plain |
+//! | bytes to copy | [`Space::read`], [`Space::write`]; [`SpaceCursor`] if code wants a stream | plain |
 //! | a buffer for a device or a system call | a *pin*, [`Space::pin_exact`]: a pointer that stays valid, and no slice | plain |
 //! | a file, read into a space or written from one | [`file::File`]: the device moves the pages themselves | plain |
 //! | structures of your own, to be used in place | a *guard*: [`Space::shared`] is a `&[T]`, [`Space::exclusive`] a `&mut [T]` | guarded |
@@ -75,7 +75,7 @@
     allow(clippy::modulo_one, clippy::absurd_extreme_comparisons, reason = "a model has one of many things")
 )]
 
-/// For the test device, which tests of the public face share.
+/// Lets the test device, shared with the integration tests, name this crate `octavo`.
 #[cfg(all(test, not(loom)))]
 extern crate self as octavo;
 
@@ -156,7 +156,7 @@ pub mod translation {
     pub use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 }
 
-/// The examples of the page that registries show are tested, too.
+/// Tests the examples in the README, too.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -28,13 +28,13 @@ use builder::check_budget;
 pub use builder::{MIN_BUDGET_BYTES, ManagerBuilder};
 pub use shutdown::ShutdownRefused;
 
-/// Owns memory on behalf of spaces. Start with [`Manager::builder`], and go on with [`Manager::space`]. A
-/// clone is cheap and refers to the same manager. The manager ends when its last clone, its last space and
-/// its last file are gone.
+/// Owns the memory of its spaces. Start with [`Manager::builder`], then call [`Manager::space`]. A clone
+/// is cheap and refers to the same manager. The manager ends when its last clone, its last space and its
+/// last file are gone.
 #[derive(Clone)]
 pub struct Manager {
     running: Arc<Running>,
-    /// Blocks handed out by `alloc_block`, which alone may be freed by hand.
+    /// Blocks from `alloc_block`. `free_block` accepts no others.
     blocks: Arc<Mutex<HashSet<(FrameId, Order)>>>,
 }
 
@@ -56,9 +56,9 @@ pub struct ManagerStats {
     /// The part of `used_bytes` that is charged more than once, as reported with
     /// [`Manager::set_shared_bytes`]. The charge may exceed the budget by this much.
     pub shared_bytes: u64,
-    /// Frames of 4 KiB that the manager has from the kernel, and that hold no data.
+    /// Frames of 4 KiB that the manager got from the kernel and that hold no data.
     pub free_frames: u64,
-    /// Page tables in use: the manager's own, which it uses to find pages.
+    /// Page-table nodes in use. The manager finds pages by its own tables.
     pub table_nodes: u64,
     /// Pages of 4 KiB that can be evicted: those that the reclaim policy prefers to keep, and those that
     /// go first.
@@ -67,9 +67,9 @@ pub struct ManagerStats {
     /// memory. A page that is unmapped while it is written keeps its slot until the write ends, however
     /// long the device takes.
     pub swap_slots: u64,
-    /// Pages in the compressed pool, and the bytes of the budget that the pool takes.
+    /// Pages in the compressed pool.
     pub pool_pages: u64,
-    /// See `pool_pages`.
+    /// The bytes of the budget that the pool takes.
     pub pool_bytes: u64,
     /// For measurements: the number of counted users of the huge zero page, the 2 MiB of zeros that
     /// untouched memory shows. See [`crate::ZeroPage`].
@@ -90,7 +90,7 @@ impl Manager {
     /// Makes a space with nothing mapped.
     ///
     /// # Errors
-    /// `System` when there are already as many spaces as the budget may have table nodes, or a million.
+    /// `System` if there are already as many spaces as the largest budget has pages, or a million.
     /// `ForkedChild` in a forked child.
     pub fn space(&self) -> Result<Space> {
         self.new_space(None, None)
@@ -151,7 +151,7 @@ impl Manager {
     }
 
     /// Returns how often each [`Counter`](crate::Counter) has happened since the manager was built, for
-    /// monitoring and tests. In a forked child: until the fork.
+    /// monitoring and tests. In a forked child, this counts until the fork.
     pub fn counters(&self) -> CounterSnapshot {
         if let Ok(_inside) = self.engine().enter() {
             self.engine().frames.flush_counters();
@@ -159,13 +159,13 @@ impl Manager {
         self.engine().counters.snapshot()
     }
 
-    /// Returns how long accesses have waited so far. In a forked child: until the fork.
+    /// Returns how long accesses have waited so far; in a forked child, until the fork.
     pub fn latencies(&self) -> LatencySnapshot {
         self.engine().latencies.snapshot()
     }
 
-    /// Returns how much more memory would have kept the pages that have come back so far. In a forked
-    /// child: until the fork.
+    /// Returns how much more memory would have kept the pages that have come back so far; in a forked
+    /// child, until the fork.
     pub fn refaults(&self) -> RefaultSnapshot {
         self.engine().lru.refaults()
     }
@@ -210,9 +210,10 @@ impl Manager {
     /// back to the kernel before it returns.
     ///
     /// # Errors
-    /// `InvalidBudget` below the minimum, above [`ManagerBuilder::max_budget_bytes`], or below the memory
-    /// that is in use and cannot be moved out. `TimedOut` where the budget cannot shrink because a device
-    /// does not answer. After an error, the old budget applies again. `ForkedChild` in a forked child.
+    /// `InvalidBudget` for a budget below the minimum, above [`ManagerBuilder::max_budget_bytes`], or
+    /// below the memory that is in use and cannot be moved out. `TimedOut` if the budget cannot shrink
+    /// because a device does not answer. After an error, the old budget applies again. `ForkedChild` in a
+    /// forked child.
     pub fn set_budget(&self, bytes: u64) -> Result<()> {
         let engine = self.engine();
         let _inside = engine.enter()?;
@@ -248,7 +249,7 @@ impl Manager {
         engine.frames.retune();
         engine.pin_shares_changed();
         if bytes < before {
-            // The per-CPU lists hold as many frames as were right for more memory.
+            // The per-CPU lists hold too many frames for the smaller budget.
             engine.frames.drain();
         }
         self.running.wake();
@@ -271,8 +272,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Reports how many bytes are charged more often than they exist, and so makes that much more room in
-    /// the budget. A page in windows ([`crate::translation`]) that several processes share after a fork is
+    /// Reports by how many bytes the charge exceeds the memory in use, and adds as much room to the
+    /// budget. A page in windows ([`crate::translation`]) that several processes share after a fork is
     /// charged in each of their spaces, but takes memory once. Each call replaces the previous figure; at
     /// most six times the budget counts.
     ///
@@ -300,7 +301,7 @@ impl Manager {
     pub fn reclaim(&self, pages: u64) -> Result<u64> {
         let _inside = self.engine().enter()?;
         let freed = reclaim_and_wait(self.engine(), pages, Reclaimer::Direct);
-        // The error of a device that did not answer in time.
+        // Writes may still be under way, and perhaps no thread polls for them.
         self.engine().leave_transfers();
         Ok(freed)
     }
@@ -345,8 +346,8 @@ impl Manager {
 
     /// Zeroes up to `frames` free frames for coming write faults, as the background thread does when it is
     /// idle. For managers without that thread. Returns the number of zeroed frames: 0 while fewer frames
-    /// are free than the high watermark. First returns the per-CPU lists, and the frames that were zeroed
-    /// before, to the zones.
+    /// are free than the high watermark. First gives the per-CPU lists, and the frames that were zeroed
+    /// before, back to the zones.
     ///
     /// # Errors
     /// `ForkedChild` in a forked child.
@@ -361,7 +362,7 @@ impl Manager {
     /// child.
     ///
     /// # Panics
-    /// When two structures contradict each other.
+    /// If two structures contradict each other.
     pub fn validate(&self) {
         let engine = self.engine();
         let Ok(_inside) = engine.enter() else { return };

@@ -1,4 +1,4 @@
-//! The reverse map: it leads from a frame to the pages that show the frame.
+//! The reverse map: from a frame to the pages that show it.
 //!
 //! ```text
 //!  63 .. 61    60    59 ....... 36   35 ......... 0
@@ -13,18 +13,18 @@
 //!                └──► FORMER ──► SINGLE
 //! ```
 //!
-//! An owner is a space and a page in it. Nearly every frame has one owner. Then the reverse map costs a store
-//! at the fault and a compare-and-swap at the unmap. A frame of a snapshot or a fork has two owners. The
-//! second owner has a word of its own, in an array by frame. Neither of them allocates. More owners (files,
-//! shared ranges) stand in a list.
+//! An owner is a space and a page in it. Nearly every frame has one owner, and then the reverse map costs a
+//! store at the fault and a compare-and-swap at the unmap. A frame of a snapshot or a fork has two owners:
+//! the second is in an array by frame. One or two owners need no allocation. More owners (files, shared
+//! ranges) are in a list.
 //!
-//! An answer of the map is a hint about the past: an owner may be gone when the caller looks. The caller
-//! walks to the page's entry, and acts only if that entry still names the frame. Entries are versioned words,
-//! in memory that is never anything else. So this is safe even when the space itself is gone.
+//! The map's answers are hints: an owner may be gone when the caller looks. The caller walks to the page's
+//! entry, and acts only if that entry still names the frame. Entries are versioned words, in memory that is
+//! never used for anything else. So this is safe even if the space is gone.
 //!
-//! Locking: 64 locks, chosen by frame. A single owner comes and goes by one compare-and-swap without them. So
-//! changes to and from SINGLE are compare-and-swaps under the lock as well. PAIR and LIST change under the
-//! lock only.
+//! Locking: 64 locks, chosen by frame. A single owner is added and removed by one compare-and-swap without a
+//! lock. So with the lock, a word that is neither PAIR nor LIST is changed by compare-and-swap too. PAIR and
+//! LIST change under the lock only.
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -40,16 +40,16 @@ const KIND: u64 = 0b111 << 61;
 const SINGLE: u64 = 1 << 61;
 const PAIR: u64 = 2 << 61;
 const LIST: u64 = 3 << 61;
-/// The owner before the frame went into the swap cache. If the page's write fails, the page is shown there
-/// again.
+/// The last owner before the frame went into the swap cache. If the page's write fails, this owner shows the
+/// page again.
 const FORMER: u64 = 4 << 61;
 const SPACE_SHIFT: u32 = 36;
 
-/// Owners that a list has room for at first.
+/// The owners that a new list has room for.
 const LIST_ROOM: usize = 8;
-/// Bytes of addresses that are reserved for each frame: the word of its second owner.
+/// Bytes of address space reserved for each frame: the word of its second owner.
 pub(crate) const BYTES_OF_FRAME: usize = size_of::<u64>();
-/// Frames whose second owners' words lie in one page.
+/// The number of second owners' words in one page.
 const FRAMES_PER_PAGE: usize = PAGE_BYTES / BYTES_OF_FRAME;
 
 /// A page of a space that shows a frame.
@@ -79,7 +79,7 @@ impl Owner {
 /// Owners of one frame, copied out.
 pub(crate) type Owners = SmallVec<[Owner; 2]>;
 
-/// The place of second and further owners. The first owner stands in the frame's words.
+/// The second and further owners of all frames. The first owner is in the frame's words.
 #[derive(Debug)]
 pub(crate) struct ReverseMap {
     /// The second owners' words, by frame.
@@ -132,8 +132,8 @@ impl Lists {
     }
 }
 
-/// Makes room for so many more owners. It charges the budget, and goes over it if need be: a caller that adds
-/// an owner cannot make room first.
+/// Makes room for `more` owners. Charges the budget, if necessary beyond its limit: a caller that adds an
+/// owner cannot make room first.
 fn reserve(list: &mut Vec<u64>, more: usize, budget: &Budget) {
     let before = list.capacity();
     list.reserve_exact(more);
@@ -141,10 +141,10 @@ fn reserve(list: &mut Vec<u64>, more: usize, budget: &Budget) {
 }
 
 impl ReverseMap {
-    /// Makes a reverse map for all of these frames.
+    /// Makes a reverse map for the frames of this allocator.
     ///
     /// # Errors
-    /// The kernel's error, when the address space is exhausted.
+    /// The kernel's error, if the address space is exhausted.
     pub(crate) fn new(frames: &FrameAllocator, budget: Arc<Budget>) -> std::io::Result<Self> {
         let end = frames.end_frame().index();
         let pages = end.div_ceil(FRAMES_PER_PAGE);
@@ -157,7 +157,7 @@ impl ReverseMap {
     }
 
     fn lock(&self, frame: FrameId) -> MutexGuard<'_, Lists> {
-        // Heads of blocks are multiples of a chunk's frames. They are spread over the locks as well.
+        // Heads of huge blocks are multiples of a chunk's frames. The XOR spreads them over the locks too.
         let index = frame.0 ^ (frame.0 / CHUNK_FRAMES);
         self.lists[index as usize % OWNER_LOCKS].lock()
     }
@@ -171,14 +171,14 @@ impl ReverseMap {
     fn set_second(&self, frame: FrameId, owner: u64) {
         let page = frame.index() / FRAMES_PER_PAGE;
         let (word, bit) = (&self.charged[page / u64::BITS as usize], 1 << (page % u64::BITS as usize));
-        // Relaxed: the bit is a figure. The page stays, and so does the charge.
+        // Relaxed: the bit only makes sure that a page is charged once. It orders nothing.
         if word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
             self.budget.charge_over(PAGE_BYTES as u64);
         }
         self.seconds[frame.index()].store(owner, Ordering::Relaxed);
     }
 
-    /// Names the first owner of a frame that no other thread can reach yet. Costs one store.
+    /// Sets the first owner of a frame that no other thread can reach yet. Costs one store.
     #[inline]
     pub(crate) fn set_first(&self, words: &FrameWords, owner: Owner) {
         debug_assert!(
@@ -212,48 +212,47 @@ impl ReverseMap {
                     self.set_second(frame, owner.bits());
                     now ^ SINGLE | PAIR
                 }
-                // The other owners went while this thread waited for the lock.
+                // The other owners were removed while this thread waited for the lock.
                 _ => owner.single(),
             };
-            // The single owner may go at any moment. Only the lock's holder changes anything else.
+            // The single owner may be removed at any moment. Only the lock's holder changes anything else.
             if word.compare_exchange(now, then, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return;
             }
         }
     }
 
-    /// Puts an owner in the place of another. The caller has the other's entry busy, and is going to show the
-    /// frame at the new one. Allocates nothing for a frame with one owner, which may be away.
+    /// Replaces an owner by another. The caller holds the old owner's entry busy, and will show the frame at
+    /// the new one. Allocates nothing for a frame with one owner, which may be an away frame.
     pub(crate) fn replace(&self, frames: &FrameAllocator, frame: FrameId, from: Owner, to: Owner) {
         let word = &frames.words(frame).owner;
-        // Release: whoever finds the new owner sees its table.
+        // Release: a thread that finds the new owner sees its table.
         if word.compare_exchange(from.single(), to.single(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
             self.add(frames, frame, to);
             self.remove(frames, frame, from);
         }
     }
 
-    /// Removes an owner, whose entry the caller has just changed away from the frame.
+    /// Removes an owner. The caller has just changed the owner's entry so that it no longer names the frame.
     #[inline]
     pub(crate) fn remove(&self, frames: &FrameAllocator, frame: FrameId, owner: Owner) {
         self.remove_and_leave(frames, frame, owner, 0);
     }
 
-    /// Remembers the owner that was just removed from a frame, if it was the last. The frame is not released
-    /// yet.
+    /// Remembers the owner that was just removed, if it was the last. The frame is not released yet.
     #[cold]
     pub(crate) fn remember_last(&self, words: &FrameWords, owner: Owner) {
-        // Relaxed: a hint. Where there is another owner, there is no former one.
+        // Relaxed: a hint. If there is another owner, no former one is needed.
         let _ = words.owner.compare_exchange(0, FORMER | owner.bits(), Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Removes an owner as [`ReverseMap::remove`] does, from a frame on its way out. Remembers a single
-    /// owner.
+    /// Removes an owner as [`ReverseMap::remove`] does, from a frame that is being evicted. Remembers a
+    /// single owner.
     pub(crate) fn remember(&self, frames: &FrameAllocator, frame: FrameId, owner: Owner) {
         self.remove_and_leave(frames, frame, owner, FORMER | owner.bits());
     }
 
-    /// Removes an owner. `left` is the word of a frame that has lost its single owner.
+    /// Removes an owner. If it was the only one, the frame's word becomes `left`.
     #[inline]
     fn remove_and_leave(&self, frames: &FrameAllocator, frame: FrameId, owner: Owner, left: u64) {
         let word = &frames.words(frame).owner;
@@ -284,7 +283,7 @@ impl ReverseMap {
                 }
             }
             _ => {
-                // The other owners went while this thread waited for the lock.
+                // The other owners were removed while this thread waited for the lock.
                 let removed =
                     word.compare_exchange(owner.single(), left, Ordering::AcqRel, Ordering::Relaxed);
                 assert!(removed.is_ok(), "{owner:?} did not own the frame");
@@ -292,7 +291,7 @@ impl ReverseMap {
         }
     }
 
-    /// Returns the owner that [`ReverseMap::remember`] left, if there has been none since.
+    /// Returns the owner that [`ReverseMap::remember`] left, if no owner was added since.
     pub(crate) fn former_owner(&self, frames: &FrameAllocator, frame: FrameId) -> Option<Owner> {
         let word = frames.words(frame).owner.load(Ordering::Acquire);
         (word & KIND == FORMER).then(|| Owner::from_word(word))
@@ -317,7 +316,7 @@ impl ReverseMap {
         }
     }
 
-    /// Moves all owners of `from` to `to`, which has none. The caller has made every entry busy.
+    /// Moves all owners of `from` to `to`, which has none. The caller holds all their entries busy.
     pub(crate) fn move_all(&self, frames: &FrameAllocator, from: FrameId, to: FrameId) {
         for owner in self.owners(frames, from) {
             self.remove(frames, from, owner);

@@ -1,8 +1,8 @@
-//! Sizes that are small where the model checker explores every order of steps. This file alone says which
-//! sizes, and how small.
+//! Sizes that are small under the model checker, which explores every order of steps. Only this file says
+//! which sizes, and how small.
 //!
-//! A model takes the small sizes, whichever face of [`crate::sync`] it runs on. Code reads a size from here,
-//! and need not know whether a model runs it. A size that never changes stands where it is used.
+//! A build with `--cfg loom` uses the small sizes. Code reads a size from here, and need not know whether a
+//! model runs it. A size that never changes stands where it is used.
 
 /// Whether the sizes are small.
 const SMALL: bool = cfg!(loom);
@@ -30,10 +30,10 @@ sizes! {
     ISOLATED: usize = 512, small 4;
     /// The most leaves that a translation is asked about together: 1 MiB of pages.
     TRANSLATED: usize = 256, small 2;
-    /// Leaves of such a question that need no memory from the heap: those of a fault with a few neighbours.
+    /// Leaves in such a question that take no heap memory: enough for a fault with a few neighbours.
     FEW_TRANSLATED: usize = 16, small 2;
-    /// Reads of at most so many pages are by somebody who does not read in order: readahead reads more. A
-    /// model writes as if there were none.
+    /// A read of at most so many pages comes from a program that does not read in order: readahead reads
+    /// more. A model counts no such reads.
     FEW_PAGES: u32 = 1, small 0;
     /// The most pages that one transfer writes: 1 MiB.
     WRITE_BATCH: usize = 256, small 4;
@@ -49,7 +49,7 @@ sizes! {
     SWAP_CACHE_LOCKS: usize = 256, small 4;
     /// log2 of the words of a mapping's node.
     MAPPING_NODE_BITS: u32 = 6, small 1;
-    /// Levels of a mapping that reach every index that there is.
+    /// Levels of a mapping that reach every index.
     MAPPING_LEVELS: usize = u64::BITS.div_ceil(MAPPING_NODE_BITS) as usize, small 3;
     /// Nodes of a mapping charged at once.
     GROW_MAPPING_NODES: usize = 64, small 1;
@@ -57,7 +57,7 @@ sizes! {
     SPAN_ORDER: u8 = 3, small 0;
     /// Spaces that the pool weighs one by one. With more spaces, several share their weights.
     WEIGHED_SPACES: usize = 64, small 1;
-    /// How often a check looks before a contradiction counts, where other threads may disturb it. In a model
-    /// nobody does.
+    /// How often a check looks before a contradiction counts, since other threads may disturb it. In a
+    /// model, none does.
     LOOKS: u32 = 200, small 1;
 }

@@ -32,10 +32,10 @@ pub use pins::OwnedPin;
 use ranges::{page_count, page_range, whole_pages};
 pub use translated::TranslatedSpace;
 
-/// The time that a block over an edge may stay pinned before unmap and protect say so. Stores, reclaim and
-/// late walkers hold a block for a moment.
+/// How long unmap and protect wait for a pinned block over an edge before they fail. Stores, reclaim and late
+/// walkers hold a block for a moment.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// From one look at such a block to the next.
+/// The time between two looks at such a block.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// An address space: ranges of 64-bit addresses, mapped to memory that comes and goes under the manager's
@@ -89,9 +89,9 @@ impl Space {
     /// uses no memory yet.
     ///
     /// # Errors
-    /// `InvalidRange` for an empty range, or one that fits nowhere. `OutOfMemory` where the budget has no
-    /// room for the list of regions. `Unsupported` for a guarded region that is not readable and writable,
-    /// or whose space has a translation. `ForkedChild` in a forked child.
+    /// `InvalidRange` for an empty range, or one that fits nowhere. `OutOfMemory` if the budget has no room
+    /// for the list of regions. `Unsupported` for a guarded region that is not readable and writable, or
+    /// whose space has a translation. `ForkedChild` in a forked child.
     pub fn map(&self, len: u64, options: RegionOptions) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let pages = page_count(len)?;
@@ -114,7 +114,7 @@ impl Space {
         Shared::ptr_eq(&self.engine, engine)
     }
 
-    /// Refuses a guarded region that could not be kept, and gets ready for others.
+    /// Refuses a guarded region that cannot be kept. For others, charges the latches.
     fn check_options(&self, options: &RegionOptions) -> Result<()> {
         if !options.guarded {
             return Ok(());
@@ -130,7 +130,7 @@ impl Space {
         Err(Error::new(ErrorKind::Unsupported, what))
     }
 
-    /// Makes room and tries once more where the budget had no room for the list of regions.
+    /// Makes a change. If the budget has no room for the list of regions, makes room and tries once more.
     fn with_room<T>(&self, change: impl Fn() -> Result<T>) -> Result<T> {
         match change() {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => {
@@ -144,8 +144,8 @@ impl Space {
     /// Maps `len` bytes (rounded up to pages) at `address`.
     ///
     /// # Errors
-    /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` where it overlaps a
-    /// region; otherwise as [`Space::map`].
+    /// `InvalidRange` for an unaligned, empty or overflowing range; `AlreadyMapped` if it overlaps a region;
+    /// otherwise as [`Space::map`].
     pub fn map_at(&self, address: u64, len: u64, options: RegionOptions) -> Result<()> {
         let _inside = self.engine.enter()?;
         let range = page_range(address, len)?;
@@ -159,9 +159,9 @@ impl Space {
     /// multiple of [`PAGE_BYTES`](crate::PAGE_BYTES), even where [`Space::map`] rounded the length up.
     ///
     /// # Errors
-    /// `InvalidRange` as [`Space::map_at`], and where the range ends inside a page. `Busy` when an edge of
-    /// the range cuts a pinned 2 MiB block. `OutOfMemory` when an edge cuts a block and there is no room
-    /// for the table that the split needs. After an error, nothing has changed.
+    /// `InvalidRange` as [`Space::map_at`], and if the range ends inside a page. `Busy` if an edge of the
+    /// range cuts a pinned 2 MiB block. `OutOfMemory` if an edge cuts a block and there is no room for the
+    /// table that the split needs. After an error, nothing has changed.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
         let _inside = self.engine.enter()?;
         self.unmap_by(whole_pages(address, len, "unmapped")?, unmap_range)
@@ -183,8 +183,8 @@ impl Space {
         )
     }
 
-    /// Clears a range by `clear`. The regions stay, so faults under way may bring pages back, as faults that
-    /// come afterwards do.
+    /// Clears a range with `clear`. The regions stay, so faults under way may bring pages back, as later
+    /// faults do.
     fn clear_by(
         &self,
         range: PageNumberRange,
@@ -204,9 +204,8 @@ impl Space {
     /// another thread began before the call may still complete; later ones obey the new permissions.
     ///
     /// # Errors
-    /// As [`Space::unmap`], and `NotMapped` where part of the range is not mapped. `Unsupported` where a
-    /// region is guarded, or the space's translation cannot take the permissions away from pages on its
-    /// side.
+    /// As [`Space::unmap`], and `NotMapped` if part of the range is not mapped. `Unsupported` if a region is
+    /// guarded, or the space's translation cannot take the permissions away from pages on its side.
     pub fn protect(&self, address: u64, len: u64, protection: Protection) -> Result<()> {
         let engine = &*self.engine;
         let _inside = engine.enter()?;
@@ -227,7 +226,8 @@ impl Space {
                     start: region.start.max(range.start),
                     end: region.end.min(range.end),
                 };
-                // Takes back what the change has allowed at home. At the other side it has allowed nothing.
+                // Takes back the permissions that the change has granted at home. It has granted none at the
+                // other side.
                 protect_range(engine, &self.state, range, region.options.protection);
             }
             let message = format!(
@@ -270,9 +270,9 @@ impl Space {
         }
     }
 
-    /// Starts to read the pages of the range that are on a device, to save later accesses the wait.
-    /// Returns the number of pages on their way. Of a long range, it reads only as many pages as fit a
-    /// quarter of the budget and the space's quota.
+    /// Starts to read the pages of the range that are on a device, to save later accesses the wait. Returns
+    /// the number of pages on their way. It reads at most as many pages as fit a quarter of the budget and
+    /// the space's quota.
     ///
     /// # Errors
     /// `InvalidRange` for an empty range, or one that runs past the end of the address space.
@@ -284,9 +284,9 @@ impl Space {
         Ok(prefetch(&self.engine, &self.state, range))
     }
 
-    /// Changes regions, then the table, under the layout lock. `apply` gets the old regions. Where a block
-    /// over an edge cannot be split, nothing has changed. For want of a table node, this makes room and
-    /// starts over. Where the block is pinned, this looks again for a while. The lock is not held meanwhile.
+    /// Changes regions, then the table, under the layout lock. `apply` gets the old regions. If a block over
+    /// an edge cannot be split, nothing has changed. If a table node is missing, this makes room and starts
+    /// over. If the block is pinned, this looks again for a while. The lock is not held meanwhile.
     fn change_layout(
         &self,
         range: PageNumberRange,
@@ -315,8 +315,8 @@ impl Space {
         }
     }
 
-    /// Makes room for a table node, or lets the holders of a block go on, until the time is up that the first
-    /// call sets.
+    /// Makes room for a table node, or waits for the holders of a block. The first call sets the time at
+    /// which to give up.
     fn remove_obstacle(&self, obstacle: Obstacle, give_up_at: &mut Option<Instant>) -> Result<()> {
         match obstacle {
             Obstacle::NoNode => in_place(make_room_for_node(&self.engine, &mut Waiter::thread(&self.engine))),
@@ -363,7 +363,7 @@ impl Space {
         self.fault_by_task(address, access, Via::Handle)
     }
 
-    /// A fault that an executor's task polls. The thread is inside of the engine meanwhile.
+    /// Makes a fault for an executor's task to poll. The polling thread counts as inside the engine.
     fn fault_by_task(
         &self,
         address: u64,
@@ -395,14 +395,14 @@ impl Space {
 
     // --- what it uses ---
 
-    /// Sets the most memory in bytes that the space may use, in addition to the limit of the budget.
-    /// `None`: the space has no limit of its own. A space at its quota makes room among its own pages, and
-    /// its pins and guards may keep all of it. (Pages that were unmapped while pinned may take as much
-    /// again.) Where the quota is below the space's memory, the excess goes out before the call returns.
+    /// Sets the most bytes of memory that the space may use; the budget limits it as well. `None` removes the
+    /// quota. A space at its quota makes room among its own pages, and its pins and guards may keep all of
+    /// it. (Pages that were unmapped while pinned may take as much again.) If the quota is below the space's
+    /// memory, the excess goes out before the call returns.
     ///
     /// # Errors
-    /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` when the excess cannot go out. The new
-    /// quota then applies, and accesses that need memory fail until the excess is out.
+    /// `InvalidBudget` for a quota below 2 MiB. `QuotaExceeded` if the excess cannot go out. The new quota
+    /// then applies, and accesses that need memory fail until the excess is out.
     pub fn set_quota(&self, bytes: Option<u64>) -> Result<()> {
         let _inside = self.engine.enter()?;
         if let Some(bytes) = bytes.filter(|bytes| *bytes < CHUNK_BYTES as u64) {
@@ -436,7 +436,7 @@ impl Drop for Space {
             pool.forget(self.state.id);
         }
         engine.table.forget_space(self.state.id);
-        // Last of all, since entries could still show it until here.
+        // Last, since entries could show the huge zero page until here.
         engine.huge_zero.put_space(&self.state.used_huge_zero);
     }
 }
@@ -447,7 +447,7 @@ impl fmt::Debug for Space {
     }
 }
 
-/// The thread that polls the future is inside of the engine meanwhile.
+/// Makes the thread that polls the future count as inside the engine.
 async fn inside<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     poll_fn(|context| {

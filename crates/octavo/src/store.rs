@@ -1,11 +1,11 @@
 //! The seam under eviction and transfers: page stores, which keep pages that have no frame.
 //!
-//! The word of a frame whose page a store knows names that page by a [`StoredPage`]: the store, and the
-//! page's index there (`frame/stored.rs`). Eviction, transfers, migration and the LRU use this name and ask
-//! the store for the rest. The store says what the entries of an evicted page become, how a write begins and
+//! If a store knows a frame, the frame's word names its page by a [`StoredPage`]: the store, and the page's
+//! index there (`frame/stored.rs`). Eviction, transfers, migration and the LRU use this name and ask the
+//! store for the rest. The store says what the entries of an evicted page become, how a write begins and
 //! ends, and whether a frame can be forgotten.
 //!
-//! Swap is the first store: its index is the slot, and its entries become Swapped. A second store stands in
+//! Swap is the first store: its index is the slot, and its entries become Swapped. The second store is for
 //! tests (`double`). It has no slots, and leaves its pages' entries empty.
 //!
 //! ```text
@@ -15,15 +15,14 @@
 //!
 //! Contract:
 //! - While a store knows a frame, the store holds one use of it, and the frame's word names the page. Both
-//!   change under a lock of the store. A page under writeback keeps its frame, and its index is no other
-//!   page's.
-//! - Indexes that follow each other are places that one transfer can move together.
+//!   change under a lock of the store. A page under writeback keeps its frame, and no other page has its
+//!   index.
+//! - One transfer can move the pages of consecutive indexes.
+//! - A place is kept while it has a reference. An entry that leads to the place holds one, and so does a
+//!   clean frame that is away. A [`Reference`] cannot be copied.
 //!
-//! - A place is kept while it has a reference. An entry that leads there holds one, and so does a clean frame
-//!   that is away. A [`Reference`] in hand cannot be copied.
-//!
-//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so that
-//! calls are direct. A batch of pages takes one call.
+//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so calls
+//! are direct. A batch of pages takes one call.
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod double;
@@ -60,34 +59,33 @@ pub(crate) trait PageStore {
     /// Returns whether this entry leads to the page's place.
     fn is_led_to(&self, page: StoredPage, seen: Entry) -> bool;
 
-    /// Counts one more reference of the page's place. `None`: the store does not know the frame for it any
-    /// more.
+    /// Counts one more reference of the page's place. Returns `None` if the store no longer knows the frame.
     fn add_reference(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Option<Reference>;
 
-    /// Counts one reference less.
+    /// Drops a counted reference.
     fn drop_reference(&self, frames: &FrameAllocator, reference: Reference) -> Orphan;
 
-    /// The last entry that showed the frame is gone. If no entry leads to the page's place either, page and
-    /// frame may go.
+    /// Called when the last entry that showed the frame is gone. If no entry leads to the page's place
+    /// either, the store may forget page and frame.
     fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan;
 
     /// Takes a mapped frame from the store, if no entry leads to the page's place and the store need not keep
-    /// the page. The frame becomes dirty, as its bytes are nowhere else now. The caller has it pinned, and
-    /// looks at its word afterwards.
+    /// the page. The frame becomes dirty, as its bytes are nowhere else now. The caller has pinned the frame,
+    /// and reads its word afterwards.
     fn detach(&self, frames: &FrameAllocator, frame: FrameId);
 
     // --- the way out ---
 
-    /// Returns whether a page that is to be written should get another place: its device does not do well,
-    /// and another one does.
+    /// Returns whether a page to be written should get another place: its device is not well, and another one
+    /// is.
     fn is_better_moved(&self, page: StoredPage) -> bool {
         let _ = page;
         false
     }
 
-    /// Begins to write the dirty pages of a batch, in their order. The frames are off the LRU and pinned, and
-    /// their entries lead to the pages' places. The store tells `each` the outcome of each page, in turn,
-    /// with no lock held.
+    /// Begins to write the dirty pages of a batch, in order. The frames are off the LRU and pinned, and their
+    /// entries lead to the pages' places. The store tells `each` the outcome of each page, in order, with no
+    /// lock held.
     fn put_away(
         &self,
         leaving: &Leaving<'_>,
@@ -98,24 +96,24 @@ pub(crate) trait PageStore {
     /// The most pages that one transfer should write.
     fn write_batch(&self) -> usize;
 
-    /// Returns frames to write in place of the pages of `run`, which are under WRITEBACK. There are as many
-    /// as there is room for, for the first pages. `None`: the pages are written as they are.
+    /// Returns frames to write in place of the first pages of `run`, as many as there is room for. The pages
+    /// are under WRITEBACK. Returns `None` if they are written as they are.
     fn stand_ins(&self, frames: &FrameAllocator, first: StoredPage, run: &[FrameId]) -> Option<Frames>;
 
-    /// A frame of [`PageStore::stand_ins`] was written, or is not needed.
+    /// Takes back a frame of [`PageStore::stand_ins`] that was written, or is not needed.
     fn give_stand_in_back(&self, frame: FrameId);
 
-    /// The outcome of the write of consecutive pages. The engine tells it before the writebacks end.
+    /// Notes the outcome of a write of consecutive pages. The engine calls this before the writebacks end.
     fn note_written(&self, first: StoredPage, count: u32, written: bool);
 
-    /// Ends the writeback of a frame. A write that failed leaves the frame dirty. Returns whether somebody
+    /// Ends the writeback of a frame. A write that failed leaves the frame dirty. Returns whether a thread
     /// waits for the frame.
     fn end_writeback(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, written: bool)
     -> bool;
 
-    /// Forgets clean frames. Only the caller has them pinned, and no entry shows them. Their pages keep the
-    /// shadow until they come back. The store tells `each` the outcome of each frame, in turn, with a lock of
-    /// the store held.
+    /// Forgets clean frames. Only the caller has pinned them, and no entry shows them. Their pages keep the
+    /// shadow until they come back. The store tells `each` the outcome of each frame, in order, with a lock
+    /// of the store held.
     fn evict_run(
         &self,
         frames: &FrameAllocator,
@@ -124,12 +122,12 @@ pub(crate) trait PageStore {
         each: &mut dyn FnMut(Evicted),
     );
 
-    /// A page that was in use without a frame in the store is out again. It keeps the shadow until it comes
-    /// back.
+    /// Notes that a page which was in use without a frame in the store is out again. The page keeps the
+    /// shadow until it comes back.
     fn leave(&self, page: StoredPage, shadow: Shadow);
 
-    /// Returns of how many of `pages` the store would take copies, which bring them back sooner. They are
-    /// pages of one space, leave clean, and are in places where [`PageStore::may_copy`].
+    /// Returns how many of `pages` the store would copy, to bring them back sooner. The pages are of one
+    /// space, leave clean, and pass [`PageStore::may_copy`].
     fn wants_copies(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
         let _ = (leaving, space, pages);
         0
@@ -141,8 +139,8 @@ pub(crate) trait PageStore {
         false
     }
 
-    /// Takes a copy of a clean page of a space. Only the caller has the frame pinned, and no entry shows it.
-    /// Returns whether to wake those who wait for I/O on the frame.
+    /// Takes a copy of a clean page of a space. Only the caller has pinned the frame, and no entry shows it.
+    /// Returns whether to wake threads that wait for I/O on the frame.
     fn copy(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId, space: SpaceId) -> bool {
         let _ = (frames, page, frame, space);
         false
@@ -150,38 +148,38 @@ pub(crate) trait PageStore {
 
     // --- the way in ---
 
-    /// Puts a fresh frame under READING for a page that is out, and pins it for the caller. Or finds that
-    /// another frame has the page already. The page need not be the caller's: an entry that led to it may
+    /// Puts a fresh frame under READING for a page that is out, and pins it for the caller. Refuses if
+    /// another frame already has the page, or no entry leads to the page any more. The caller's entry may
     /// have changed meanwhile.
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow>;
 
-    /// The outcome of the read of consecutive pages, as the device tells it. Returns the error for those who
-    /// wait for one of the pages.
+    /// Notes the device's outcome for a read of consecutive pages. Returns the error for threads that wait
+    /// for one of the pages.
     fn note_read(&self, first: StoredPage, count: u32, result: io::Result<()>) -> Result<(), Error>;
 
-    /// Checks that the bytes read into a frame are those that were written for the page.
+    /// Checks that the bytes read into a frame are those written for the page.
     fn check_read(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> Result<(), Error>;
 
-    /// Keeps the reason why a page was not read, for those who wait for it.
+    /// Keeps the reason why a page was not read, for threads that wait for the page.
     fn note_unread(&self, page: StoredPage, why: Unread);
 
-    /// Forgets a frame whose read failed. The caller has it pinned.
+    /// Forgets a frame whose read failed. The caller has pinned it.
     fn forget_failed(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId);
 
     // --- devices ---
 
-    /// Hands a job over to the device of its pages. False: the device is full, and nothing has begun.
+    /// Submits a job to the device of its pages. Returns false if the device is full; then nothing has begun.
     fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool;
 
-    /// A transfer has ended: its result says how the device does.
+    /// Notes the end of a transfer. Its result says whether the device is well.
     fn note_end(&self, job: &Job, result: &io::Result<()>);
 
-    /// To be kept while a completion runs: it tells our panics from those of a device.
+    /// Returns a mark to hold while a completion runs. It distinguishes the engine's panics from a device's.
     fn completing(&self) -> Option<Completing<'_>> {
         None
     }
 
-    /// Whether the store may have transfers in flight.
+    /// Returns whether the store may have transfers in flight.
     fn has_devices(&self) -> bool;
 
     /// Starts the transfers that its devices have only collected so far.
@@ -190,40 +188,40 @@ pub(crate) trait PageStore {
     /// Completes the transfers that have ended.
     fn poll(&self);
 
-    /// Has devices complete transfers by themselves. Somebody waits for one, and cannot take completions.
+    /// Makes devices complete transfers by themselves, because a waiting thread cannot fetch completions.
     fn serve(&self);
 
-    /// For a thread that waits for transfers of the store, whichever. As
-    /// [`Device::wait`](crate::io::Device::wait).
+    /// Does what [`Device::wait`](crate::io::Device::wait) does, for a thread that waits for any transfer of
+    /// the store.
     fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited;
 
-    /// For a thread that waits for the transfer of a page. Completes transfers as long as `still_waiting`, or
-    /// says that the thread may sleep. See [`Device::wait`](crate::io::Device::wait).
+    /// Completes transfers while `still_waiting`, or says that the thread may sleep. For a thread that waits
+    /// for the transfer of a page. See [`Device::wait`](crate::io::Device::wait).
     fn wait(&self, page: StoredPage, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited;
 }
 
-/// A reference of a page's place, in hand. It goes to an entry or to a frame that is away
-/// ([`Reference::into_page`]), or ends by [`PageStore::drop_reference`]. A reference that is dropped instead
-/// is a leak, and a panic where assertions are on.
+/// A reference of a page's place. Give it to an entry or to a frame that is away ([`Reference::into_page`]),
+/// or end it with [`PageStore::drop_reference`]. Dropping it instead leaks it, and panics if debug assertions
+/// are on.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a reference has to be given on, or dropped in its store"]
 pub(crate) struct Reference(StoredPage);
 
 impl Reference {
     /// Makes the value for a reference that the store has just counted, or that an entry or a frame has just
-    /// given up. Nobody else has it.
+    /// given up. No other value stands for it.
     #[inline]
     pub(crate) fn counted(page: StoredPage) -> Self {
         Self(page)
     }
 
-    /// The page whose place it is.
+    /// The page whose place this is.
     #[inline]
     pub(crate) fn page(&self) -> StoredPage {
         self.0
     }
 
-    /// Leaves the reference counted, with the entry or the frame that now leads to the place.
+    /// Leaves the reference counted, for the entry or the frame that now leads to the place.
     #[inline]
     pub(crate) fn into_page(self) -> StoredPage {
         let page = self.0;
@@ -235,7 +233,7 @@ impl Reference {
 #[cfg(debug_assertions)]
 impl Drop for Reference {
     fn drop(&mut self) {
-        // Another panic in a thread that panics already would end the process, and hide the first.
+        // A second panic in a panicking thread would abort the process, and hide the first.
         assert!(is_panicking(), "the reference of {:?} was lost", self.0);
     }
 }
@@ -247,7 +245,7 @@ pub(crate) struct Completing<'a> {
 }
 
 impl<'a> Completing<'a> {
-    /// A panic in the completion sets `is_broken`.
+    /// Begins a completion. A panic in it sets `is_broken`.
     pub(crate) fn begin(is_broken: &'a AtomicBool) -> Self {
         Self { is_broken, was_panicking: is_panicking() }
     }
@@ -256,7 +254,7 @@ impl<'a> Completing<'a> {
 impl Drop for Completing<'_> {
     fn drop(&mut self) {
         if is_panicking() && !self.was_panicking {
-            // Relaxed: only the thread that unwinds asks.
+            // Relaxed: only the thread that unwinds reads it.
             self.is_broken.store(true, Ordering::Relaxed);
         }
     }
@@ -267,7 +265,7 @@ impl Drop for Completing<'_> {
 pub(crate) enum Unread {
     /// The device was full. Try again when a transfer has ended.
     NoRoom,
-    /// The device failed, or what it brought is wrong.
+    /// The device failed, or returned wrong bytes.
     Failed(Error),
 }
 
@@ -279,9 +277,9 @@ pub(crate) struct Leaving<'a> {
     pub(crate) ended_pages: u64,
     /// Pages being written now.
     pub(crate) writing_pages: u32,
-    /// The shadow of pages that go now.
+    /// The shadow of pages that are evicted now.
     pub(crate) now: Shadow,
-    /// Faults come through translations.
+    /// Whether faults come through translations.
     pub(crate) translated: bool,
 }
 
@@ -289,15 +287,16 @@ pub(crate) struct Leaving<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a page to be written is under WRITEBACK"]
 pub(crate) enum PutAway {
-    /// The page is in its place, and the frame clean. `awaited`: wake those who wait for I/O on the frame.
+    /// The page is in its place, and the frame clean. If `awaited`, wake threads that wait for I/O on the
+    /// frame.
     Done {
-        /// Somebody saw the frame under writeback.
+        /// A thread saw the frame under writeback.
         awaited: bool,
     },
-    /// The page belongs on a device, and its frame is under WRITEBACK.
+    /// The page must be written to a device. Its frame is under WRITEBACK.
     ToBeWritten,
-    /// The page stays, with the caller's pin. Somebody pinned it just now, or a fault brought it back and its
-    /// store does not know it any more.
+    /// The page stays, with the caller's pin. A thread has just pinned it, or a fault brought it back and its
+    /// store no longer knows it.
     Refused {
         /// As for `Done`.
         awaited: bool,
@@ -308,9 +307,9 @@ pub(crate) enum PutAway {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an orphan must be unpinned"]
 pub(crate) enum Orphan {
-    /// Some entry still leads to the page, or there is no frame.
+    /// An entry still leads to the page, or there is no frame.
     None,
-    /// The frame is on its way out: drop the pin.
+    /// The frame is being freed: drop the pin.
     Frame(PinnedFrame),
 }
 
@@ -318,9 +317,9 @@ pub(crate) enum Orphan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an evicted frame must be freed"]
 pub(crate) enum Evicted {
-    /// No page owns the frame, and the caller frees it. The frame's pin is gone with it.
+    /// No page owns the frame. The caller frees it, and has no pin on it any more.
     Freed,
-    /// Somebody uses the frame, or it is dirty. It stays, with the caller's pin.
+    /// The frame is in use, or dirty. It stays, with the caller's pin.
     Kept,
 }
 
@@ -332,7 +331,7 @@ pub(crate) enum Found {
     Frame(PinnedFrame),
     /// This frame was the page's a moment ago: drop the pin, and look again.
     Moved(PinnedFrame),
-    /// There is none, as far as a thread can see without the lock.
+    /// The page has no frame, as far as a thread can see without the lock.
     Nothing,
 }
 
@@ -354,9 +353,9 @@ pub(crate) enum Begun<S> {
 #[must_use = "a writeback that was started must be ended"]
 pub(crate) enum Started {
     Yes,
-    /// Somebody else holds the frame, or the frame is not dirty, or the store does not know it any more.
+    /// Another thread holds the frame, or the frame is not dirty, or the store no longer knows it.
     Refused,
-    /// As `Refused`. Besides, somebody saw the frame under writeback and waits: wake those who wait for I/O
-    /// on the frame.
+    /// As `Refused`, but a thread saw the frame under writeback and waits: wake threads that wait for I/O on
+    /// the frame.
     RefusedAndAwaited,
 }

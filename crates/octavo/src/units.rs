@@ -13,7 +13,7 @@ pub const PAGE_BYTES: usize = octavo_platform::PAGE_BYTES;
 pub const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
 /// The frames, or pages, in 2 MiB: 512.
 pub const CHUNK_FRAMES: u32 = 1 << Order::MAX.0;
-/// The piece in which the kernel gives memory and takes it back, and the most that a guard lends: 2 MiB.
+/// The unit in which the kernel gives memory and takes it back, and the most that a guard lends: 2 MiB.
 pub const CHUNK_BYTES: usize = (CHUNK_FRAMES as usize) << PAGE_SHIFT;
 
 /// Names 4 KiB of a manager's memory, for [`Manager::alloc_block`](crate::Manager::alloc_block) and
@@ -75,7 +75,7 @@ impl Order {
     /// The number of orders.
     pub const COUNT: usize = Self::MAX.0 as usize + 1;
 
-    /// Makes an order of a number from 0 to 9. `None` for a greater one.
+    /// Makes an order from a number from 0 to 9. Returns `None` for a greater one.
     pub const fn new(order: u8) -> Option<Self> {
         if order <= Self::MAX.0 { Some(Self(order)) } else { None }
     }
@@ -157,13 +157,13 @@ impl SwapSlot {
         StoredPage::new(StoreId::Swap, self.0)
     }
 
-    /// Returns the slot of a page that swap keeps. `None` for a page of another store.
+    /// Returns the slot of a page that swap keeps, or `None` for a page of another store.
     #[inline]
     pub(crate) fn of(page: StoredPage) -> Option<Self> {
         (page.store() == StoreId::Swap).then(|| Self(page.index()))
     }
 
-    /// The slot of a page that was given to swap.
+    /// Returns the slot of a page that swap keeps. Panics for a page of another store.
     #[inline]
     pub(crate) fn named(page: StoredPage) -> Self {
         Self::of(page).expect("a page of swap")
@@ -176,17 +176,17 @@ impl fmt::Debug for SwapSlot {
     }
 }
 
-/// A store: it keeps pages of a manager that have no frame.
+/// Names a store, which keeps pages of a manager that have no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum StoreId {
     /// Swap: the index is a slot.
     Swap = 0,
-    /// The second store, which has a test double only.
+    /// The second store, of which only a test double exists.
     #[cfg(all(test, not(loom)))]
     Double = 1,
 }
 
-/// A page by the store that keeps it, and its index there.
+/// Names a page by the store that keeps it, and its index there.
 ///
 /// ```text
 ///  31    30 ......... 0
@@ -215,7 +215,7 @@ impl StoredPage {
         Self(NonZeroU32::new(bits).expect("one more than an index"))
     }
 
-    /// Returns the page that [`StoredPage::bits`] named. 0 names none.
+    /// Returns the page with these [`StoredPage::bits`], or `None` for 0.
     #[inline]
     pub(crate) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)

@@ -62,15 +62,15 @@ pub struct SpaceVec<T: Pod> {
     /// The address of each extent. Extent `e` has 2 MiB * 2^e.
     extents: Vec<u64>,
     len: usize,
-    /// No element behind this one has ever been written, or it has been given back.
+    /// Elements from this index on were never written, or their pages have been freed.
     reach: usize,
     elements: PhantomData<T>,
 }
 
-/// The pages of a unit waste at most one part of so many.
+/// Units waste at most one part in so many.
 const MOST_WASTE: usize = 16;
 
-/// Bytes of a unit of elements of this size, or 0 for elements of no size, or of more than 2 MiB.
+/// Returns the bytes of a unit of elements of this size, or 0 for a size of 0 or of more than 2 MiB.
 const fn unit_bytes(size: usize) -> usize {
     if size == 0 || size > CHUNK_BYTES {
         return 0;
@@ -90,7 +90,7 @@ impl<T: Pod> SpaceVec<T> {
     };
     const PER_UNIT: usize = Self::UNIT_BYTES / size_of::<T>();
     const PER_2_MIB: usize = CHUNK_BYTES / Self::UNIT_BYTES * Self::PER_UNIT;
-    /// Elements that a guard may lend at once: those of a unit, or of 2 MiB where units have no waste.
+    /// Elements that a guard may lend at once: those of a unit, or of 2 MiB if units have no waste.
     const PER_PIECE: usize =
         if Self::UNIT_BYTES.is_multiple_of(size_of::<T>()) { Self::PER_2_MIB } else { Self::PER_UNIT };
 
@@ -126,8 +126,8 @@ impl<T: Pod> SpaceVec<T> {
     /// Takes addresses for the next `more` elements now. They take no memory yet.
     ///
     /// # Errors
-    /// `InvalidRange` where the space has no such range of addresses. `OutOfMemory` where the list of
-    /// regions has no room.
+    /// `InvalidRange` if the space has no such range of addresses. `OutOfMemory` if the list of regions
+    /// has no room.
     pub fn reserve(&mut self, more: usize) -> Result<()> {
         let len = self.len.checked_add(more).ok_or_else(too_long)?;
         while self.capacity() < len {
@@ -140,7 +140,7 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// The address of an element for which there is an extent.
+    /// Returns the address of an element for which there is an extent.
     #[inline]
     fn address(&self, index: usize) -> u64 {
         let byte = index / Self::PER_UNIT * Self::UNIT_BYTES + index % Self::PER_UNIT * size_of::<T>();
@@ -150,7 +150,7 @@ impl<T: Pod> SpaceVec<T> {
         self.extents[extent as usize] + within as u64
     }
 
-    /// The elements that lie in the unit of this one, were the vector long enough.
+    /// Returns the elements in the unit of this one, as if the vector were long enough.
     #[inline]
     fn unit_of(&self, index: usize) -> Range<usize> {
         let start = index / Self::PER_UNIT * Self::PER_UNIT;
@@ -160,7 +160,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Returns a copy of an element.
     ///
     /// # Errors
-    /// `InvalidRange` where there is no such element; otherwise as [`Space::load`].
+    /// `InvalidRange` if there is no such element; otherwise as [`Space::load`].
     #[inline]
     pub fn get(&self, index: usize) -> Result<T> {
         if index >= self.len {
@@ -188,7 +188,7 @@ impl<T: Pod> SpaceVec<T> {
     /// together in memory are moved first.
     ///
     /// # Errors
-    /// `InvalidRange` where the range is empty, runs past the end, or lies in several pieces; otherwise as
+    /// `InvalidRange` if the range is empty, runs past the end, or lies in several pieces; otherwise as
     /// [`Space::shared`].
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<SharedGuard<'_, T>> {
         self.lend(self.check_piece(range)?)
@@ -218,7 +218,7 @@ impl<T: Pod> SpaceVec<T> {
         self.space.shared(self.address(range.start), range.len())
     }
 
-    /// The borrow is of the vector: its caller sees that nobody else has it.
+    /// Lends elements for writing. The caller has borrowed the vector as `&mut`, so nobody else uses them.
     #[inline]
     fn lend_mut(&self, range: Range<usize>) -> Result<ExclusiveGuard<'_, T>> {
         self.space.exclusive(self.address(range.start), range.len())
@@ -250,8 +250,7 @@ impl<T: Pod> SpaceVec<T> {
         Ok(Some(value))
     }
 
-    /// Adds the items of an iterator at the end. An element costs no more than its share of one guard a
-    /// page.
+    /// Adds the items of an iterator at the end, at one guard a page.
     ///
     /// # Errors
     /// As [`SpaceVec::push`]. All items taken from the iterator before the failure are in the vector,
@@ -283,7 +282,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Adds copies of the values of a slice at the end.
     ///
     /// # Errors
-    /// As [`SpaceVec::push`]. What was added before the failure stays.
+    /// As [`SpaceVec::push`]. The elements added before the failure stay.
     pub fn extend_from_slice(&mut self, values: &[T]) -> Result<()> {
         self.reserve(values.len())?;
         let mut rest = values;
@@ -326,7 +325,7 @@ impl<T: Pod> SpaceVec<T> {
                 continue;
             }
             let end_of = |index: usize| (self.address(index) + size_of::<T>() as u64).next_multiple_of(page);
-            // A page with an element that stays, stays.
+            // The page of an element that stays is not freed.
             let from = if gone.start == all.start { start } else { end_of(gone.start - 1) };
             let to = end_of(gone.end - 1);
             if from < to {
@@ -337,7 +336,7 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// The elements that an extent has room for.
+    /// Returns the elements that an extent has room for.
     fn extent_elements(extent: usize) -> Range<usize> {
         let pieces = (1 << extent) - 1;
         pieces * Self::PER_2_MIB..(2 * pieces + 1) * Self::PER_2_MIB
@@ -354,7 +353,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Copies elements, from `index` on, to a slice.
     ///
     /// # Errors
-    /// `InvalidRange` where there are too few elements; otherwise as [`Space::load`].
+    /// `InvalidRange` if there are too few elements; otherwise as [`Space::load`].
     pub fn copy_to(&self, index: usize, to: &mut [T]) -> Result<()> {
         let range = self.check(index..index.saturating_add(to.len()))?;
         let mut rest = to;
@@ -420,7 +419,7 @@ impl<T: Pod> SpaceVec<T> {
 impl<T: Pod> Drop for SpaceVec<T> {
     fn drop(&mut self) {
         for (extent, &start) in self.extents.iter().enumerate() {
-            // Whole regions can go. In a forked child there is nothing to unmap.
+            // Whole regions can be unmapped without a split. A forked child has nothing to unmap.
             let _ = self.space.unmap(start, (CHUNK_BYTES as u64) << extent);
         }
     }

@@ -1,11 +1,11 @@
-//! Where the bytes of an access lie, and what no access may ask for.
+//! Where the bytes of an access lie, and which accesses are out of bounds.
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::holds::MAX_PINS;
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_BYTES};
 
-/// The place in the arena of the byte at `address`, in a leaf at `level` that shows `frame` at home.
+/// The offset in the arena of the byte at `address`, in a leaf at `level` that shows `frame` at home.
 #[inline(always)]
 pub(super) fn offset_in_arena(frame: FrameId, level: usize, address: u64) -> usize {
     let within =
@@ -18,8 +18,8 @@ pub(super) fn bytes_left_in_page(address: u64) -> usize {
     PAGE_BYTES - address as usize % PAGE_BYTES
 }
 
-/// Refuses a byte range that runs past the end of the address space. An empty range meets no fault that would
-/// ask whose process this is, so this function asks.
+/// Refuses a byte range that runs past the end of the address space. An access to an empty range never
+/// faults, so this function does the check for a forked child.
 pub(super) fn check_range(engine: &Engine, address: u64, len: u64) -> Result<()> {
     engine.check_process()?;
     if address.checked_add(len).is_some() {

@@ -1,17 +1,17 @@
-//! The pages that one slice lends: they are taken where they lie together, and else brought together.
+//! Takes the pages of one slice. If their frames do not lie together, moves them to frames that do.
 //!
-//! A guard of several pages takes them in the order of their addresses, and keeps those that it has while it
-//! waits for the next. So guards do not wait for each other in a circle, as long as a thread takes one at a
-//! time. The frames of the pages have to lie together. Where they do not, the thread latches all of them
-//! alone, and moves them to frames that do.
+//! A guard of several pages takes them in the order of their addresses, and keeps the pages that it has while
+//! it waits for the next. So guards do not deadlock, as long as each thread takes one guard at a time. The
+//! frames of the pages must lie together. If they do not, the thread latches all pages exclusively, and moves
+//! them to frames that do.
 //!
-//! Frames that lie together are found first, while the thread holds none of the pages: held pages would be in
-//! the way of compaction. Then each page is latched alone, and moves to the next of the frames as in a
+//! The thread looks for such frames while it holds none of the pages, because held pages would hinder
+//! compaction. Then it latches each page exclusively, and moves it to the next of the frames, as in a
 //! migration (`reclaim/migrate.rs`). A new frame is pinned and latched before its entry is published, so no
-//! other guard comes between. Then the old frame's latch and pin go: those who waited for the latch look
-//! their page up again. So it takes no more memory than the frames, and one more.
+//! other guard can take it first. Then the thread drops the old frame's latch and pin. Waiters for that latch
+//! look their page up again. The extra memory is the new frames and one more.
 //!
-//! Pages that have been brought together stay so until they go out. It costs the copy of each page, once.
+//! The pages stay together until they go out, so each page is copied once.
 
 use crate::access::latched::{HeldPage, HeldPages, Run, Taker, fault, let_go, take_page};
 use crate::engine::{Engine, SpaceState};
@@ -23,7 +23,7 @@ use crate::sync::{Duration, Instant};
 use crate::table::entry::State;
 use crate::units::{Order, PageNumber};
 
-/// Takes pages that lie together, or brings them together.
+/// Takes the pages, and moves them together if they do not lie together.
 pub(super) async fn take_run(
     engine: &Engine,
     space: &SpaceState,
@@ -37,11 +37,11 @@ pub(super) async fn take_run(
         if held.lie_together() {
             return Ok(held.into_run());
         }
-        // Pages that are held cannot be moved out of the way of others.
+        // Held pages would hinder the search for frames that lie together.
         drop(held);
         let frames = Together::find(engine, pages, taker).await?;
         let gathered = gather(frames, space, first, hold, taker).await?;
-        // `None`: pages were unmapped meanwhile.
+        // `None`: a page was unmapped meanwhile, or a block now shows it. Take the pages again.
         if let Some(held) = gathered {
             let mut run = held.into_run();
             if hold == Hold::Shared {
@@ -68,14 +68,14 @@ async fn take_pages<'e>(
     Ok(held)
 }
 
-/// Frames that lie together, last first. A drop gives back those that are left.
+/// Frames that lie together, last first. Dropping this gives back the unused ones.
 struct Together<'e> {
     engine: &'e Engine,
     frames: Vec<Block>,
 }
 
 impl<'e> Together<'e> {
-    /// Takes frames, and makes room for them where there is none.
+    /// Takes frames, and makes room if there are none.
     async fn find(engine: &'e Engine, frames: u32, taker: Taker) -> Result<Self> {
         let mut frames = frames_together(engine, &mut taker.waiter(engine), frames).await?;
         frames.reverse();
@@ -86,18 +86,18 @@ impl<'e> Together<'e> {
 impl Drop for Together<'_> {
     fn drop(&mut self) {
         if self.engine.check_process().is_err() {
-            // In a forked child nothing is the child's own.
+            // A forked child owns none of the frames.
             return self.frames.drain(..).for_each(std::mem::forget);
         }
         self.frames.drain(..).for_each(|block| self.engine.frames.give_back(block));
     }
 }
 
-/// Takes pages alone, one after the other, and moves each to the next of the frames. `None`: some page is
-/// mapped no more as it was, and all of them were let go.
+/// Takes each page exclusively, and moves it to the next of the frames. Returns `None` if a page's mapping
+/// has changed. All pages are let go then.
 ///
-/// For a reader (`hold`) other readers may be in the way, of its own thread too, so it does not wait for them
-/// for ever.
+/// If `hold` is shared, other readers may hold the pages, perhaps in the same thread. So the wait for them
+/// has an end.
 async fn gather<'e>(
     mut together: Together<'e>,
     space: &SpaceState,
@@ -115,14 +115,14 @@ async fn gather<'e>(
         };
         held.pages.push(taken);
         if engine.frames.words(taken.pinned).order() != Order::ZERO {
-            // A block has come, whose pages lie together.
+            // A block shows the page now, and a block's pages lie together.
             return Ok(None);
         }
         let mut patience = None;
         while let Err(fresh) = move_page(engine, &mut held.pages[index], together.frames.pop()) {
             together.frames.push(fresh);
-            // Another thread looks at the page for a moment. Or it has been asked to go out, and its entry
-            // has to show the frame again.
+            // Another thread holds the page for a moment. Or reclaim has begun to evict it, and its entry
+            // must show the frame again.
             taker.waiter(engine).give_way().await;
             fault(engine, space, page, taker).await?;
             if patience.get_or_insert_with(|| Patience::new(engine)).is_over() {
@@ -136,10 +136,10 @@ async fn gather<'e>(
     Ok(Some(held))
 }
 
-/// How long a guard waits for others to let go of pages that are to be moved.
+/// How long a guard waits for other holders of a page that it has to move.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The time that is left for that.
+/// A wait of at most [`PATIENCE`].
 struct Patience<'e> {
     engine: &'e Engine,
     began: Instant,
@@ -187,18 +187,18 @@ fn cannot_be_moved(page: PageNumber) -> Error {
 
 fn shows(engine: &Engine, space: &SpaceState, page: PageNumber, held: HeldPage) -> bool {
     let entry = engine.table.walk(space.id, page).entry();
-    // A fault that has just shown it may be undone already.
+    // The entry may have changed again since the last fault, so only another frame counts as a change.
     !matches!(entry.state(), State::Present(frame) if frame != held.pinned)
 }
 
-/// Moves a page to the frame. The frame comes back where somebody else is busy with the page.
+/// Moves a page to the frame `fresh`. Returns the frame if another thread is busy with the page.
 fn move_page(engine: &Engine, held: &mut HeldPage, fresh: Option<Block>) -> Result<(), Block> {
     let fresh = fresh.expect("there is a frame for each page");
     let mut now = *held;
     move_pinned(engine, held.frame, fresh, |frame| {
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
         pin.into_frame();
-        // Nobody leads here yet, so nobody has the latch.
+        // No entry leads here yet, so nobody has the latch.
         engine.latches[frame].try_take(Hold::Exclusive, true).expect("the latch of a fresh frame is free");
         now = HeldPage { frame, pinned: frame };
     })?;

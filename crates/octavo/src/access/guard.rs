@@ -1,10 +1,11 @@
 //! Guards: pages of a guarded region, lent as slices.
 //!
-//! A guard has its pages latched and pinned (`latched.rs`), and makes a slice of them. "Guards" in
-//! `docs/soundness.md` argues why nobody else writes these bytes meanwhile, or reads them while they are lent
-//! for writing.
+//! A guard latches and pins its pages (`latched.rs`), and lends them as a slice. "Guards" in
+//! `docs/soundness.md` argues why nobody else writes the bytes of a lent slice, or reads them if they are
+//! lent for writing.
 //!
-//! Cost: that of the pages. A slice costs nothing more: the guard keeps its start and length.
+//! Cost: that of taking the pages (`latched.rs`). The slice itself costs nothing: the guard keeps its start
+//! and length.
 #![expect(unsafe_code, reason = "a slice is lent of memory that the compiler knows nothing of")]
 
 use std::fmt;
@@ -51,7 +52,7 @@ fn unfit<T>(engine: &Engine, address: u64, len: usize) -> Error {
     Error::new(ErrorKind::InvalidRange, message)
 }
 
-/// A borrowed run of values, of a guard that is made around it.
+/// Borrowed values, before a guard is made of them.
 pub(crate) struct Lent<'s, T> {
     engine: &'s Engine,
     run: Run,
@@ -59,7 +60,7 @@ pub(crate) struct Lent<'s, T> {
     len: usize,
 }
 
-/// Takes a guard of `len` values from `address` on, and blocks as long as it takes.
+/// Borrows `len` values from `address` on, and blocks as long as it takes.
 #[inline]
 pub(crate) fn lend<'s, T: Pod>(
     engine: &'s Engine,
@@ -78,7 +79,8 @@ pub(crate) fn lend<'s, T: Pod>(
     Ok(Lent::new(engine, run, address, len))
 }
 
-/// As [`lend`], if a block shows the pages, or there is one page, and they can be had at once.
+/// As [`lend`], but only if there is one page, or a block shows all pages, and nothing has to be waited for.
+/// Otherwise, returns `None`.
 pub(crate) fn lend_at_hand<'s, T: Pod>(
     engine: &'s Engine,
     space: &SpaceState,
@@ -129,7 +131,7 @@ impl<'s, T: Pod> Lent<'s, T> {
     }
 }
 
-/// The pages of a guard, and what keeps their memory. A drop lets the pages go.
+/// The pages of a guard, and the holder of their memory. Dropping this lets the pages go.
 struct Memory<H: PinHolder> {
     holder: H,
     run: Run,
@@ -149,22 +151,22 @@ pub type SharedGuard<'s, T> = SharedGuardOf<Borrowed<'s>, T>;
 /// [`Space::exclusive`](crate::Space::exclusive); see [`ExclusiveGuardOf`].
 pub type ExclusiveGuard<'s, T> = ExclusiveGuardOf<Borrowed<'s>, T>;
 
-/// A `&[T]` of a guarded region, in place: what [`SharedGuard`] and
-/// [`OwnedSharedGuard`](crate::OwnedSharedGuard) are. Other shared guards may have the same pages; an
-/// exclusive one waits until all of them are dropped. A drop lets the pages go.
+/// Lends values of a guarded region in place, as a `&[T]`. [`SharedGuard`] and
+/// [`OwnedSharedGuard`](crate::OwnedSharedGuard) are its two forms. Other shared guards may have the same
+/// pages. An exclusive guard waits until all of them are dropped.
 ///
-/// The pages stay in memory meanwhile, and count against the budget. To hold guards for long, or many at
-/// once, leaves less memory for everything else. A forked child has no such memory: it must not use a guard
-/// of its parent's.
+/// While the guard lives, its pages stay in memory and count against the budget. Guards that are many, or
+/// live long, leave less memory for everything else. A forked child does not inherit the memory, so it must
+/// not use a guard of its parent.
 pub struct SharedGuardOf<H: PinHolder, T> {
     memory: Memory<H>,
     start: NonNull<T>,
     len: usize,
 }
 
-/// A `&mut [T]` of a guarded region, in place: what [`ExclusiveGuard`] and
-/// [`OwnedExclusiveGuard`](crate::OwnedExclusiveGuard) are. No other guard has its pages meanwhile. A drop
-/// lets them go.
+/// Lends values of a guarded region in place, as a `&mut [T]`. [`ExclusiveGuard`] and
+/// [`OwnedExclusiveGuard`](crate::OwnedExclusiveGuard) are its two forms. While it lives, no other guard has
+/// its pages.
 ///
 /// The pages stay in memory as those of a [`SharedGuardOf`] do.
 pub struct ExclusiveGuardOf<H: PinHolder, T> {
@@ -173,18 +175,18 @@ pub struct ExclusiveGuardOf<H: PinHolder, T> {
     len: usize,
 }
 
-// SAFETY: a guard is a slice that it lends, and the holder of its memory. Latches and pins belong to no
-// thread.
+// SAFETY: a guard consists of the slice that it lends and of the holder of its memory. Latches and pins
+// belong to no thread.
 unsafe impl<H: PinHolder + Send, T: Sync> Send for SharedGuardOf<H, T> {}
 // SAFETY: as above; a shared reference to the guard gives out `&[T]` only.
 unsafe impl<H: PinHolder + Sync, T: Sync> Sync for SharedGuardOf<H, T> {}
-// SAFETY: as above; an exclusive guard is a `&mut [T]`.
+// SAFETY: as above; an exclusive guard lends a `&mut [T]`.
 unsafe impl<H: PinHolder + Send, T: Send> Send for ExclusiveGuardOf<H, T> {}
 // SAFETY: as above.
 unsafe impl<H: PinHolder + Sync, T: Sync> Sync for ExclusiveGuardOf<H, T> {}
 
 impl<T> SharedGuard<'_, T> {
-    /// Has another holder keep the memory, one of the same engine.
+    /// Gives the memory to another holder, of the same engine.
     pub(crate) fn held_by<H: PinHolder>(mut self, holder: H) -> SharedGuardOf<H, T> {
         let run = self.memory.run.hand_on();
         SharedGuardOf { memory: Memory { holder, run }, start: self.start, len: self.len }
@@ -192,7 +194,7 @@ impl<T> SharedGuard<'_, T> {
 }
 
 impl<T> ExclusiveGuard<'_, T> {
-    /// Has another holder keep the memory, one of the same engine.
+    /// Gives the memory to another holder, of the same engine.
     pub(crate) fn held_by<H: PinHolder>(mut self, holder: H) -> ExclusiveGuardOf<H, T> {
         let run = self.memory.run.hand_on();
         ExclusiveGuardOf { memory: Memory { holder, run }, start: self.start, len: self.len }
@@ -200,7 +202,8 @@ impl<T> ExclusiveGuard<'_, T> {
 }
 
 impl<H: PinHolder, T> ExclusiveGuardOf<H, T> {
-    /// Makes this a guard for reading, so that other readers may come. No other writer gets in between.
+    /// Makes this a guard for reading, so that other readers can have the pages too. No writer gets in
+    /// between.
     pub fn downgrade(self) -> SharedGuardOf<H, T> {
         let Self { mut memory, start, len } = self;
         memory.run.downgrade(memory.holder.engine());
@@ -214,7 +217,7 @@ impl<H: PinHolder, T: Pod> Deref for SharedGuardOf<H, T> {
     #[inline(always)]
     fn deref(&self) -> &[T] {
         // SAFETY: the pages are pinned and latched, so the memory is mapped, remains theirs, and nobody
-        // writes it while the guard lives: see "Guards" in docs/soundness.md. `start` and `len` lie inside of
+        // writes it while the guard lives (see "Guards" in docs/soundness.md). `start` and `len` lie inside
         // these pages, and are aligned (`pages_of`, `Lent::new`). Any bytes are a valid `T` (`Pod`).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }

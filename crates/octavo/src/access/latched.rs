@@ -1,10 +1,10 @@
 //! Taking the pages of a guard: pinned, latched, and in frames that lie together.
 //!
 //! A guard of one page is a pin on its frame and the frame's latch (`frame/latch.rs`), shared or exclusive.
-//! The entries of a guarded region fit no other access ([`Protection::GUARDED`](crate::table::Protection)),
-//! so plain hits miss at no cost, and the fault that follows is an error. While a frame is pinned it remains
-//! its page's, and nobody moves, splits or frees it. A page under writeback is pinned by that alone, and an
-//! exclusive guard waits for the end: no writeback starts while others have pins.
+//! The entries of a guarded region allow no other access ([`Protection::GUARDED`](crate::table::Protection)).
+//! So a plain access misses without an extra check, and the fault that follows returns an error. A pinned
+//! frame stays with its page: nobody moves, splits or frees it. Writeback pins a page too, so an exclusive
+//! guard waits for its end. No writeback starts while others have pins.
 //!
 //! ```text
 //!  walk ─► pin the frame ─► read the links again ─► latch ─► exclusive: under I/O? ─► lent
@@ -13,11 +13,11 @@
 //!            └────────────► fault              let the pin go, wait for the latch
 //! ```
 //!
-//! A guard that lends pages marks them dirty before, if it is exclusive.
+//! An exclusive guard marks its pages dirty before it lends them.
 //!
-//! Cost of a page that is there: the walk twice; four read-modify-writes, on two lines (the frame's words and
-//! its latch). For each further page the same again, or two (its latch, on a line of eight) where a block
-//! shows all of them: one pin holds a block.
+//! Cost for a page in memory: the walk twice, and four read-modify-writes on two lines (the frame's words and
+//! its latch). Each further page costs the same. If a block shows all pages, each further page costs only two
+//! (its latch, on a line of eight), because one pin holds the block.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -37,7 +37,7 @@ use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation, SpaceId};
 use crate::units::{CHUNK_FRAMES, FrameId, PageNumber};
 
-/// How often a reader lets others run, so that a writer who waits has the latch first.
+/// How often a reader yields so that a waiting writer gets the latch first.
 const MOST_TURNS: u32 = 64;
 
 /// The thread or task that takes a guard, and whether it waits for others.
@@ -45,9 +45,9 @@ const MOST_TURNS: u32 = 64;
 pub(crate) enum Taker {
     Thread,
     Task,
-    /// A thread that does not wait for other guards. It waits for devices, and for room.
+    /// A thread that does not wait for other guards. It does wait for devices and for room.
     Try,
-    /// A task that does not.
+    /// A task that does not wait for other guards.
     TryTask,
 }
 
@@ -72,15 +72,15 @@ impl Taker {
     }
 }
 
-/// A page that is latched and pinned: its own frame, and the frame that carries the pin, which is the head of
-/// a block where a block shows the page.
+/// A latched and pinned page: its own frame, and the frame that carries the pin. If a block shows the page,
+/// that is the block's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeldPage {
     pub(super) frame: FrameId,
     pub(super) pinned: FrameId,
 }
 
-/// The obstacle to a page that is there.
+/// Why a page in memory cannot be taken.
 #[derive(Debug)]
 enum Obstacle {
     Latch(FrameId, Taken),
@@ -98,7 +98,7 @@ struct TakePage<'e> {
     hold: Hold,
     /// As [`Latch::try_take`](crate::frame::latch::Latch::try_take).
     joins: bool,
-    /// It is taken only where a block shows it.
+    /// Takes the page only if a block shows it.
     of_block: bool,
 }
 
@@ -139,7 +139,7 @@ impl LeafOperation for TakePage<'_> {
                 words.holds.mark_dirty();
             }
             // Release: the new version of the latch, and the change that made the frame ours, come before the
-            // new bytes. So say those who read without holding anything.
+            // new bytes. Optimistic readers rely on this.
             fence(Ordering::Release);
         }
         engine.note_pinned(watched, words, before);
@@ -155,7 +155,7 @@ pub(super) fn frame_of(shown: FrameId, level: usize, page: PageNumber) -> FrameI
     if level == 0 { shown } else { shown.plus((page.0 % u64::from(CHUNK_FRAMES)) as u32) }
 }
 
-/// Pages in hand, one after the other. A drop lets them go.
+/// Latched and pinned pages, in order of address. Dropping this lets them go.
 pub(super) struct HeldPages<'e> {
     pub(super) engine: &'e Engine,
     pub(super) hold: Hold,
@@ -171,7 +171,7 @@ impl<'e> HeldPages<'e> {
         self.pages.windows(2).all(|pair| pair[0].frame.plus(1) == pair[1].frame)
     }
 
-    /// Hands pages that lie together on.
+    /// Turns pages that lie together into a [`Run`].
     pub(super) fn into_run(mut self) -> Run {
         debug_assert!(self.lie_together());
         let pages = std::mem::take(&mut self.pages);
@@ -205,19 +205,19 @@ pub(super) fn let_go(engine: &Engine, page: HeldPage, hold: Hold) {
 
 const NO_HEAD: u32 = u32::MAX;
 
-/// Pages that lie together and are lent.
+/// Lent pages whose frames lie together.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) frame: FrameId,
     pub(super) pages: u32,
     /// Number of the frame that carries one pin for all pages, the head of the block that shows them.
-    /// `NO_HEAD`: each page's frame carries its own.
+    /// `NO_HEAD` if each page's frame carries its own pin.
     head: u32,
     pub(super) hold: Hold,
 }
 
 impl Run {
-    /// Takes pages that are there, one or those of a block, if that can be done at once.
+    /// Takes one page, or pages of one block, if they are in memory and nothing has to be waited for.
     ///
     /// # Errors
     /// `TooManyPins`.
@@ -239,11 +239,11 @@ impl Run {
         }))
     }
 
-    /// Latches further pages of the block, up to so many in all. `None`: somebody else has one, and all were
-    /// let go.
+    /// Latches further pages of the block, up to `pages` in all. Returns `None` if another guard has one of
+    /// them. All are let go then.
     ///
-    /// The pin keeps the block in one piece, and devices and packing threads away, also where its pages are
-    /// unmapped meanwhile.
+    /// The pin keeps the block in one piece, and keeps devices and packing threads away, even if its pages
+    /// are unmapped meanwhile.
     fn with_the_rest(mut self, engine: &Engine, pages: u32) -> Option<Self> {
         while self.pages < pages {
             if engine.latches[self.frame.plus(self.pages)].try_take(self.hold, false).is_err() {
@@ -259,7 +259,7 @@ impl Run {
         Some(self)
     }
 
-    /// Shares pages that are held alone.
+    /// Makes an exclusive hold on the pages a shared one.
     pub(super) fn downgrade(&mut self, engine: &Engine) {
         self.hold = Hold::Shared;
         for index in 0..self.pages {
@@ -275,7 +275,7 @@ impl Run {
 
     #[inline]
     pub(super) fn let_go(&self, engine: &Engine) {
-        // A forked child has nothing of this; its counts are its own copies.
+        // In a forked child, this changes only the child's own copies of the counts.
         for frame in (0..self.pages).map(|index| self.frame.plus(index)) {
             if self.head == NO_HEAD {
                 let_go(engine, HeldPage { frame, pinned: frame }, self.hold);
@@ -314,7 +314,7 @@ pub(super) async fn take_page(
             Obstacle::Latch(frame, Taken::WriterFirst) => {
                 turns += 1;
                 if turns == MOST_TURNS {
-                    // The writer may have given up. One that has not says so again.
+                    // The writer may have given up. A writer that still waits registers again.
                     engine.rouse_latch(frame);
                 }
                 taker.waiter(engine).give_way().await;
@@ -340,7 +340,7 @@ pub(crate) fn populate_guarded(engine: &Engine, space: &SpaceState, page: PageNu
     in_place(fault(engine, space, page, Taker::Thread))
 }
 
-/// Waits until the latch of the page's frame can be had, or could.
+/// Waits until the latch of the page's frame is free, or was free for a moment.
 pub(super) async fn wait_for_latch(
     engine: &Engine,
     space: &SpaceState,
@@ -351,13 +351,14 @@ pub(super) async fn wait_for_latch(
 ) {
     let mut waited = false;
     let mut poll = |waker: &Waker| {
-        // Whoever is woken looks the page up again: it may have another frame.
+        // The woken caller looks the page up again: it may have another frame.
         if std::mem::replace(&mut waited, true) || engine.wait_for_latch(frame, hold, waker) == Waiting::Retry
         {
             return Poll::Ready(());
         }
-        // The frame was not pinned, so it may have become another page's, whose latch tells nothing of this
-        // one. If it is the page's now, whoever has the latch has found the waker, or will.
+        // The frame was not pinned, so it may belong to another page by now, and its latch says nothing about
+        // this page. If the frame still is this page's, the latch's holder has found the waker, or will find
+        // it.
         match engine.table.at_leaf(space.id, page, Shows { page, frame }) {
             Some(()) => Poll::Pending,
             None => Poll::Ready(()),
@@ -369,7 +370,7 @@ pub(super) async fn wait_for_latch(
     }
 }
 
-/// Looks whether a leaf shows a page in this frame.
+/// Checks whether a leaf shows a page in this frame.
 #[derive(Clone, Copy)]
 struct Shows {
     page: PageNumber,
@@ -392,7 +393,7 @@ async fn wait_for_io(engine: &Engine, taker: Taker) -> Result<()> {
     if !waiter.until_some_write_ends().await && waiter.is_too_late() {
         return Err(engine.swap.areas.timed_out());
     }
-    // A page that is packed is under no transfer.
+    // While a page is packed, it has no transfer to wait for.
     waiter.give_way().await;
     Ok(())
 }

@@ -2,24 +2,24 @@
 //!
 //! | operation | a hit costs |
 //! |---|---|
-//! | load | the walk twice (read, then re-read: one load a link each), and the data. No store, no lock |
+//! | load | the walk twice (read, then re-read: one load per link each), and the data. No store, no lock |
 //! | store | the walk twice, one read-modify-write to take the frame and one to let it go, on its own half line |
-//! | read | as a load, once a page; the copy between |
-//! | swap, `fetch_add` and the like | as a store, and one read-modify-write for the word |
-//! | write | as a store, once a page. A page that is written whole and is not in memory is neither zeroed nor read first |
+//! | read | as a load, once per page, with the copy in between |
+//! | swap, `fetch_add` and so on | as a store, and one read-modify-write for the word |
+//! | write | as a store, once per page. A page that is overwritten whole is neither zeroed nor read first |
 //!
-//! A load is optimistic. It reads the entry, then the data, then the entry and every link again, and starts
-//! over where one of them has changed. A store is never optimistic, since it could not take back bytes
-//! written to a frame that has just got another owner. It takes a pin, reads again, writes, marks the frame
-//! dirty, and drops the pin.
+//! A load is optimistic. It reads the entry, then the data, then the entry and every link again. If one of
+//! them has changed, it starts over. A store is never optimistic: it could not take back bytes written to a
+//! frame that has just got another owner. It takes a pin, reads again, writes, marks the frame dirty, and
+//! drops the pin.
 //!
-//! **Orderings.** A load acquires: it reads the word, and then makes an acquire fence. A store releases: it
-//! makes a release fence, and then writes the word. So who loads what another thread has stored sees all that
-//! the thread had done before, at whatever address, also where the page has moved or was out meanwhile. Words
-//! that are changed are sequentially consistent with each other. `hits` among the models has a message that
-//! is passed through two pages, and changes of words whose pages move.
+//! **Orderings.** A load reads the word, then makes an acquire fence. A store makes a release fence, then
+//! writes the word. So a thread that loads another thread's value also sees everything that the other thread
+//! did before the store, at any address, even if the page has moved or was out in between. Atomic changes of
+//! words (swap, `fetch_add`) are sequentially consistent with each other. The model `hits` passes a message
+//! through two pages, and changes words whose pages move.
 //!
-//! The first access since reclaim last looked marks the entry accessed, by one compare-and-swap that may
+//! The first access after reclaim has looked at an entry marks it accessed, by one compare-and-swap that may
 //! fail.
 
 mod bounds;
@@ -75,7 +75,7 @@ impl<W: Word> LeafOperation for Load<'_, W> {
     }
 }
 
-/// Ends an optimistic read. Says whether the leaf stayed the same while its bytes were read.
+/// Ends an optimistic read. Returns whether the leaf stayed the same while its bytes were read.
 #[inline(always)]
 fn still_read(leaf: &Leaf<'_>) -> bool {
     // Acquire: the bytes were read before the words are read again. A thread that gives the frame another
@@ -101,8 +101,8 @@ pub(crate) fn load<W: Word>(engine: &Engine, space: &SpaceState, address: u64) -
     }
 }
 
-/// Something that is done to a word whose frame is held, at its leaf. `run` gets the arena, and the word's
-/// place in it.
+/// An operation on a word whose frame is held, at its leaf. `run` gets the arena, and the word's offset in
+/// it.
 #[derive(Clone, Copy)]
 struct OnWord<'e, F> {
     engine: &'e Engine,
@@ -121,7 +121,7 @@ impl<R, F: Fn(&ArenaBytes, usize) -> R> LeafOperation for OnWord<'_, F> {
     }
 }
 
-/// Does something to the word at `address`, once. A store and each change of a word go this way.
+/// Calls `run` on the word at `address`, once. Stores and atomic changes of a word use it.
 #[inline(always)]
 pub(crate) fn on_word<W: Word, R>(
     engine: &Engine,
@@ -145,8 +145,8 @@ pub(crate) fn store<W: Word>(engine: &Engine, space: &SpaceState, address: u64, 
     on_word::<W, _>(engine, space, address, |bytes, at| bytes.store(at, value))
 }
 
-/// Holds the frame of a writable leaf while `write` writes its bytes. `None`: not writable, or changed
-/// meanwhile.
+/// Holds the frame of a writable leaf while `write` writes its bytes. Returns `None` if the leaf is not
+/// writable, or has changed.
 #[inline(always)]
 fn write_through<R>(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId) -> R) -> Option<Result<R>> {
     let frame = leaf.entry.usable_at_home(Access::Write)?;
@@ -192,7 +192,7 @@ impl LeafOperation for CopyOut<'_> {
     }
 }
 
-/// Copies bytes out, page by page. Writes by others may tear the part of a page.
+/// Copies bytes out, page by page. Concurrent writes may tear the part of each page.
 pub(crate) fn read(engine: &Engine, space: &SpaceState, address: u64, to: &mut [u8]) -> Result<()> {
     check_range(engine, address, to.len() as u64)?;
     let mut address = address;
@@ -227,7 +227,7 @@ impl LeafOperation for CopyIn<'_> {
     }
 }
 
-/// Copies bytes in, page by page. A failure leaves the pages before it written.
+/// Copies bytes in, page by page. After a failure, the pages before the failed one stay written.
 pub(crate) fn write(engine: &Engine, space: &SpaceState, address: u64, from: &[u8]) -> Result<()> {
     check_range(engine, address, from.len() as u64)?;
     let mut address = address;

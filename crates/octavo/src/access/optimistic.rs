@@ -1,9 +1,9 @@
 //! Reading pages of a guarded region without holding them: copies that a version validates.
 //!
-//! The reader takes the entry and the version of the frame's latch, copies, and reads both again, as
-//! LeanStore and vmcache do. An equal entry says that the page had this frame all the time, and an equal
-//! version that no writer had it. A copy in between may be torn. It is a copy, so it is bytes of plain data,
-//! and the reader throws it away.
+//! The reader reads the entry and the version of the frame's latch, copies, and reads both again, as
+//! LeanStore and vmcache do. If the entry is the same, the page had this frame all the time. If the version
+//! is the same, no writer had the frame. Otherwise, the copy may be torn, and the reader discards it. A torn
+//! copy is harmless: it is plain data.
 //!
 //! Cost of a copy: the walk twice and two loads of the latch. No store, no lock.
 
@@ -22,13 +22,13 @@ use crate::table::entry::Entry;
 use crate::table::{Leaf, LeafOperation};
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 
-/// How often a copy is thrown away before its reader takes the latch.
+/// How often a reader discards its copy before it takes the latch.
 const MOST_COPIES: u32 = 8;
 
-/// What an optimistic reader found at its leaf.
+/// What an optimistic reader finds at its leaf.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
-    /// The place of the entry's word: a node that is recycled has other words.
+    /// Identifies the entry's word. A walk that ends in another node finds another word.
     word: usize,
     entry: Entry,
     level: usize,
@@ -38,7 +38,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// `Err`: a writer has the frame.
+    /// Returns `Err` if a writer has the frame.
     #[inline(always)]
     fn at(engine: &Engine, page: PageNumber, leaf: &Leaf<'_>) -> Option<Result<Self, FrameId>> {
         let shown = leaf.entry.guarded_at_home()?;
@@ -49,7 +49,7 @@ impl Begun {
     }
 }
 
-/// Copies a part of a page out, at its leaf. Ends in `Err` where a writer has the frame.
+/// Copies a part of a page out, at its leaf. Returns `Err` if a writer has the frame.
 struct CopyGuarded<'a> {
     engine: &'a Engine,
     address: u64,
@@ -80,7 +80,8 @@ impl LeafOperation for CopyGuarded<'_> {
     }
 }
 
-/// Copies bytes out of a guarded region, page by page. What comes from one page was there at one time.
+/// Copies bytes out of a guarded region, page by page. The bytes from one page are consistent: they were
+/// there at the same time.
 #[inline]
 pub(crate) fn read_guarded(engine: &Engine, space: &SpaceState, address: u64, to: &mut [u8]) -> Result<()> {
     check_range(engine, address, to.len() as u64)?;
@@ -111,7 +112,7 @@ fn read_again(engine: &Engine, space: &SpaceState, address: u64, to: &mut [u8]) 
             None => in_place(fault(engine, space, page, Taker::Thread))?,
         }
     }
-    // Writers come too often.
+    // Writers come too often: take the latch.
     let lent = super::guard::lend::<u8>(engine, space, address, to.len(), Hold::Shared, Taker::Thread)?;
     to.copy_from_slice(&lent.shared());
     Ok(())
@@ -135,7 +136,7 @@ impl LeafOperation for BeginRead<'_> {
     }
 }
 
-/// Looks whether a leaf is what it was.
+/// Checks whether a leaf is unchanged.
 #[derive(Clone, Copy)]
 struct StillIs(Begun);
 
@@ -149,12 +150,13 @@ impl LeafOperation for StillIs {
     }
 }
 
-/// For trees and tables that many threads read and few write: copies from a page of a guarded region without
-/// holding it, and tells afterwards whether the copy is good. Others may write it and move it out meanwhile.
+/// Copies from a page of a guarded region without holding it, and tells afterwards whether the copy is good.
+/// For trees and tables that many threads read and few write. Other threads may write the page, and reclaim
+/// may move it out, meanwhile.
 ///
-/// What is copied out may be torn, and may even be of another page, until [`OptimisticGuard::is_valid`] says
-/// that nothing has happened since the guard was made. So copy, ask, and only then believe what was copied.
-/// Several pages can be read so, and asked about at the end, as trees do that are walked without locks.
+/// A copy may be torn, and may even be of another page. Trust it only if [`OptimisticGuard::is_valid`] then
+/// returns `true`: nothing has changed since the guard was made. You can copy from several pages and check
+/// all guards at the end, as in a lock-free walk of a tree.
 pub struct OptimisticGuard<'s> {
     engine: &'s Engine,
     space: &'s SpaceState,
@@ -186,11 +188,11 @@ pub(crate) fn optimistic<'s>(
 }
 
 impl OptimisticGuard<'_> {
-    /// Copies bytes out, from `offset` bytes behind the address that was asked for. They are worth nothing
-    /// before [`OptimisticGuard::is_valid`] is true.
+    /// Copies bytes out, from `offset` bytes behind the guard's address. Do not use them before
+    /// [`OptimisticGuard::is_valid`] returns `true`.
     ///
     /// # Errors
-    /// `InvalidRange` where the bytes are not all inside of the page; `ForkedChild` in a forked child.
+    /// `InvalidRange` if the bytes are not all inside the page; `ForkedChild` in a forked child.
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.engine.check_process()?;
@@ -214,8 +216,8 @@ impl OptimisticGuard<'_> {
         Ok(value)
     }
 
-    /// Returns whether everything that was copied so far was there at one time: the page has had this frame,
-    /// and no writer has had it, since the guard was made. A page that went out and came back counts as
+    /// Returns whether all bytes copied so far were there at the same time: since the guard was made, the
+    /// page has kept its frame, and no writer has had it. A page that went out and came back counts as
     /// changed.
     #[inline]
     pub fn is_valid(&self) -> bool {

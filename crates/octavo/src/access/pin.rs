@@ -1,25 +1,25 @@
 //! Pins: counted holds on the memory behind a range (*x86: lockless get_user_pages_fast()*, Linux 2.6.27,
 //! commit 8174c430e445).
 //!
-//! A pin keeps the frames from being evicted, moved or freed; it does not keep writers out. An unmap of a
-//! pinned range, or a drop of its space, ends the entries. The memory lives until the pin is dropped.
+//! A pin keeps the frames from being evicted, moved or freed. It does not keep writers out. An unmap of a
+//! pinned range, or a drop of its space, removes the entries, but the memory lives until the pin is dropped.
 //!
 //! The lock-free path walks, reads the entry once, takes the count, and reads every link again, from the
 //! entry up to the root. On a mismatch it gives the count back. It stops at the first page that does not fit
-//! (absent, not writable, busy), and keeps the pages that it has. The slow path goes on from there: it faults
-//! the page in, and tries again. The base form does the same under the space's layout lock, held shared, as
-//! Linux did under mmap_sem.
+//! (absent, not writable, busy), and keeps the pages that it has. The slow path continues there: it faults
+//! the page in, and tries again. The base form pins under the space's layout lock, held shared, as Linux did
+//! under mmap_sem.
 //!
-//! The prefix rule, where the caller asks for a prefix ([`Cover::Prefix`]): a range whose first page can be
-//! pinned never fails. The pin then covers the pages before the first one that cannot be pinned. Only a first
-//! page that cannot be pinned is an error, so an error never holds a pin. Otherwise all of the range is
-//! pinned, or nothing is.
+//! With [`Cover::Prefix`], the pin covers the pages before the first one that cannot be pinned. It fails only
+//! if the first page cannot be pinned, so an error never holds a pin. With [`Cover::All`], all of the range
+//! is pinned, or nothing is.
 //!
-//! A pin of a space that is only borrowed keeps a reference to the engine. An owned one keeps a count of the
-//! space. The pin's type has whichever it is as its [`PinHolder`].
+//! A [`Pin`] borrows its space, and keeps a reference to the engine. An owned pin keeps an `Arc` of the
+//! space. The [`PinHolder`] of the pin's type says which.
 //!
-//! A pin on a zero page takes no count. It shows the manager's small zero page, which is never written. So a
-//! zero page is pinned for reading only, and an entry that forbids writing never yields a pin for writing.
+//! A pin on a zero page takes no count. It shows the manager's small zero page, which is never written. A
+//! zero page is pinned for reading only, because an entry that forbids writing never yields a pin for
+//! writing.
 //!
 //! A lock-free pin and its drop cost two read-modify-writes on the frame's half line, and the walk twice.
 
@@ -41,12 +41,13 @@ use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation, PageNumberRange, SpaceId};
 use crate::units::{CHUNK_BYTES, FrameId, PAGE_BYTES, PageNumber};
 
-/// A run of pinned bytes that lie together in memory. It has two words, so a pin passes through memory at
+/// A run of pinned bytes that lie together in memory. It is two words long, so a pin passes through memory at
 /// most once on its way to the caller.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     offset: usize,
-    /// Number of the frame, or block, that carries the count. `NOT_HELD` for zeros, which need no count.
+    /// Number of the frame, or block, that carries the count. `NOT_HELD` for a zero page, which needs no
+    /// count.
     held: u32,
     len: u32,
 }
@@ -63,13 +64,14 @@ pub(crate) enum Cover {
 }
 
 /// Marks whether a pin or guard borrows its space ([`Borrowed`]) or keeps it in an [`Arc`](std::sync::Arc).
-/// It is met in signatures only: use [`Pin`], [`OwnedPin`](crate::OwnedPin), and the guards of these kinds.
+/// You meet it in signatures only: use [`Pin`], [`OwnedPin`](crate::OwnedPin), and the guards of both kinds.
 pub trait PinHolder {
     #[doc(hidden)]
     fn engine(&self) -> &Engine;
 }
 
-/// Part of the types [`Pin`] and [`SharedGuard`](crate::SharedGuard): their space is borrowed.
+/// The [`PinHolder`] of a [`Pin`], or of a guard such as [`SharedGuard`](crate::SharedGuard), that borrows
+/// its space.
 pub struct Borrowed<'s>(&'s Engine);
 
 impl<'s> Borrowed<'s> {
@@ -86,26 +88,26 @@ impl PinHolder for Borrowed<'_> {
     }
 }
 
-/// Memory that stays where it is, for a system call or a device, while its space is borrowed; from
-/// [`Space::pin_exact`](crate::Space::pin_exact). Its methods are at [`PinOf`]. (It is no relation of
+/// Keeps memory where it is, for a system call or a device, and borrows its space. From
+/// [`Space::pin_exact`](crate::Space::pin_exact). [`PinOf`] has its methods. (It is not related to
 /// [`std::pin::Pin`].)
 pub type Pin<'s> = PinOf<Borrowed<'s>>;
 
-/// Memory that stays in its place until this is dropped: for system calls, devices, and access without
-/// faults. From [`Space::pin_exact`](crate::Space::pin_exact).
+/// Keeps memory in its place until the pin is dropped: for system calls, devices, and access without faults.
+/// From [`Space::pin_exact`](crate::Space::pin_exact).
 ///
 /// There are two forms: [`Pin`] borrows its space, and [`OwnedPin`](crate::OwnedPin) keeps it in an `Arc`.
-/// Both may go to other threads.
+/// You can send both to other threads.
 ///
 /// Other threads that reach the same pages may write the bytes at any moment. So a pin does not lend them as
 /// `&[u8]`. Copy them with [`Pin::copy_out`] and [`Pin::copy_in`], or hand [`Pin::pages`] to a device.
 ///
-/// A pin for reading on a page that nobody has written yet takes no memory: it shows zeros, and goes on to
-/// show zeros when the page is written. Who wants to see what comes there pins for writing.
+/// A pin for reading on a page that nobody has written yet takes no memory. It shows zeros, even after the
+/// page is written. To see later writes, pin for writing.
 pub struct PinOf<H: PinHolder> {
     holder: H,
     first: Piece,
-    /// The runs behind the first. Most pins lie in one page, and have none.
+    /// The pieces after the first. Most pins lie in one page, and have none.
     #[expect(clippy::box_collection, reason = "one word for what is nearly never there")]
     rest: Option<Box<Vec<Piece>>>,
     len: usize,
@@ -118,7 +120,7 @@ impl<'s> Pin<'s> {
         Self { holder: Borrowed(engine), first, rest: None, len: first.len as usize, access }
     }
 
-    /// Has another holder keep the memory, one of the same engine.
+    /// Gives the memory to another holder, of the same engine.
     pub(crate) fn held_by<H: PinHolder>(mut self, holder: H) -> PinOf<H> {
         debug_assert!(std::ptr::eq(self.engine(), holder.engine()));
         let (first, rest) = (std::mem::replace(&mut self.first, NOTHING), self.rest.take());
@@ -145,14 +147,14 @@ impl<H: PinHolder> PinOf<H> {
         self.len += piece.len as usize;
     }
 
-    /// Bytes pinned: all that were asked for, or, of a pin by
-    /// [`Space::pin_prefix`](crate::Space::pin_prefix), a prefix that ends where a page could not be pinned.
+    /// The pinned bytes. A pin from [`Space::pin_prefix`](crate::Space::pin_prefix) may be shorter than
+    /// asked: it ends before the first page that could not be pinned.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the pin is empty, since no bytes were asked for.
+    /// Whether the pin is empty, because no bytes were asked for.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -162,13 +164,13 @@ impl<H: PinHolder> PinOf<H> {
         self.access
     }
 
-    /// Pointer and length in bytes of each contiguous part, in order. Of a pin for [`Access::Read`], never
-    /// write there: it may be the zero page that all spaces share. A part is a page or less, or several pages
-    /// of one 2 MiB block. The pointers stay valid while the pin lives. Other threads may write the bytes
-    /// behind them.
+    /// Pointer and length in bytes of each contiguous part, in order. Never write through a pin for
+    /// [`Access::Read`]: it may show the zero page that all spaces share. A part is a page or less, or
+    /// several pages of one 2 MiB block. The pointers stay valid while the pin lives. Other threads may write
+    /// the bytes behind them.
     ///
-    /// A forked child does not inherit the memory behind them. Other calls tell the child so by the error
-    /// `ForkedChild`, but a pointer cannot: SIGSEGV ends a child that dereferences one.
+    /// A forked child does not inherit this memory. Other calls return the error `ForkedChild` there, but a
+    /// child that dereferences a pointer is killed by SIGSEGV.
     pub fn pages(&self) -> PinnedPages<'_> {
         PinnedPages {
             engine: self.engine(),
@@ -187,13 +189,12 @@ impl<H: PinHolder> PinOf<H> {
         self.pieces().map(|piece| piece.offset..piece.offset + piece.len as usize)
     }
 
-    /// Loads the word `offset` bytes into the pin, which must lie aligned in memory. A word is never torn. A
-    /// load is cheaper than a copy: the word stays in a register, so the drop of the pin need not wait for
-    /// it. It acquires, as [`Space::load`](crate::Space::load) does.
+    /// Loads the word at `offset` bytes into the pin. The word must be aligned in memory, and is never torn.
+    /// A load is cheaper than a copy: the word stays in a register, so the drop of the pin need not wait for
+    /// it. A load acquires, as [`Space::load`](crate::Space::load) does.
     ///
     /// # Errors
-    /// `InvalidRange` when the word is not all inside the pin, or not aligned; `ForkedChild` in a forked
-    /// child.
+    /// `InvalidRange` if the word is not all inside the pin, or not aligned; `ForkedChild` in a forked child.
     #[inline(always)]
     pub fn load<W: Word>(&self, offset: usize) -> Result<W> {
         let at = self.word_at::<W>(offset)?;
@@ -203,11 +204,11 @@ impl<H: PinHolder> PinOf<H> {
         Ok(value)
     }
 
-    /// Stores a word `offset` bytes into the pin, which must lie aligned in memory. It releases, as
+    /// Stores a word at `offset` bytes into the pin. The word must be aligned in memory. A store releases, as
     /// [`Space::store`](crate::Space::store) does.
     ///
     /// # Errors
-    /// `Protected` when the pin is for reading; and as [`Pin::load`].
+    /// `Protected` if the pin is for reading. Otherwise, as for [`Pin::load`].
     #[inline]
     pub fn store<W: Word>(&self, offset: usize, value: W) -> Result<()> {
         if self.access != Access::Write {
@@ -235,7 +236,7 @@ impl<H: PinHolder> PinOf<H> {
     /// Copies bytes out, from `offset` bytes into the pin.
     ///
     /// # Errors
-    /// `InvalidRange` when the bytes are not all inside the pin; `ForkedChild` in a forked child.
+    /// `InvalidRange` if the bytes are not all inside the pin; `ForkedChild` in a forked child.
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         self.check(offset, to.len())?;
@@ -259,7 +260,7 @@ impl<H: PinHolder> PinOf<H> {
     /// Copies bytes in, from `offset` bytes into the pin.
     ///
     /// # Errors
-    /// `Protected` when the pin is for reading; `InvalidRange` when the bytes are not all inside the pin;
+    /// `Protected` if the pin is for reading; `InvalidRange` if the bytes are not all inside the pin;
     /// `ForkedChild` in a forked child.
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<()> {
         if self.access != Access::Write {
@@ -281,7 +282,7 @@ impl<H: PinHolder> PinOf<H> {
         Ok(())
     }
 
-    /// The place of these bytes in the arena, if they lie in the first part, as in most pins.
+    /// The offset of these bytes in the arena if they lie in the first piece, as in most pins.
     #[inline]
     fn in_first(&self, offset: usize, len: usize) -> Option<usize> {
         (offset + len <= self.first.len as usize).then_some(self.first.offset + offset)
@@ -332,8 +333,8 @@ fn outside(offset: usize, len: usize, pin_len: usize) -> Error {
     Error::new(ErrorKind::InvalidRange, message)
 }
 
-/// The error for a word whose address in the pin is no multiple of its size. All parts but the first begin on
-/// pages, so `start` of the first decides.
+/// The error for a word that is not aligned. All pieces but the first begin on a page, so `start`, the offset
+/// of the first, decides.
 #[cold]
 fn unaligned<W>(start: usize, offset: usize) -> Error {
     let (size, cell) = (size_of::<W>(), cell_bytes::<W>());
@@ -407,7 +408,7 @@ pub(crate) fn pin<'s>(
     if first.len as usize == len && len > 0 {
         return Ok(Pin::new(engine, first, access));
     }
-    // Boxed, and taken apart again: a pin whose address never left this function stays in registers.
+    // The box keeps the address of `pin` out of the other function, so that the pin stays in registers.
     pin_rest(engine, first, space, address, len, access, cover).map(|pin| *pin)
 }
 
@@ -438,7 +439,7 @@ fn pin_rest<'s>(
         };
         match usable {
             Ok(()) => fit = pin_present(&mut pin, space, address, len),
-            // The pages that are pinned already are the answer.
+            // The caller gets the pages that are pinned already.
             Err(_) if pin.len > 0 && cover == Cover::Prefix => break,
             Err(error) => return Err(error),
         }
@@ -446,11 +447,11 @@ fn pin_rest<'s>(
     Ok(pin)
 }
 
-/// Bytes of a pin that are awaited at once, and whose reads overlap. After so many, others may run.
+/// Bytes of a pin that are awaited at once, and whose reads overlap. After that many, other tasks may run.
 const AWAITED_BYTES: usize = 128 * PAGE_BYTES;
 
-/// Pins all of a range, without blocking the thread that polls. Pages stay pinned from the time that they are
-/// there.
+/// Pins all of a range, without blocking the thread that polls. Each page is pinned as soon as it is in
+/// memory.
 pub(crate) async fn pin_async<'s>(
     engine: &'s Engine,
     space: &SpaceState,
@@ -484,7 +485,7 @@ pub(crate) async fn pin_async<'s>(
             engine.counters.count(Counter::PinSlow);
         }
         let next = address + pin.len as u64;
-        // A range that may not be accessed so is not read in vain.
+        // Check first: pages that do not allow the access need not be read.
         space.region_for(engine, next, access)?;
         let page = PageNumber::containing(next);
         if page >= asked_for {
@@ -500,12 +501,12 @@ enum Fit {
     All,
     /// A page is absent, or does not allow the access.
     Unfit,
-    /// A frame carries as many pins as it can, or the space as much memory.
+    /// A frame carries its most pins, or the space's pins keep as much memory as they may.
     Refused(Error),
 }
 
-/// Pins pages from the end of `pin` on, as long as they are present and fit. Never faults. The base form
-/// takes the layout lock, and the other takes no lock.
+/// Pins pages from the end of `pin` on, as long as they are present and fit. Never faults. Only the base form
+/// takes a lock, the layout lock.
 fn pin_present(pin: &mut Pin<'_>, space: &SpaceState, address: u64, len: usize) -> Fit {
     let is_locked = pin.engine().policy.pin_path == PinPath::Locked;
     let _layout = is_locked.then(|| space.regions.read_lock());
@@ -538,7 +539,7 @@ struct TakePin<'e> {
     address: u64,
     len: usize,
     access: Access,
-    /// Set where the frame carries as many pins as it can.
+    /// Set if the frame carries its most pins.
     full: &'e Cell<bool>,
 }
 

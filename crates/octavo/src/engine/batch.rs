@@ -1,5 +1,5 @@
-//! Questions to a translation about many pages at once. Neighbours are joined to runs, and each page gets its
-//! own answer.
+//! Asks a translation about many pages at once. Neighbours are joined into runs, and each leaf gets its own
+//! answer.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use crate::table::Protection;
 use crate::table::translation::{Answer, Bytes, Install, Remove, Run, Touch};
 use crate::units::PageNumber;
 
-/// The time between two questions about memory that somebody holds.
+/// The time between two questions about memory that is held elsewhere.
 const ASK_EVERY: Duration = Duration::from_micros(100);
 
 /// A question about a run.
 pub(crate) trait Ask: Copy + PartialEq {
-    /// Returns the same question for pages that come so many pages later.
+    /// Returns the same question for pages that begin this many pages later.
     fn after(self, pages: u32) -> Self;
 }
 
@@ -52,11 +52,11 @@ impl Ask for () {
     fn after(self, _: u32) -> Self {}
 }
 
-/// The pages of one question. A few leaves are on the stack, and more on the heap.
+/// The pages of one question. A few leaves fit on the stack; more go to the heap.
 #[derive(Debug)]
 pub(crate) struct Batch<A> {
     runs: SmallVec<[Run<A>; FEW_TRANSLATED]>,
-    /// The number of pages of each leaf.
+    /// The first page of each leaf, and its number of pages.
     leaves: SmallVec<[(PageNumber, u32); FEW_TRANSLATED]>,
 }
 
@@ -95,9 +95,9 @@ impl<A: Ask> Batch<A> {
         answers
     }
 
-    /// Asks until all is done. The caller has no choice but to wait, and a holder of the memory lets go in
-    /// time. Returns for each leaf, in order, whether it is done. A part of another is unsupported; that part
-    /// is as it was.
+    /// Asks until all is done. The caller must wait, and a holder of the memory lets go in time. Returns for
+    /// each leaf, in order, whether it is done. If it is not, a part of it is unsupported, and that part is
+    /// unchanged.
     pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> SmallVec<[bool; FEW_TRANSLATED]> {
         let mut refused = SmallVec::<[Range<PageNumber>; 2]>::new();
         loop {
@@ -127,7 +127,7 @@ impl<A: Ask> Batch<A> {
     }
 }
 
-/// Asks about one leaf, and about the rest of it as long as a part more is done each time.
+/// Asks about one leaf, and again about the rest of it while each answer makes progress.
 pub(crate) fn ask_for<A: Ask>(
     page: PageNumber,
     count: u32,
@@ -153,8 +153,8 @@ pub(crate) fn ask_for<A: Ask>(
     }
 }
 
-/// Asks, if there is a question. Where the translation panics, the runs that it has not answered count as
-/// unsupported. Entries are Busy meanwhile, and nobody may be left waiting for them.
+/// Asks, if there is a question. If the translation panics, the runs that it has not answered count as
+/// unsupported. Their entries are Busy, so a panic must not leave waiters behind.
 fn ask_runs<A>(runs: &mut [Run<A>], ask: impl FnOnce(&mut [Run<A>])) {
     if !runs.is_empty() && catch_panic(|| ask(runs)).is_err() {
         let unanswered = runs.iter_mut().filter(|run| run.answer == Answer::Busy);
@@ -168,7 +168,7 @@ fn answer_for<A>(run: &Run<A>, at: u32, count: u32) -> Answer {
     match run.answer {
         _ if at + count <= done => Answer::Done,
         _ if at < done => Answer::Partly(done - at),
-        // The pages behind the part that is done may be asked for again.
+        // The pages after the part that is done may be asked about again.
         Answer::Partly(_) => Answer::Busy,
         answer => answer,
     }

@@ -25,9 +25,9 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, Machine, Mutex, Shared, WeakShared
 use crate::table::Table;
 use crate::units::{FrameId, Order, PAGE_BYTES};
 
-/// Pages that are named at once to leave the pool. The pool may name a span more than was asked for.
+/// The most pages that leave the pool at once. The pool may name a span more than was asked for.
 const POOL_VICTIMS: usize = 2048;
-/// Failures in a row to make a block of 2 MiB after which fewer and fewer requests try.
+/// After this many failures in a row to make a block of 2 MiB, fewer and fewer requests try.
 const MOST_FAILURES: u32 = 10;
 
 /// The options of an [`Engine`].
@@ -47,7 +47,7 @@ pub(crate) struct EngineConfig {
 
 impl Engine {
     /// # Errors
-    /// The errors of [`FrameAllocator::standalone`]. `System` when the kernel refuses addresses or memory.
+    /// The errors of [`FrameAllocator::standalone`]. `System` if the kernel refuses addresses or memory.
     pub(crate) fn new(config: EngineConfig) -> Result<Shared<Self>> {
         let system = |what: &'static str| move |error: io::Error| Error::system(what, &error);
         let canary = ForkCanary::new().map_err(system("cannot tell a forked child from its parent"))?;

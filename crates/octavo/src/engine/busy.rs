@@ -1,5 +1,5 @@
-//! All entries that show one frame, or one block, are busy at once. The thread that made them busy may move
-//! the frame, or split the block.
+//! Makes all entries that show one frame, or one block, busy at once. The calling thread may then move the
+//! frame, or split the block.
 
 use smallvec::SmallVec;
 
@@ -8,7 +8,7 @@ use crate::rmap::{Owner, Owners};
 use crate::table::entry::{Entry, EntryWord, State};
 use crate::units::FrameId;
 
-/// Entries made busy: each with its owner, as it was before, and as it is now.
+/// Entries made busy: each with its owner, its word, the entry before, and the busy entry.
 #[must_use = "busy entries are to be published"]
 pub(crate) struct AllBusy<'e> {
     engine: &'e Engine,
@@ -16,8 +16,8 @@ pub(crate) struct AllBusy<'e> {
 }
 
 impl<'e> AllBusy<'e> {
-    /// Makes every entry at `level` busy through which `owners` show the frame. `None` means that one of them
-    /// does not show it, or that another thread is changing one. Then all entries are as they were.
+    /// Makes every entry at `level` busy through which `owners` show the frame. Returns `None` if one of them
+    /// does not show it, or another thread is changing one. All entries are then unchanged.
     pub(crate) fn make(engine: &'e Engine, frame: FrameId, level: usize, owners: &Owners) -> Option<Self> {
         let mut busy = Self { engine, entries: SmallVec::new() };
         for owner in owners {
@@ -34,8 +34,8 @@ impl<'e> AllBusy<'e> {
     }
 
     /// Returns whether these are all uses of the frame, and whether only the caller, who has `own` pins,
-    /// holds it. The answer stays true until the entries are published, but for a frame that is listed again
-    /// just then, for which a pin comes and goes.
+    /// holds it. The answer stays true until the entries are published, except that a frame that is just
+    /// being listed again may get a pin for a moment.
     pub(crate) fn have_it_alone(&self, frame: FrameId, own: u32) -> bool {
         let words = self.engine.frames.words(frame);
         !words.holds.pinned_by_others(own) && words.uses.get() == self.owners()
@@ -46,12 +46,12 @@ impl<'e> AllBusy<'e> {
         self.entries.len() as u32
     }
 
-    /// Publishes the entries as they were.
+    /// Restores the entries.
     pub(crate) fn restore(self) {
         self.publish(|_, before, busy| busy.to_what_was(before));
     }
 
-    /// Publishes an entry that `to` returns for each, from its owner, the entry before, and the busy entry.
+    /// Publishes for each entry what `to` returns, given its owner, the entry before, and the busy entry.
     pub(crate) fn publish(self, mut to: impl FnMut(Owner, Entry, Entry) -> Entry) {
         for (owner, word, before, busy) in self.entries {
             self.engine.publish(word, to(owner, before, busy));

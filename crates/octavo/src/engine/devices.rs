@@ -1,7 +1,7 @@
-//! What the engine asks of the devices of all stores at once.
+//! Calls to the devices of all stores at once.
 //!
-//! A question about one page goes to the page's store. A thread that waits for room, or for no page in
-//! particular, asks here: which of the stores will answer first is not known.
+//! A call about one page goes to the page's store. A thread that waits for room, or for no particular page,
+//! calls these, because it cannot know which store will answer first.
 //!
 //! Locking: none is held when a device is called.
 
@@ -30,18 +30,18 @@ impl Engine {
         self.stores().for_each(PageStore::poll);
     }
 
-    /// Has devices complete transfers by themselves: somebody waits for one, and cannot pull completions.
+    /// Has devices complete transfers by themselves, for a waiter that cannot poll for completions.
     pub(crate) fn serve_devices(&self) {
         self.stores().for_each(PageStore::serve);
     }
 
-    /// For a thread that waits for transfers, whichever. As [`Device::wait`](crate::io::Device::wait).
+    /// Waits for any transfer, as [`Device::wait`](crate::io::Device::wait) does.
     pub(crate) fn wait_in_devices(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
         let mut stores = self.stores();
         match (stores.next(), stores.next()) {
             (Some(only), None) => only.wait_for_any(still_waiting),
             _ => {
-                // The thread can wait in one store only. So all see to their completions themselves.
+                // The thread can wait in only one store, so all devices complete transfers by themselves.
                 self.serve_devices();
                 Waited::Sleep
             }

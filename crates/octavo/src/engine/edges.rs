@@ -1,13 +1,13 @@
-//! The edges of a range that is to be unmapped or protected. A huge leaf that reaches over an edge is split,
-//! so that all later steps deal with whole leaves only.
+//! Splits huge leaves over the edges of a range before it is unmapped or protected, so that all later steps
+//! deal with whole leaves only.
 //!
-//! The caller splits twice under the layout lock. It splits before the regions change, so that it finds an
-//! obstacle while nothing has happened yet. It splits again afterwards, because a fault under way may have
-//! put a block there meanwhile. The second time also moves an entry without a block to a later version. So
+//! The caller splits twice under the layout lock. It splits before the regions change, to meet an obstacle
+//! while nothing has changed yet. It splits again afterwards, because a fault under way may have put a block
+//! there meanwhile. A split also moves an entry without a block to a later version. So after the second one,
 //! such a fault can no longer succeed.
 //!
-//! A pinned block is an answer, and is not waited for. The caller holds the layout lock, and may look again
-//! without it.
+//! A split does not wait for a pinned block, because the caller holds the layout lock. It returns the block,
+//! and the caller may try again after releasing the lock.
 
 use crate::engine::{Engine, Split, split_leaf};
 use crate::table::entry::State;
@@ -17,9 +17,9 @@ use crate::units::PageNumber;
 /// The reason why a block over an edge could not be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// There is no table node to be had.
+    /// There is no free table node.
     NoNode,
-    /// The block that starts here is pinned just now.
+    /// The block that starts here is pinned now.
     Pinned(PageNumber),
 }
 

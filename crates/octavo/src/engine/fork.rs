@@ -1,4 +1,4 @@
-//! A space gets what another has, as a forked process gets what its parent has.
+//! Gives a space what another has, as a forked process gets what its parent has.
 //!
 //! ```text
 //!   the parent's entry    the child's entry
@@ -8,10 +8,10 @@
 //!   Empty, Zero           nothing
 //! ```
 //!
-//! The parent's other side has nothing shown and nothing taken while this runs. An entry of the parent is
-//! Busy while it is looked at, so the page is in one place.
+//! The caller ensures that the parent's other side shows and takes no pages meanwhile. An entry of the parent
+//! is Busy while its page is copied or shared, so the page stays where it is.
 //!
-//! Costs: a walk and a slot's lock for each page that is out.
+//! Cost: a walk and a slot's lock for each page that is out.
 
 use crate::engine::{Engine, SpaceState, Split, split_leaf};
 use crate::rmap::Owner;
@@ -19,19 +19,19 @@ use crate::table::entry::{Entry, State};
 use crate::table::{Grown, PageNumberRange, Protection, Walk};
 use crate::units::{Order, PAGE_BYTES, PageNumber};
 
-/// The lack that keeps a fork from going on.
+/// What a fork lacks to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     Node,
     Frame,
-    /// The frames that there are, are kept for pages that come in.
+    /// The remaining frames are kept for pages that come in.
     Room,
-    /// The block that starts here is pinned just now, and cannot be split.
+    /// The block that starts here is pinned, so it cannot be split now.
     Unpinned(PageNumber),
 }
 
-/// Gives the child what the parent has. Pages that the child has already are left alone, so this may be
-/// called again after a lack.
+/// Gives the child what the parent has. Skips pages that the child has already, so you may call it again
+/// after a lack.
 pub(crate) fn fork_range(
     engine: &Engine,
     parent: &SpaceState,
@@ -52,7 +52,7 @@ pub(crate) fn fork_range(
             {
                 walks.go_on_from(page);
             }
-            // A handle has made it.
+            // A block at home, which a handle has made.
             State::Present(_) if walk.level > 0 => match split_leaf(engine, parent.id, page, &walk, 0) {
                 Split::Done | Split::Changed => walks.go_on_from(page),
                 Split::NoNode => return Err(Lack::Node),
@@ -64,7 +64,7 @@ pub(crate) fn fork_range(
     Ok(())
 }
 
-/// Gives one page to the child. Returns false where the parent's entry has changed, and is to be looked at
+/// Gives one page to the child. Returns `false` if the parent's entry has changed and must be looked at
 /// again.
 fn fork_page(engine: &Engine, walk: &Walk<'_>, child: &SpaceState, page: PageNumber) -> Result<bool, Lack> {
     let theirs = loop {
@@ -97,7 +97,7 @@ fn fork_page(engine: &Engine, walk: &Walk<'_>, child: &SpaceState, page: PageNum
     };
     match (before.state(), fresh) {
         (State::Swapped(slot), _) => {
-            // The parent's entry is Busy, and keeps its reference, so the place has a page.
+            // The parent's entry is Busy and keeps its reference, so the slot still has the page.
             engine.swap.cache.share(slot);
             show(seen.to_swapped(slot));
         }

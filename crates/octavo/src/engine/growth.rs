@@ -1,30 +1,30 @@
-//! New pages leave room for pages that are out to come in.
+//! Makes new pages leave room for pages that come in.
 //!
-//! A page that comes in takes a frame first. Only then does it give its slot up, and another page can go out
-//! for the next frame. With no frame and no slot left, nothing could come in any more. So where slots are
-//! few, new pages leave some: free frames, free slots, or both. A page that comes in takes a frame and gives
-//! a slot, and one that goes out takes a slot and gives a frame. So the sum of free frames and slots stays as
-//! it is. Only new pages make it less, and they are refused at the least sum. A page that keeps its slot in
-//! memory goes out again without another.
+//! A page that comes in takes a frame first. Only then does it give up its slot, so that another page can go
+//! out for the next frame. If no frame and no slot were left, no page could come in any more. So if slots are
+//! few, new pages must leave some free frames or slots. A page that comes in takes a frame and frees a slot.
+//! A page that goes out takes a slot and frees a frame. So the sum of free frames and slots stays the same.
+//! Only new pages reduce it, and they are refused at its minimum. A page in memory that keeps its slot needs
+//! no other slot to go out again.
 //!
-//! Threads that look at the same moment may each take a page more. The least sum has room for that.
+//! Threads that check at the same moment may each take one page more. The minimum has room for that.
 //!
-//! A device that fails may have no room for slots that are free. Pages stay in memory then, and what is out
-//! may not come in.
+//! If a device fails, its free slots may have no room. Then pages stay in memory, and pages that are out may
+//! be unable to come in.
 //!
-//! Cost: a load of a word that hardly ever changes, while slots are not few.
+//! Cost: while slots are not few, one load of a word that hardly ever changes.
 
 use crate::engine::Engine;
 
 impl Engine {
-    /// Returns whether there is room for so many new pages.
+    /// Returns whether there is room for `pages` new pages.
     #[inline]
     pub(crate) fn may_grow(&self, pages: u64) -> bool {
         !self.swap.slots.are_guarded() || self.spare_pages() >= pages as i64
     }
 
-    /// The new pages that there is room for, where slots are few. Less than 0: so many are missing of what is
-    /// kept.
+    /// Returns how many new pages there is room for, if slots are few. A negative number is what the kept
+    /// room lacks.
     #[cold]
     pub(crate) fn spare_pages(&self) -> i64 {
         let has_away = self.has_translations();

@@ -1,4 +1,4 @@
-//! Pages that are away come home, in batches.
+//! Brings away pages home, in batches.
 //!
 //! ```text
 //!   Present, AWAY ─► Busy ─ was it written? ─► remove ─► Present, at home    the bytes are wanted
@@ -9,13 +9,13 @@
 //!
 //! An away frame that was filled from a store keeps the page's place there until the page is written
 //! (`frame/away.rs`). A page that is clean and keeps its place goes out without coming home. If the store
-//! wants a copy, its bytes come into a frame of the store's cache, from where they are copied. A page that
-//! its other side may write unnoticed is first protected, and then harvested. So each store comes before the
-//! harvest, which tells of it, or becomes a fault that waits for the entry. A page of which the harvest
-//! learns nothing counts as written.
+//! wants a copy, the page's bytes come into a frame of the store's cache, and are copied from there. A page
+//! that the other side may write without a fault is first protected, and then harvested. So each write either
+//! comes before the harvest, which reports it, or becomes a fault that waits for the entry. If the harvest
+//! fails for a page, the page counts as written.
 //!
 //! While an entry is Busy, no other thread asks the translation about its page. Until the entry is published,
-//! only the caller has the frame at home. An away frame has one owner, and never stands in a store.
+//! only the caller has the frame at home. An away frame has one owner, and is never in a store's cache.
 
 use smallvec::SmallVec;
 
@@ -39,7 +39,7 @@ pub(crate) enum Homecoming {
     ToStay,
     /// They are evicted. Clean pages need not come home.
     ToGoOut,
-    /// They are evicted where they are clean. Other pages stay away.
+    /// They are evicted if they are clean. Dirty pages stay away.
     IfClean,
 }
 
@@ -51,14 +51,13 @@ pub(crate) enum Came {
     Home(IsolatedFrame),
     /// The page's entry leads to its place in the store.
     Out,
-    /// As `Out`. The store's cache has the page in this frame, which is on no list yet, and the store wants a
-    /// copy.
+    /// As `Out`, but the store wants a copy. Its cache has the page in this frame, which is on no list yet.
     Copy(StoredPage, IsolatedFrame),
     /// There is no frame at home.
     NoFrame,
-    /// The page is dirty, and was to go only if it is clean.
+    /// The page is dirty, and only a clean page was to go.
     Dirty,
-    /// The entry says something else by now.
+    /// The entry has changed.
     Changed,
     /// The translation does not let the page go.
     Refused(Answer),
@@ -79,7 +78,7 @@ struct Coming<'e> {
 impl Engine {
     /// Brings pages of one space home. `pages` are sorted, and at most
     /// [`TRANSLATED`](crate::sizes::TRANSLATED). `each` gets the outcome for each away frame, in any order.
-    /// The caller keeps the away frames from being freed.
+    /// The caller must keep the away frames from being freed.
     pub(crate) fn bring_home(
         &self,
         space: SpaceId,
@@ -112,7 +111,7 @@ impl Engine {
             if is_copied {
                 page.home = self.frames.alloc_if_at_hand(Order::ZERO);
             } else if !page.is_clean && is_room {
-                // The second call asks all CPUs. It is tried once.
+                // The second call searches all CPUs' lists. If it fails once, no later page tries again.
                 let at_hand = self.frames.alloc_if_at_hand(Order::ZERO);
                 page.home = at_hand.or_else(|| self.frames.alloc(Order::ZERO));
                 is_room = page.home.is_some();
@@ -134,9 +133,9 @@ impl Engine {
             let came = match answer {
                 Answer::Done => self.arrive(Owner { space, page: page.page }, page),
                 Answer::Busy => {
-                    // Memory that a fork has shared cannot go without its bytes, and the other side may no
-                    // longer watch the page. So the page counts as written, and goes with its bytes the next
-                    // time.
+                    // After a fork, shared memory cannot go without its bytes, and the other side may no
+                    // longer watch the page. So the page counts as written, and takes its bytes along the
+                    // next time.
                     self.frames.words(away).holds.mark_dirty();
                     self.give_place_up(away);
                     self.leave_away(page, Came::Refused(Answer::Busy))
@@ -163,7 +162,8 @@ impl Engine {
         })
     }
 
-    /// Finds out which pages were written, among those that count as clean and may be written unnoticed.
+    /// Finds out which pages were written, among those that count as clean and may be written without a
+    /// fault.
     fn look_for_stores(&self, translation: &dyn Translation, coming: &mut [Coming<'_>]) {
         let is_open = |page: &Coming<'_>| page.before.protection().write && self.is_kept(page.away);
         let mut open: SmallVec<[&mut Coming<'_>; FEW_TRANSLATED]> =
@@ -202,7 +202,7 @@ impl Engine {
         !self.frames.words(away).holds.load().is_dirty() && self.frames.kept(away).page().is_some()
     }
 
-    /// Returns of how many of these pages the store wants copies.
+    /// Returns how many of these pages the store wants copies of.
     fn copies_wanted(&self, space: SpaceId, coming: &[Coming<'_>]) -> u32 {
         let mut clean = coming.iter().filter(|page| self.is_kept(page.away) && self.may_copy(page.away));
         let Some(first) = clean.next().and_then(|page| self.frames.kept(page.away).page()) else { return 0 };
@@ -258,8 +258,8 @@ impl Engine {
         came
     }
 
-    /// Puts a page whose bytes are in a frame at home into its store's cache, clean. The reference in hand
-    /// keeps the place. `None`: after a fork, another frame has the page there already.
+    /// Puts a page whose bytes are in a frame at home into its store's cache, clean. The caller's reference
+    /// keeps the place. Returns `None` if another frame has the page there already, after a fork.
     fn cache_copy(&self, place: StoredPage, home: Block) -> Option<IsolatedFrame> {
         let (pin, _) = self.begin_read_ahead(place, home)?;
         let words = self.frames.words(pin.frame());
@@ -270,7 +270,7 @@ impl Engine {
     }
 
     /// Gives up an away page's place in its store. The page was written, or has no owner any more, so the
-    /// place need not keep the bytes.
+    /// place need not keep its bytes.
     pub(crate) fn give_place_up(&self, away: FrameId) {
         let kept = self.frames.kept(away);
         if let Some(place) = kept.page() {

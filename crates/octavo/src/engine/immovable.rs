@@ -1,28 +1,28 @@
-//! Pages that a translation never lets go: locked memory of a program, for instance.
+//! Pages that a translation does not let go, such as locked memory of a program.
 //!
-//! Reclaim parks the frame of such a page (`frame/holds.rs`), so that no scan meets it again. Nobody tells
-//! when the page can go after all. So all of these frames are listed again now and then, the seldomer the
-//! more there are, and sooner where nothing else can go. A page that is unmapped meanwhile frees its frame as
+//! Reclaim parks the frame of such a page (`frame/holds.rs`), so that no scan meets it again. Octavo is not
+//! told when the page can go after all. So all these frames are listed again now and then: less often the
+//! more there are, and sooner if nothing else can go. A page that is unmapped meanwhile frees its frame like
 //! any other.
 //!
-//! Cost: to list them takes a look at the word of each away frame. Where there are none, it takes a load.
+//! Cost: listing them looks at the word of each away frame. If there are none, it is one load.
 
 use crate::engine::Engine;
 use crate::lru::{IsolatedFrame, Place};
 use crate::sync::{AtomicU64, Duration, Instant, Mutex, Ordering};
 use crate::units::{CHUNK_FRAMES, FrameId, PAGE_SHIFT};
 
-/// The time between two tries, at least.
+/// The least time between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The same where nothing else can go.
+/// The time between two tries if nothing else can go.
 const SHORT_PAUSE: Duration = Duration::from_millis(100);
-/// The time between two tries for each page: a hundred times what it takes to be refused.
+/// The least time between two tries for each parked page: a hundred times what a refusal takes.
 const PAUSE_PER_PAGE: Duration = Duration::from_micros(16);
 
 /// When the pages are tried again.
 #[derive(Debug)]
 pub(crate) struct Immovable {
-    /// Frames parked since the last time.
+    /// Frames parked since all were last listed.
     frames: AtomicU64,
     listed_at: Mutex<Instant>,
 }
@@ -32,9 +32,9 @@ impl Immovable {
         Self { frames: AtomicU64::new(0), listed_at: Mutex::new(now) }
     }
 
-    /// Returns whether frames are to be listed again, of which this takes note.
+    /// Returns whether it is time to list the frames again. If so, starts the next pause.
     fn is_due(&self, now: Instant, can_others_go: bool) -> bool {
-        // Acquire, with `park`: whoever counts a frame as listed finds it parked.
+        // Acquire, with `park`: a thread that counts a frame here also finds it parked.
         let frames = self.frames.load(Ordering::Acquire);
         if frames == 0 {
             return false;
@@ -51,19 +51,20 @@ impl Immovable {
 }
 
 impl Engine {
-    /// Keeps a frame in hand off the lists whose page cannot go. Where others have pins, the frame is listed.
+    /// Parks an isolated frame whose page cannot go, so that it is on no list. If others have pins on it,
+    /// puts it back instead.
     pub(crate) fn park(&self, frame: IsolatedFrame) {
         if !self.frames.words(frame.frame()).holds.park_alone() {
             return self.putback(frame, Place::Cold);
         }
-        // Its pin has gone.
+        // `park_alone` has ended its pin.
         frame.into_pin().into_frame();
         // Release: see `is_due`.
         self.immovable.frames.fetch_add(1, Ordering::Release);
     }
 
-    /// Lists the frames again whose pages could not go, where it is time to try that. Returns whether there
-    /// are any.
+    /// Puts the parked frames back on the lists, if it is time to try again. Returns whether it has listed
+    /// any.
     pub(crate) fn try_immovable(&self, can_others_go: bool) -> bool {
         if !self.immovable.is_due(self.machine.clock.now(), can_others_go) {
             return false;
@@ -76,9 +77,10 @@ impl Engine {
         is_any
     }
 
-    /// Returns how much memory cannot go. Linear where there is any.
+    /// Returns how much memory cannot go, in bytes. If there is any, the cost is linear in the number of away
+    /// frames.
     pub(crate) fn immovable_bytes(&self) -> u64 {
-        // Relaxed: it counts the frames that were parked since all were listed.
+        // Relaxed: the figure counts the frames parked since all were last listed.
         if self.immovable.frames.load(Ordering::Relaxed) == 0 {
             return 0;
         }

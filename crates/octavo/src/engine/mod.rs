@@ -1,4 +1,4 @@
-//! The structures of one manager, which all paths share, and the few steps in which a page loses its frame.
+//! The structures of one manager, which all paths share, and the few steps by which a page loses its frame.
 //!
 //! | file | what it has |
 //! |---|---|
@@ -8,20 +8,21 @@
 //! | `busy` | all entries that show one frame, busy at once |
 //! | `devices` | calls to the devices of all stores |
 //! | `pin_share` | the share of memory that the pins of one space may keep |
-//! | `relocate` | pages of a range move to other addresses |
+//! | `relocate` | moving the pages of a range to other addresses |
 //! | `space_state` | the state of a space that faults need |
-//! | `edges` | blocks over the edges of a range, split before it is changed |
-//! | `fork` | a space gets what another has |
-//! | `growth` | new pages leave room for pages that are out |
-//! | `homecoming` | pages that are away come home |
+//! | `edges` | splitting blocks over the edges of a range before it changes |
+//! | `fork` | giving a space what another has |
+//! | `growth` | new pages leave room for pages that come in |
+//! | `homecoming` | bringing away pages home |
 //! | `immovable` | pages that cannot go, and when they are tried again |
 //! | `unmap` | clearing a range of a table, and protecting one |
-//! | `validate` | tables, frames and slots against each other |
+//! | `validate` | checking tables, frames and slots against each other |
 //! | `space_use` | how much each space uses, and its quota |
-//! | `split` | a huge leaf becomes 512 small ones |
-//! | `streams` | faults that follow each other, and the pages to read ahead of them |
+//! | `split` | splitting a huge leaf into 512 small ones |
+//! | `streams` | finding faults that follow each other, and planning what to read ahead |
 //! | `stretches` | whether readahead pays, by stretch of addresses |
-//! | `transfers` | pages under way to and from devices, and the end of their way |
+//! | `transfers` | pages under way to and from devices, and what happens when they arrive |
+//! | `transfer_pins` | the limit on pages that transfers between files and spaces pin |
 //! | `waiter` | how an access waits for devices, and until when |
 //!
 //! Locking: only a split holds the LRU's lock while it calls another structure. The table in
@@ -104,9 +105,9 @@ pub(crate) struct Policy {
     pub(crate) huge: HugePolicy,
     pub(crate) huge_zero_write: HugeZeroWrite,
     pub(crate) pin_path: PinPath,
-    /// How long an access waits for a device. `None` means as long as it takes.
+    /// How long an access waits for a device. `None` means for ever.
     pub(crate) io_timeout: Option<Duration>,
-    /// The most pages of one readahead window. With 0, none are read ahead.
+    /// The most pages of one readahead window. 0 turns readahead off.
     pub(crate) readahead_pages: u32,
 }
 
@@ -119,9 +120,9 @@ pub struct Engine {
     pub(crate) counters: Arc<Counters>,
     pub(crate) latencies: Latencies,
     pub(crate) frames: FrameAllocator,
-    /// Who borrows the bytes of pages of guarded regions.
+    /// The latches of frames: who borrows the bytes of pages of guarded regions.
     pub(crate) latches: Latches,
-    /// Four kilobytes of zeros that nobody writes. A pin on a zero page shows them.
+    /// 4 KiB of zeros that nobody writes. A pin on a zero page shows them.
     pub(crate) small_zero: FrameId,
     pub(crate) huge_zero: HugeZero,
     pub(crate) table: Table,
@@ -132,20 +133,20 @@ pub struct Engine {
     /// Wakes futures at their deadlines.
     pub(crate) timer: Timer,
     pub(crate) spaces: Mutex<BTreeMap<SpaceId, SpaceRecord>>,
-    /// Whether any space has a translation of its own. Evictions skip the look-up where none has.
+    /// Whether any space has, or had, a translation. If none has, evictions skip the look-up.
     any_translation: AtomicBool,
-    /// How many threads reclaim now. A thread that finds nothing to do waits for the others.
+    /// How many threads reclaim now. A thread that finds nothing to reclaim waits for the others.
     pub(crate) reclaimers: AtomicU32,
-    /// Held by the thread that empties chunks, to give them back or to have a block of order 9.
+    /// Held by the thread that empties chunks, to give them back or to make a block of order 9.
     pub(crate) shrinking: Mutex<()>,
-    /// How often compaction failed of late to make blocks of order 9, for faults and for the pool.
+    /// How often compaction has recently failed to make blocks of order 9, for faults and for the pool.
     pub(crate) blocks_for_faults: Backoff,
     pub(crate) blocks_for_pool: Backoff,
     pub(crate) transfers: Transfers,
     transfer_pins: TransferPins,
     /// Files that are open, which keep the manager.
     open_files: AtomicU32,
-    /// Room for the names of pages that leave the pool.
+    /// A buffer for the slots and handles of pages that leave the pool.
     pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,
     pub(crate) space_use: SpaceUse,
     pub(crate) pin_shares: PinShares,
@@ -153,7 +154,7 @@ pub struct Engine {
     /// The second store, in tests.
     #[cfg(all(test, not(loom)))]
     pub(crate) double: crate::store::double::Double,
-    /// The engine itself, for transfers to come back to.
+    /// The engine itself, for the completions of transfers.
     itself: WeakShared<Engine>,
 }
 
@@ -168,20 +169,20 @@ impl Engine {
         self.itself.upgrade().expect("whoever calls the engine keeps it")
     }
 
-    /// Returns an error in a forked child, where none of this may be used.
+    /// Returns an error in a forked child, which must not use the engine.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.canary.is_original_process() { Ok(()) } else { Err(Error::forked_child()) }
     }
 
-    /// Enters the engine for a call that may allocate, or returns an error in a forked child. A program's
-    /// allocator that lies in spaces of an engine gives other memory to a thread that is inside.
+    /// Enters the engine for a call that may allocate, or returns an error in a forked child. If the
+    /// program's allocator lies in spaces of an engine, it gives other memory to a thread that is inside.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Inside> {
         self.check_process().map(|()| Inside::enter())
     }
 
-    // --- frames and those who hold them ---
+    // --- frames and their holders ---
 
     /// Drops a pin. Frees the frame if that was its last hold, or lists it again if it was parked.
     #[inline(always)]
@@ -194,12 +195,12 @@ impl Engine {
         }
     }
 
-    /// Lists a parked frame whose last pin has gone. Pins that come and go meanwhile may have it parked once
-    /// more.
+    /// Lists a parked frame again after its last pin was dropped. Pins taken and dropped meanwhile may park
+    /// it once more.
     #[cold]
     #[inline(never)]
     fn list_again(&self, parked: IsolatedFrame) {
-        // A forked child lists nothing, as it frees nothing.
+        // A forked child lists nothing, just as it frees nothing.
         if self.canary.is_original_process() {
             self.unpin(self.lru.list_again(&self.frames, parked));
         } else {
@@ -207,12 +208,12 @@ impl Engine {
         }
     }
 
-    /// Takes a frame that shows a page off the LRU. `None` means that the frame is not on it.
+    /// Takes a frame that shows a page off the LRU. Returns `None` if the frame is not on it.
     pub(crate) fn isolate(&self, frame: FrameId) -> Option<IsolatedFrame> {
         self.lru.isolate(&self.frames, frame, |pin| self.unpin(pin))
     }
 
-    /// Lets a frame go for its owner, after its last use.
+    /// Drops the owner's hold on a frame, after its last use.
     pub(crate) fn release(&self, frame: FrameId) {
         if self.frames.words(frame).holds.release() == Dropped::Last {
             self.free_last(frame);
@@ -222,7 +223,7 @@ impl Engine {
     /// Frees a frame or block that nobody holds any more.
     #[inline(never)]
     pub(crate) fn free_last(&self, frame: FrameId) {
-        // A forked child frees nothing. Threads that it does not have may hold the locks for ever.
+        // A forked child frees nothing. The parent's threads may hold the locks for ever.
         if !self.canary.is_original_process() {
             return;
         }
@@ -234,7 +235,7 @@ impl Engine {
         self.frames.free(frame, order).expect("a frame is freed by whoever dropped its last hold");
     }
 
-    /// Ends a reference of a page's place, and lets the page go if that was the last way to it.
+    /// Drops a reference to a page's place, and lets the page go if nothing else leads to it.
     pub(crate) fn drop_reference(&self, reference: Reference) {
         let orphan = self.store(reference.page()).drop_reference(&self.frames, reference);
         self.release_orphan(orphan);
@@ -247,7 +248,7 @@ impl Engine {
         }
     }
 
-    /// What stores may consider of pages on their way out.
+    /// Returns what stores may consult about pages on their way out.
     pub(crate) fn leaving(&self) -> Leaving<'_> {
         Leaving {
             frames: &self.frames,
@@ -269,8 +270,7 @@ impl Engine {
         }
     }
 
-    /// Ends the last entry's hold on the frame. A store that knows the frame lets it go, if nothing leads to
-    /// its page.
+    /// Lets a frame go that only its store still uses, if nothing leads to its page any more.
     pub(crate) fn forget_orphan(&self, frame: FrameId) {
         if let Some(page) = self.frames.words(frame).stored.page() {
             let orphan = self.store(page).forget_orphan(&self.frames, frame);
@@ -278,8 +278,8 @@ impl Engine {
         }
     }
 
-    /// Returns the frame of the swap cache that has a slot's page, pinned. A miss is a hint.
-    /// [`Swap::begin_read`] is sure.
+    /// Returns the frame of the swap cache that has a slot's page, pinned. A miss is only a hint:
+    /// [`Swap::begin_read`] knows for sure.
     pub(crate) fn find_swapped(&self, slot: SwapSlot) -> Option<PinnedFrame> {
         loop {
             match self.swap.cache.look_up(&self.frames, slot) {
@@ -290,7 +290,8 @@ impl Engine {
         }
     }
 
-    /// Returns the frames and blocks that no page shows any more, and that pins alone keep. Walks all frames.
+    /// Counts the frames and blocks that only pins keep, because no page shows them any more. Walks all
+    /// frames.
     pub(crate) fn outlived_by_pins(&self) -> u64 {
         let reached = self.frames.reached_chunks().map(|chunk| chunk.first());
         let online = reached.filter(|first| self.frames.words(*first).state.load().kind() != Kind::Offline);
@@ -299,7 +300,7 @@ impl Engine {
     }
 
     /// Makes a fresh frame or block ready to be published at `owner`: live, in use, and on its way to the
-    /// LRU. It is dirty, since its bytes are nowhere else.
+    /// LRU. It is dirty, because its bytes are nowhere else.
     #[inline]
     pub(crate) fn adopt(&self, block: Block, owner: Owner) -> FrameId {
         let frame = self.adopt_off_lists(block, owner);
@@ -308,14 +309,14 @@ impl Engine {
     }
 
     /// Does what [`Engine::adopt`] does, for a page that was in the frame `from`. The policy keeps what it
-    /// knows of the page. One that is not dirty has its bytes in a store as well.
+    /// knows about the page. If the page is not dirty, a store has its bytes too.
     pub(crate) fn adopt_from(&self, from: FrameId, block: Block, owner: Owner, dirty: bool) -> FrameId {
         let frame = self.begin(block, owner, dirty);
         self.lru.add_in_place_of(&self.frames, from, frame);
         frame
     }
 
-    /// Does what [`Engine::adopt`] does, and leaves it to the caller to put the frame on a list.
+    /// Does what [`Engine::adopt`] does, except that the caller puts the frame on a list.
     #[inline]
     pub(crate) fn adopt_off_lists(&self, block: Block, owner: Owner) -> FrameId {
         self.begin(block, owner, true)
@@ -332,7 +333,8 @@ impl Engine {
         frame
     }
 
-    /// Ends the use of a frame that the entry of `owner` no longer shows, and perhaps the frame.
+    /// Ends the use of a frame that the entry of `owner` no longer shows. Frees the frame after its last
+    /// hold.
     pub(crate) fn disown(&self, frame: FrameId, owner: Owner) {
         let words = self.frames.words(frame);
         self.rmap.remove(&self.frames, frame, owner);
@@ -349,7 +351,7 @@ impl Engine {
 
     // --- waiting ---
 
-    /// Publishes the end of the caller's Busy, and wakes all that waited for it.
+    /// Publishes an entry that the caller had made Busy, and wakes its waiters.
     #[inline]
     pub(crate) fn publish(&self, word: &EntryWord, to: crate::table::entry::Entry) {
         if word.publish(to) {
@@ -357,24 +359,24 @@ impl Engine {
         }
     }
 
-    /// Leaves `waker` with a busy entry.
+    /// Registers `waker` with a busy entry.
     pub(crate) fn wait_for_entry(&self, word: &EntryWord, waker: &Waker) -> Waiting {
         self.waits.register(key_of(word), waker, || word.announce_waiter())
     }
 
-    /// Leaves `waker` with a frame under I/O.
+    /// Registers `waker` with a frame under I/O.
     pub(crate) fn wait_for_io(&self, frame: FrameId, waker: &Waker) -> Waiting {
         let holds = &self.frames.words(frame).holds;
         self.waits.register(key_of(holds), waker, || holds.announce_waiter())
     }
 
-    /// Leaves `waker` with the latch of a frame.
+    /// Registers `waker` with the latch of a frame.
     pub(crate) fn wait_for_latch(&self, frame: FrameId, hold: Hold, waker: &Waker) -> Waiting {
         let latch = &self.latches[frame];
         self.waits.register(key_of(latch), waker, || latch.announce_waiter(hold))
     }
 
-    /// Lets the latch of a frame go, and wakes those who wait for it.
+    /// Releases the latch of a frame, and wakes its waiters.
     #[inline]
     pub(crate) fn unlatch(&self, frame: FrameId, hold: Hold) {
         if self.latches[frame].release(hold) {
@@ -382,14 +384,14 @@ impl Engine {
         }
     }
 
-    /// Shares the latch of a frame that the caller holds alone.
+    /// Makes the caller's exclusive hold on the latch of a frame a shared one.
     pub(crate) fn downgrade_latch(&self, frame: FrameId) {
         if self.latches[frame].downgrade() {
             self.wake_latch(frame);
         }
     }
 
-    /// Has those who wait for the latch of a frame say so again, and forgets those who wait no more.
+    /// Wakes all waiters for the latch of a frame. Those that still wait register again.
     pub(crate) fn rouse_latch(&self, frame: FrameId) {
         self.latches[frame].forget_waiters();
         self.wake_latch(frame);
@@ -397,14 +399,13 @@ impl Engine {
 
     #[cold]
     fn wake_latch(&self, frame: FrameId) {
-        // In a forked child, those who wait are the parent's, and the lock of their bucket may be held for
-        // ever.
+        // In a forked child, the waiters are the parent's, and the lock of their bucket may be held for ever.
         if self.check_process().is_ok() {
             self.waits.wake(key_of(&self.latches[frame]));
         }
     }
 
-    /// Wakes all that wait for I/O on the frame.
+    /// Wakes all waiters for I/O on the frame.
     pub(crate) fn wake_io(&self, frame: FrameId) {
         self.waits.wake(key_of(&self.frames.words(frame).holds));
     }
@@ -440,7 +441,7 @@ impl Engine {
         self.any_translation.load(Ordering::Acquire)
     }
 
-    /// The translation of a space, for those who come from a frame.
+    /// Returns the translation of a space, for callers that have only a frame's owner.
     pub(crate) fn translation(&self, space: SpaceId) -> Option<Shared<dyn Translation>> {
         if !self.has_translations() {
             return None;
@@ -457,14 +458,14 @@ impl Engine {
         spaces.insert(space, record);
         drop(spaces);
         self.pin_shares.add_space();
-        // Until there was a second space, the first had to leave nothing to anybody.
+        // With a second space, the first one's pins get a limit.
         if let Some(first) = first {
             self.pin_share_changed(first);
         }
     }
 
-    /// Makes the error of an access for which no room could be made. It says who uses the budget, and what to
-    /// do.
+    /// Makes the error for an access for which no room could be made. It says what uses the budget, and what
+    /// to do.
     #[cold]
     pub(crate) fn out_of_memory(&self) -> Error {
         let spaces: Vec<_> =
@@ -483,7 +484,7 @@ impl Engine {
         let tables = (self.table.nodes.in_use() * PAGE_BYTES) as u64;
         let immovable = self.immovable_bytes();
         let remedy = if tables > self.budget.limit_bytes() / 2 {
-            // Each page that is out needs an entry, and more where it is alone.
+            // Each page that is out needs an entry, and more if it is isolated.
             "page tables take most of it, as they grow with what is out: unmap ranges or drop a space, or raise the budget to a hundredth of your data or more"
         } else if immovable > self.budget.limit_bytes() / 2 {
             "memory that cannot be moved takes most of it: have the program lock less, or raise the budget"
@@ -492,8 +493,8 @@ impl Engine {
         } else {
             "configure a swap file, unmap ranges or drop a space, or raise the budget"
         };
-        // Pages in spaces may be shared, and what cannot be moved lies in spaces or outside: neither adds to
-        // the sum.
+        // Spaces may share pages, and immovable memory lies in spaces or outside. So the figures do not add
+        // up to the budget.
         let in_spaces: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
         let pool = self.swap.pool().map_or(0, |pool| pool.stats().used_bytes);
         let (free, outside) = (self.frames.free_frames() << PAGE_SHIFT, self.budget.outside_bytes());

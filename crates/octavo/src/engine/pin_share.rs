@@ -1,11 +1,11 @@
 //! The share of memory that the pins of one space may keep.
 //!
-//! Memory that is pinned, or lent by guards, is memory that nobody else can have. So where there are several
-//! spaces, the pins of one keep at most its quota, or three quarters of the budget if it has none. As long as
-//! what is pinned is mapped as well, a quota needs no count: a space has no more than that in memory. A space
-//! without one is *watched* from the time that it has three quarters of the budget in memory. And any space
-//! is watched that has unmapped a page under a pin. Such a page is an *orphan*: no figure of the space counts
-//! it, but its frame remembers whose it was (`rmap`).
+//! Memory that is pinned, or lent by guards, cannot be used for anything else. So if there are several
+//! spaces, the pins of one keep at most its quota, or three quarters of the budget if it has none. While all
+//! pinned pages are mapped, a quota needs no count: the space has no more than that in memory. A space
+//! without a quota is *watched* as soon as it has three quarters of the budget in memory. A space that has
+//! unmapped a page under a pin is watched too. Such a page is an *orphan*: no figure of the space counts it,
+//! but its frame remembers whose it was (`rmap`).
 //!
 //! ```text
 //!                has more than its share in memory,             a recount: it is alone, or has clearly less in memory,
@@ -17,28 +17,27 @@
 //!                                                 no credit ───► TooManyPins, if that leaves nothing
 //! ```
 //!
-//! Pins are not counted as they come and go. To count them in a cell of their CPU took a pin with its drop
-//! from 16 to 32 ns, and one page with a hundred pins is one page that stays. A *recount* looks at all
-//! frames, and counts the pages that are pinned and that the space has, or had. Until as many more are pinned
-//! as its share leaves, no other is needed. A page is taken from that once between two recounts, however
-//! often it is pinned: its hold word says that it was (ACCOUNTED). Near its share a space is let over it by a
-//! 64th, so that a recount is rare there too.
+//! Pins and their drops are not counted. A per-CPU count took a pin with its drop from 16 to 32 ns, and a
+//! page with a hundred pins still keeps only one page. A *recount* looks at all frames, and counts the pinned
+//! pages that the space has, or had. The rest of the share is the space's credit, and no recount is needed
+//! until it is used up. Between two recounts, a page uses credit only once, however often it is pinned: its
+//! hold word says so (ACCOUNTED). Near its share, a space may exceed it by 1/64, so that recounts are rare
+//! there too.
 //!
-//! Cost of a pin: one load of a word that is only read, as long as its space is not watched. Of one that is:
-//! a test of the hold word that it has in hand; and for a page's first pin since the recount, two
-//! read-modify-writes. A recount takes a millisecond or two for a gigabyte of memory, and comes when pages
-//! worth the credit were pinned anew, or when the pin before was refused. Cost of a fault: one in 64 sums the
-//! figure of its space over the CPUs.
+//! Cost of a pin: one load of a read-mostly word while its space is not watched. In a watched space, a test
+//! of the hold word that the pin has read anyway, and two read-modify-writes for a page's first pin since the
+//! recount. A recount takes 1 to 2 ms per GiB of memory. It comes when the credit is used up, or if the last
+//! pin was refused. Cost of a fault: one in 64 sums a figure of its space over the CPUs.
 //!
-//! An orphan of a frame that several pages share, as after a fork, counts for one of their spaces, and where
-//! that has ended, for the one that has its number. A page that goes out in the moment in which it is pinned,
-//! and is unmapped then, is not noted.
+//! If several pages share an orphan's frame, as after a fork, it counts for one of their spaces. If that
+//! space has ended, it counts for the space that has its number. A page that is pinned just as it goes out,
+//! and is then unmapped, is not noted.
 //!
-//! Orderings: Relaxed. The word says when to look, and publishes nothing. Threads that pin at the same moment
-//! may go over the share by a page, or a block, each.
+//! Orderings: Relaxed. The word says when to recount, and publishes nothing. Threads that pin at the same
+//! moment may each exceed the share by a page or a block.
 //!
-//! Locking: one recount at a time. It takes the locks of the reverse map. A thread that takes a recount is
-//! inside the engine, so that no allocation under a lock faults in an engine that is the program's allocator.
+//! Locking: one recount at a time. It takes the locks of the reverse map. The thread that takes it is inside
+//! the engine. So if an engine is the program's allocator, no allocation under a lock faults in it.
 
 use crate::engine::{Engine, Figure, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
@@ -52,13 +51,14 @@ use crate::units::{CHUNK_FRAMES, FrameId, PAGE_SHIFT, bytes_for_people};
 
 /// The lowest bit of the word of a space that is watched.
 const WATCHED: u64 = 1;
-/// Pages were unmapped under pins since the last recount, or that one has found some.
+/// Pages were unmapped under pins since the last recount, or the recount has found some.
 const ORPHANS: u64 = 2;
-/// The credit stands above these bits, and may be negative.
+/// The credit, in pages, is above these bits, and may be negative.
 const CREDIT_SHIFT: u32 = 2;
-/// A space is looked at when one in so many frames comes in.
+/// One frame in this many that come in has its space checked.
 const LOOK_EVERY: u32 = 64;
-/// The least that a recount gives, as a part of the share, and in pages.
+/// If the space is not over its share, a recount gives at least the share divided by this, and at least
+/// [`LEAST_CREDIT_PAGES`].
 const LEAST_CREDIT: u64 = 64;
 const LEAST_CREDIT_PAGES: u64 = 64;
 /// The pages that a space may pin after its first orphan before a recount is taken.
@@ -68,7 +68,7 @@ const FIRST_CREDIT_PAGES: u64 = 512;
 #[derive(Clone, Copy, Debug, Default)]
 struct Pinned {
     pages: u64,
-    /// Those of them that no entry shows any more.
+    /// Pages among them that no entry shows any more.
     orphans: u64,
 }
 
@@ -76,9 +76,9 @@ struct Pinned {
 #[derive(Debug)]
 pub(crate) struct PinShares {
     words: WordArray<AtomicU64>,
-    /// How many spaces there are.
+    /// The number of spaces.
     spaces: AtomicU32,
-    /// How many have walked over all frames.
+    /// Held during a recount. The number of recounts that have walked over all frames.
     recount: Mutex<u64>,
 }
 
@@ -101,7 +101,7 @@ impl PinShares {
         self.spaces.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A space has ended, and its number is about to be used anew.
+    /// Clears the word of a space that has ended, before its number is reused.
     pub(crate) fn forget(&self, space: SpaceId) {
         self.word(space).store(0, Ordering::Relaxed);
         self.spaces.fetch_sub(1, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl PinShares {
         self.spaces.load(Ordering::Relaxed) > 1
     }
 
-    /// Has the space watched, with so much credit, if it is not yet.
+    /// Starts to watch the space with this credit, if it is not watched yet.
     fn watch(&self, space: SpaceId, credit: u64, orphans: u64) {
         let _ = self.word(space).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
             let watched = if now & WATCHED == 0 { credit << CREDIT_SHIFT | WATCHED } else { now };
@@ -128,8 +128,8 @@ impl PinShares {
     fn account(&self, space: SpaceId, words: &FrameWords) {
         if words.holds.account() {
             let pages = u64::from(words.order().frames());
-            // A word that another thread takes to 0 meanwhile, since the space is not watched any more,
-            // becomes negative. Without WATCHED that says nothing.
+            // If another thread has just set the word to 0, because the watch has ended, it becomes negative.
+            // Without WATCHED, that means nothing.
             self.word(space).fetch_sub(pages << CREDIT_SHIFT, Ordering::Relaxed);
         }
     }
@@ -142,7 +142,7 @@ impl PinShares {
 }
 
 impl Engine {
-    /// Counts pages of a space that came in. The first of their frames is `frame`.
+    /// Counts pages of a space that came in. `frame` is the first of their frames.
     #[inline]
     pub(crate) fn count_resident(&self, space: SpaceId, frame: FrameId, pages: u64) {
         self.space_use.add(space, Figure::Resident, pages);
@@ -159,23 +159,23 @@ impl Engine {
             && shares.are_several()
             && self.space_use.get(space, Figure::Resident) > self.pin_share()
         {
-            // The first pin looks.
+            // With no credit, the first pin takes a recount.
             shares.watch(space, 0, 0);
         }
     }
 
-    /// The budget has changed.
+    /// Called when the budget has changed.
     pub(crate) fn pin_shares_changed(&self) {
         let spaces: Vec<_> = self.spaces.lock().keys().copied().collect();
         spaces.into_iter().for_each(|space| self.pin_share_changed(space));
     }
 
-    /// The share of a space has changed.
+    /// Called when the share of a space has changed.
     pub(crate) fn pin_share_changed(&self, space: SpaceId) {
-        // A recount under way gives a credit by the old share.
+        // Wait for a recount under way, which gives credit by the old share.
         let _recount = self.pin_shares.recount.lock();
         let word = self.pin_shares.word(space);
-        // A credit for another share is none.
+        // A credit from the old share is void.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
             (word & WATCHED != 0).then_some(word & ORPHANS | WATCHED)
         });
@@ -187,7 +187,7 @@ impl Engine {
         self.budget.limit_pages() / 4 * 3
     }
 
-    /// An entry of the space has let a frame go that has pins. The caller has not released it yet.
+    /// Notes a frame with pins that an entry of the space has let go. The caller has not released it yet.
     #[cold]
     #[inline(never)]
     pub(super) fn note_orphan(&self, owner: Owner, frame: FrameId) {
@@ -198,22 +198,22 @@ impl Engine {
         }
     }
 
-    /// Returns the pins of a frame that are those of pins and guards.
+    /// Returns how many of a frame's pins belong to pins and guards of users.
     fn pins_of_users(&self, words: &FrameWords, holds: Holds) -> u32 {
-        // A write has a pin of its own, and so has a reclaimer that has the frame in hand. A dying frame is
-        // in nobody's hand, and on no list.
+        // A write has a pin of its own, and so has a reclaimer that holds the frame. No reclaimer holds a
+        // dying frame, which is on no list.
         let in_hand = u32::from(
             !self.lru.knows(words) && !holds.is_parked() && !holds.is_dying() || holds.is_writeback(),
         );
         if holds.is_reading() { 0 } else { holds.pins().saturating_sub(in_hand) }
     }
 
-    /// Asks for another pin. Returns the space if it is watched: the pin is to be
-    /// [noted](Engine::note_pinned) then.
+    /// Checks whether the space may have another pin. Returns the space if it is watched. The caller must
+    /// then [note](Engine::note_pinned) the pin.
     ///
     /// # Errors
-    /// `TooManyPins` where the pins of the space keep its share already; `ForkedChild` in a forked child, if
-    /// a recount is due.
+    /// `TooManyPins` if the pins of the space keep its share already; `ForkedChild` in a forked child, if a
+    /// recount is due.
     #[inline(always)]
     pub(crate) fn check_pins(&self, space: &SpaceState) -> Result<Option<SpaceId>> {
         if !self.pin_shares.is_watched(space.id) {
@@ -224,8 +224,8 @@ impl Engine {
         Ok(self.pin_shares.is_watched(space.id).then_some(space.id))
     }
 
-    /// Takes a page, or a block, from the credit of a space that is watched. The caller has pinned it, and
-    /// its holds were `before`.
+    /// Takes a page, or a block, from the credit of a watched space. The caller has pinned it, and its holds
+    /// were `before`.
     #[inline(always)]
     pub(crate) fn note_pinned(&self, watched: Option<SpaceId>, words: &FrameWords, before: Holds) {
         if let Some(space) = watched.filter(|_| !before.is_accounted()) {
@@ -242,10 +242,10 @@ impl Engine {
         self.take_recount(space)
     }
 
-    /// Gives the space new credit, or says that so many pages are pinned that it gets none.
+    /// Gives the space new credit, or returns `TooManyPins` if its pinned pages leave none.
     fn take_recount(&self, space: &SpaceState) -> Result<()> {
         let mut walks = self.pin_shares.recount.lock();
-        // Another thread may have counted meanwhile.
+        // Another thread may have taken a recount meanwhile.
         if self.pin_shares.has_credit(space.id) {
             return Ok(());
         }
@@ -255,14 +255,14 @@ impl Engine {
         let is_alone = !self.pin_shares.are_several();
         // Orphans that come from now on are left to the next recount.
         let had_orphans = word.fetch_and(!ORPHANS, Ordering::Relaxed) & ORPHANS != 0;
-        // After an orphan, a credit is used up before the watch ends: there may be more of them.
+        // After an orphan, a credit is used up before the watch ends, because there may be more orphans.
         let is_watched = had_orphans || quota.is_none() && !is_alone && !is_small();
         let is_counted = is_watched && (quota.is_some() || !is_alone);
         *walks += u64::from(is_counted);
         let pinned = if is_counted {
             self.pinned_pages(space.id)
         } else {
-            // Alone, it is counted when it is so no more.
+            // A space that is alone is counted once there is another.
             Pinned { pages: 0, orphans: u64::from(had_orphans) }
         };
         let is_over = pinned.pages >= share && (quota.is_none() || pinned.orphans > 0);
@@ -278,8 +278,8 @@ impl Engine {
         if is_over { Err(too_many(space, pinned.pages, share)) } else { Ok(()) }
     }
 
-    /// Counts the pages in memory that this space has or had, others perhaps as well, and that are pinned.
-    /// Those that are not are accounted anew.
+    /// Counts the pinned pages in memory that this space has or had, also if it shares them. Clears ACCOUNTED
+    /// of pages that are not pinned.
     fn pinned_pages(&self, space: SpaceId) -> Pinned {
         let is_pinned = |frame| {
             let words = self.frames.words(frame);

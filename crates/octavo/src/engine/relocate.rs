@@ -1,15 +1,15 @@
-//! Moving the pages of a range to other addresses of the same space, as `mremap` does. No bytes move: entries
-//! lead to the same frames and places afterwards, and frames name their new owners.
+//! Moves the pages of a range to other addresses of the same space, as `mremap` does. No bytes move: the new
+//! entries lead to the same frames and places, and the frames name their new owners.
 //!
-//! The caller has mapped the new range, where nothing is yet, and has removed the old one. A fault under way
-//! in the old range finds no region any more. Each entry is Busy while its meaning moves, so eviction and
-//! faults see the page at one of the two addresses, and never at both.
+//! The caller has mapped the new range, which is still empty, and has removed the old one. A fault under way
+//! in the old range finds no region any more. Each entry is Busy while its page moves, so eviction and faults
+//! see the page at one of the two addresses, never at both.
 //!
 //! Zeros do not move. They become empty, which reads the same.
 //!
-//! Nodes for the new range may go over the budget, by one in 512 of what moves, until the old range's are
-//! given back. The other side has made the move already. It may be so that its pages do not go out before all
-//! of the move is told and taken in, so whoever waited for room would wait in vain.
+//! Nodes for the new range may exceed the budget by 1/512 of the moved range, until the old range's nodes are
+//! given back. They do not wait for room, because the other side has made the move already. Its pages may be
+//! unable to go out before the whole move is recorded, so a wait could be in vain.
 
 use crate::engine::{Engine, Obstacle, SpaceState, Split, split_leaf};
 use crate::rmap::Owner;
@@ -17,8 +17,8 @@ use crate::table::entry::State;
 use crate::table::{Grown, PageNumberRange};
 use crate::units::PageNumber;
 
-/// Moves the pages of `from` to the addresses from `to` on. Pages that have moved stay moved where an
-/// obstacle ends this; the caller removes it and calls again.
+/// Moves the pages of `from` to the addresses from `to` on. If it stops at an obstacle, pages that have moved
+/// stay moved. The caller removes the obstacle and calls again.
 pub(crate) fn relocate_range(
     engine: &Engine,
     space: &SpaceState,
@@ -44,7 +44,7 @@ pub(crate) fn relocate_range(
                 }
                 _ => {}
             }
-            // Nothing is here, or zeros.
+            // Nothing to move: the entry is empty, or zeros.
             let pages = crate::table::span(walk.level);
             page = PageNumber((page.0 / pages + 1) * pages);
             continue;

@@ -16,7 +16,7 @@ pub(crate) struct SpaceState {
     pub(crate) used_huge_zero: UsedHugeZero,
     pub(crate) streams: Streams,
     pub(crate) quota: Quota,
-    /// The translator that also has to know where frames stand. Handles need none.
+    /// The translation that shows the space's pages at another side, if there is one. Handles need none.
     pub(crate) translation: Option<Shared<dyn Translation>>,
 }
 

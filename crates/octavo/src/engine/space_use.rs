@@ -1,7 +1,7 @@
 //! How much each space uses: pages in memory, pages that came in, and pages that went out.
 //!
-//! Each CPU, space and figure has a cell, as counters have. An addition writes a line that only this CPU
-//! writes. A reading sums over the CPUs. So only threads under a quota, and users who ask, read figures.
+//! Like counters, each figure of a space has a cell per CPU. An addition writes a line that only this CPU
+//! writes. A read sums over the CPUs. So no frequent path reads figures, except under a quota.
 
 use crate::sync::percpu::PerCpuCells;
 use crate::sync::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub(crate) enum Figure {
     SwapIn,
     /// Pages that were sent on their way out.
     SwapOut,
-    /// Of the pages sent out, those that went because of the space's quota.
+    /// Pages that were sent out because of the space's quota.
     QuotaOut,
 }
 
@@ -44,13 +44,14 @@ impl SpaceUse {
         self.add(space, figure, n.wrapping_neg());
     }
 
-    /// Returns about the present figure. Other threads may be adding.
+    /// Returns the approximate figure: other threads may be changing it.
     pub(crate) fn get(&self, space: SpaceId, figure: Figure) -> u64 {
-        // While a page's count moves from CPU to CPU, the sum may be one below zero.
+        // A page may be added on one CPU and subtracted on another, so the sum may be below zero for a
+        // moment.
         (self.cells.sum(Self::index(space, figure)) as i64).max(0) as u64
     }
 
-    /// Clears the figures of a space number that is about to be used anew.
+    /// Clears the totals, all figures but Resident, of a space number that is about to be reused.
     pub(crate) fn forget(&self, space: SpaceId) {
         for figure in [Figure::SwapIn, Figure::SwapOut, Figure::QuotaOut] {
             self.subtract(space, figure, self.cells.sum(Self::index(space, figure)));
@@ -76,7 +77,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// Returns the pages that the space may have in memory. `None` means as many as the budget allows.
+    /// Returns how many pages the space may have in memory. `None` means as many as the budget allows.
     #[inline]
     pub(crate) fn pages(&self) -> Option<u64> {
         Some(self.pages.load(Ordering::Relaxed)).filter(|pages| *pages != u64::MAX)
@@ -90,7 +91,7 @@ impl Quota {
         PageNumber(self.hand.load(Ordering::Relaxed))
     }
 
-    /// Moves the hand. Two threads at once only look at some pages twice.
+    /// Moves the hand. If two threads move it at once, some pages are only looked at twice.
     pub(crate) fn set_hand(&self, page: PageNumber) {
         self.hand.store(page.0, Ordering::Relaxed);
     }

@@ -1,9 +1,8 @@
 //! Splitting: a huge leaf becomes a node of 512 small leaves.
 //!
-//! The entry is busy meanwhile, so accesses wait. The block's frames stay where they are, and become frames
-//! of their own. A block that several pages show is split for all of them at once, since frames of their own
-//! have pins and uses of their own. A block that somebody pins cannot be split: its pins are counted on its
-//! head.
+//! The entry is busy meanwhile, so accesses wait. The block's frames stay where they are, and become separate
+//! frames, each with its own pins and uses. So a block that several entries show is split for all of them at
+//! once. A pinned block cannot be split, because its pins are counted on its head.
 
 use smallvec::SmallVec;
 
@@ -22,33 +21,33 @@ pub(crate) enum Split {
     Done,
     /// Another thread changed the entry. The caller walks again.
     Changed,
-    /// There is no table node to be had.
+    /// There are not enough free table nodes.
     NoNode,
-    /// The block is pinned, or the translation does not let it be split, or another space that shows it is
-    /// changing that just now.
+    /// The block is pinned, the translation does not allow the split, or an entry of another space that shows
+    /// the block is being changed.
     Pinned,
 }
 
-/// The nodes to be, one for each owner of a block. Nodes that are left when this ends go back.
+/// Nodes for a split, one for each owner of a block. Dropping this gives back the unused ones.
 pub(crate) struct Nodes<'e> {
     engine: &'e Engine,
     nodes: SmallVec<[NodeId; 2]>,
 }
 
 impl<'e> Nodes<'e> {
-    /// Takes the nodes. `None` means that there are not so many.
+    /// Takes `count` nodes. Returns `None` if there are not enough.
     pub(crate) fn take(engine: &'e Engine, count: usize, own_pins: u32) -> Option<Self> {
         let pool = &engine.table.nodes;
         let mut taken = Self { engine, nodes: SmallVec::new() };
         for _ in 0..count {
-            // A caller with a pin of its own is reclaim. It has to split a block to move it out when no other
-            // memory is left.
+            // A caller with a pin of its own is reclaim. To move a block out, it must split it even if no
+            // other memory is left.
             taken.nodes.push(if own_pins == 0 { pool.take() } else { pool.take_for_reclaim() }?);
         }
         Some(taken)
     }
 
-    /// One of the nodes, which is the caller's now.
+    /// Hands one of the nodes to the caller.
     pub(crate) fn pop(&mut self) -> NodeId {
         self.nodes.pop().expect("as many are used as were taken")
     }
@@ -60,8 +59,8 @@ impl Drop for Nodes<'_> {
     }
 }
 
-/// Splits the huge leaf at which `walk` ended. `own_pins` are the caller's on its block. The caller has
-/// checked the links after the walk.
+/// Splits the huge leaf at which `walk` ended. `own_pins` is the number of the caller's pins on its block.
+/// The caller has checked the links after the walk.
 pub(crate) fn split_leaf(
     engine: &Engine,
     space: SpaceId,
@@ -107,7 +106,7 @@ fn split_block(engine: &Engine, owner: Owner, head: FrameId, own_pins: u32) -> S
     }
     let Some(mut nodes) = Nodes::take(engine, owners.len(), own_pins) else { return Split::NoNode };
     let Some(busy) = AllBusy::make(engine, head, 1, &owners) else {
-        // Another owner's entry may be in a thread's hands for a while.
+        // Another thread may keep another owner's entry busy for a while.
         return if owners.len() == 1 { Split::Changed } else { Split::Pinned };
     };
     if !busy.have_it_alone(head, own_pins) || !is_split_away(engine, owner, head) {
@@ -125,8 +124,8 @@ fn split_block(engine: &Engine, owner: Owner, head: FrameId, own_pins: u32) -> S
     Split::Done
 }
 
-/// Returns whether the translation takes note that a block is asked for page by page from now on. Only a
-/// block that is away needs the note.
+/// Tells the translation that it will be asked about the block page by page from now on. Returns whether it
+/// agrees. Only a block that is away needs this.
 fn is_split_away(engine: &Engine, owner: Owner, head: FrameId) -> bool {
     if !engine.frames.is_away(head) {
         return true;

@@ -1,10 +1,10 @@
-//! Which faults of a space follow each other, and which pages should therefore be read ahead of them.
+//! Finds faults of a space that follow each other, and plans which pages to read ahead of them.
 //!
-//! A *stream* is a run of faults at one stride: forwards, backwards, or every so many pages. A window starts
-//! small when the stride was seen twice (between neighbours, once). It grows with every window whose pages
-//! were wanted. It shrinks when a page of it found no room, or was gone before it was wanted; what was gone
-//! is then asked for again. Otherwise the next window is planned when half of the last one is left, so that a
-//! steady reader never waits.
+//! A *stream* is a run of faults at one stride: forwards, backwards, or every n pages. Its window starts
+//! small, when the stride was seen twice (between neighbours, once). It grows after each window whose pages
+//! were wanted. It shrinks if one of its pages found no room, or was evicted before it was wanted. Evicted
+//! pages are then asked for again. Otherwise, the next window is planned when half of the last one is left,
+//! so that a steady reader never waits.
 //!
 //! ```text
 //!      used            read ahead, not used yet
@@ -12,24 +12,25 @@
 //!               last            half            ahead
 //! ```
 //!
-//! **Order beats stride.** Of the pages that a reader in order meets, some may be in memory, and the others
-//! look as if they had a stride. So a fault belongs to the stream of the least stride among those that it
-//! continues, and a few faults of neighbours in a row make a stream of a longer stride one in order.
+//! **Order beats stride.** If a reader in order finds some pages in memory, the other pages may look like a
+//! stride. So if a fault continues several streams, it belongs to the one of the least stride. A few faults
+//! of neighbours in a row turn a stream of a longer stride into one in order.
 //!
 //! **Waste shuts the window.** A stream counts the pages that were read for it, and those that a fault then
-//! wanted. When less than three quarters were wanted, the stream starts again without a window. The counts
-//! also go into the account of their stretch of addresses ([`Stretches`]), when the next window is planned,
-//! and when another stream takes the place of this one. In a stretch that does not pay, a window starts only
-//! after [`LONG_RUN`] faults in a row, and is never longer than the run. So short bursts in order inside a
+//! wanted. If less than three quarters were wanted, the stream starts again without a window. The counts also
+//! go into the account of their stretch of addresses ([`Stretches`]) when the next window is planned, and
+//! when another stream takes the place of this one. In a stretch that does not pay, a window starts only
+//! after [`LONG_RUN`] faults in a row, and is never longer than the run. So short ordered bursts inside a
 //! random pattern read nothing ahead, and a reader in order soon has its full windows back. A region that the
-//! user calls sequential is not judged.
+//! user calls sequential is exempt.
 //!
 //! From Linux: `mm/readahead.c`, whose marker page is the half of a window, and whose `try_context_readahead`
-//! takes the length of a run for the window where nothing else is known; `swapin_nr_pages` in
-//! `mm/swap_state.c`, where the hits of the last window decide on the next.
+//! takes the length of a run for the window if nothing else is known; `swapin_nr_pages` in `mm/swap_state.c`,
+//! which sizes the next window by the hits of the last one.
 //!
-//! Locking: one lock a space, only tried. A fault that finds it taken reads its own page and nothing else. If
-//! that page had been read ahead, the fault counts it beside the lock, for the streams that miss it. A leaf.
+//! Locking: one lock per space, only tried, and a leaf. A fault that finds it taken reads its own page and
+//! nothing else. If that page had been read ahead, the fault counts it outside the lock, for the stream that
+//! missed it.
 
 use std::cmp::Reverse;
 
@@ -38,20 +39,20 @@ use crate::region::AccessPattern;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::units::PageNumber;
 
-/// Streams followed at once in a space: the tasks that read it in order.
+/// Streams followed at once in a space, and so the tasks that can read it in order.
 const STREAMS: usize = 16;
-/// The first window, and the least that a shrinking one comes to.
+/// The first window, and the least one after shrinking, in pages.
 const FIRST_WINDOW: u32 = 8;
-/// How much a window grows.
+/// The factor by which a window grows.
 const GROWTH: u32 = 4;
-/// Faults of neighbours in a row, after which a stream of a longer stride is one in order.
+/// After more than this many faults of neighbours in a row, a stream of a longer stride becomes one in order.
 const IN_ORDER: u32 = 3;
-/// Faults in a row, after which a stream keeps its stride.
+/// After this many faults in a row, a stream keeps its stride.
 const SETTLED: u32 = 3;
-/// Faults in a row that are believed to go on where readahead did not pay.
+/// Faults in a row after which a window starts, in a stretch where readahead did not pay.
 const LONG_RUN: u32 = 8;
-/// Pages that were wanted and are in no stream's count, at most. Pages of `prefetch` count too, so the number
-/// has a bound.
+/// The most wanted pages that are in no stream's count yet. Pages of `prefetch`, which no stream claims,
+/// count too, so there is a bound.
 const MOST_UNSEEN: u32 = 8192;
 /// The farthest apart two faults of a stream may be, in pages.
 const MAX_STRIDE: u64 = 64;
@@ -63,7 +64,7 @@ pub(crate) enum Hit {
     None,
     /// Still on its way out.
     Cached,
-    /// A read had brought it, or was about to.
+    /// A read ahead had brought it, or was about to.
     ReadAhead,
 }
 
@@ -86,7 +87,7 @@ impl Window {
         })
     }
 
-    /// The page after so many of the window's.
+    /// The page after the first `pages` pages of the window.
     fn after(self, pages: u32) -> u64 {
         self.first.0.wrapping_add_signed(self.stride * i64::from(pages))
     }
@@ -95,13 +96,13 @@ impl Window {
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     last: u64,
-    /// 0: one fault has been seen.
+    /// 0 if only one fault has been seen.
     stride: i64,
     /// Faults in a row at this stride.
     run: u32,
-    /// Pages; 0: nothing is read ahead.
+    /// The window in pages. 0 if nothing is read ahead.
     window: u32,
-    /// Pages that were read ahead and are in no account yet; and those of them that a fault wanted.
+    /// Pages that were read ahead and are in no account yet (`read`), and those that a fault wanted (`used`).
     read: u32,
     used: u32,
     /// The first page that has not been asked for.
@@ -117,29 +118,29 @@ impl Stream {
         (self.stride != 0 && distance % self.stride == 0).then(|| distance / self.stride)
     }
 
-    /// Pages asked for beyond `page`.
+    /// How many pages beyond `page` have been asked for.
     fn left_after(&self, page: u64) -> i64 {
         (self.ahead.wrapping_sub(page) as i64) / self.stride - 1
     }
 
     fn continues_at(&self, page: u64) -> bool {
-        // While its stride may still change, only the very next page will do: a reader of twice the stride
-        // would never get its own.
+        // While the stride may still change, only the very next page continues it. Otherwise, a reader of
+        // twice the stride would never get a stream of its own.
         let most = if self.may_turn() { 1 } else { i64::from(self.window).max(1) + 1 };
         self.steps_to(page).is_some_and(|steps| steps > 0 && steps <= most)
     }
 }
 
-/// What the pages were worth that a stream read ahead and has passed.
+/// Whether the pages that a stream read ahead and has passed were wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Worth {
-    /// There were none.
+    /// There were no such pages.
     Unknown,
     Wanted,
     Waste,
 }
 
-/// Faults in a row, each at the neighbour of the one before, in one direction.
+/// Counts faults in a row, each at the neighbour of the one before, in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Order {
     last: u64,
@@ -170,14 +171,15 @@ struct Followed {
 /// The streams of a space.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    /// Apart, since spaces are moved while they are made, and stacks may be small.
+    /// Boxed, because spaces are moved while they are made, and stacks may be small.
     state: Mutex<Box<Followed>>,
     /// Pages that were read ahead and wanted by faults that found the lock taken.
     unseen: AtomicU32,
 }
 
 impl Streams {
-    /// A fault wants a page that went out. Says which pages to read ahead now, at most `most`.
+    /// Called for a fault that wants a page that went out. Returns the pages to read ahead now, at most
+    /// `most`.
     pub(crate) fn on_fault(
         &self,
         page: PageNumber,
@@ -189,7 +191,7 @@ impl Streams {
             return None;
         }
         let Some(mut state) = self.state.try_lock() else {
-            // Relaxed: a number that orders nothing.
+            // Relaxed: the count orders nothing.
             if hit == Hit::ReadAhead && self.unseen.load(Ordering::Relaxed) < MOST_UNSEEN {
                 self.unseen.fetch_add(1, Ordering::Relaxed);
             }
@@ -205,13 +207,13 @@ impl Streams {
         Some(Window { stream: (at, stream.began_at), ..window })
     }
 
-    /// The reader came to the first `reached` pages of the window. Of these, `pages` are being read; the
-    /// others were in memory.
+    /// Notes that the first `reached` pages of the window were looked at. Of these, `pages` are being read.
+    /// The others were in memory.
     pub(crate) fn note_read(&self, window: Window, reached: u32, pages: u32) {
         if let Some(mut state) = self.state.try_lock() {
             let (at, began_at) = window.stream;
             let stream = &mut state.streams[at];
-            // By now another stream may have its place.
+            // Another stream may have taken its place.
             if stream.began_at == began_at {
                 stream.read += pages;
                 if reached < window.count && stream.ahead == window.after(window.count) {
@@ -223,21 +225,21 @@ impl Streams {
 }
 
 impl Followed {
-    /// The place of the stream that the fault belongs to, or begins. `None`: a stream is at this page
-    /// already, and nothing changes. Another thread wanted the page too, or a page that was wanted alone went
-    /// out and came back.
+    /// Returns the index of the stream that the fault belongs to, or begins. Returns `None`, and changes
+    /// nothing, if a stream is at this page already: another thread wanted the page too, or a page that was
+    /// wanted alone went out and came back.
     fn follow(&mut self, page: u64, hit: Hit, pattern: AccessPattern) -> Option<usize> {
         let streams = &mut self.streams;
-        // Of several streams, the one of the least stride: a reader in order meets the pages of all strides.
-        // Then the nearest, since blocks of several readers may lie within each other's windows. Where two
-        // have come to one page, the reader is in the later one.
+        // Take the stream of the least stride, because a reader in order meets the pages of all strides.
+        // Among these, take the nearest, because blocks of several readers may lie within each other's
+        // windows. If two are at the same page, the reader is in the one used later.
         let continuing = (0..STREAMS).filter(|&at| streams[at].used_at > 0 && streams[at].continues_at(page));
         let found = continuing.min_by_key(|&at| {
             let Stream { stride, last, used_at, .. } = streams[at];
             (stride.unsigned_abs(), last.abs_diff(page), Reverse(used_at))
         });
-        // A reader may well come to the page where another ended, or turn round at its last page when that
-        // has gone.
+        // But a reader may come to the page where another ended, or turn round at its last page after that
+        // went out.
         let before = found.map_or(0, |at| streams[at].used_at);
         let is_here = |stream: &Stream| stream.used_at > before && stream.last == page;
         if streams.iter().any(|stream| is_here(stream) && (hit != Hit::None || stream.run == 1)) {
@@ -249,7 +251,7 @@ impl Followed {
             && streams[at].stride.abs() > 1
             && self.order.faults > IN_ORDER
         {
-            // What looked like a stride were the pages of a reader in order that were out.
+            // What looked like a stride was a reader in order, some of whose pages were in memory.
             let Stream { last, read, used, .. } = streams[at];
             self.stretches.note(last, read, used + u32::from(hit == Hit::ReadAhead));
             let (stride, run) = (self.order.step, self.order.faults);
@@ -258,7 +260,7 @@ impl Followed {
         } else if let Some(at) = found {
             streams[at].run = streams[at].run.saturating_add(1);
             if hit == Hit::ReadAhead && streams[at].window == 0 {
-                // The stream was shut, and its pages went into the account then.
+                // The stream was shut, and its pages are in the account already.
                 self.stretches.note(page, 0, 1);
             } else {
                 streams[at].used += u32::from(hit == Hit::ReadAhead);
@@ -268,8 +270,8 @@ impl Followed {
             if hit == Hit::ReadAhead {
                 self.stretches.note(page, 0, 1);
             }
-            // The page after one fault fixes the stride of its stream; else a new one takes the place of the
-            // oldest.
+            // A fault near a stream whose stride is not settled sets that stride. Otherwise, a new stream
+            // takes the place of the oldest.
             let turning = (0..STREAMS).filter(|&at| streams[at].may_turn_to(page));
             match turning.min_by_key(|&at| streams[at].last.abs_diff(page)) {
                 Some(at) => {
@@ -300,7 +302,7 @@ impl Stream {
         self.window == 0 && self.run < SETTLED
     }
 
-    /// Whether its stride may still be the one to `page`.
+    /// Whether the stride may still change so that `page` comes next.
     fn may_turn_to(&self, page: u64) -> bool {
         self.used_at > 0 && self.may_turn() && self.last != page && self.last.abs_diff(page) <= MAX_STRIDE
     }
@@ -316,7 +318,7 @@ impl Stream {
         let is_told = pattern == AccessPattern::Sequential;
         let next = page.wrapping_add_signed(self.stride);
         if self.window == 0 {
-            // Neighbours are worth a window at once, other strides when they come a second time.
+            // A stride between neighbours gets a window at once, other strides when they are seen twice.
             let enough = match self.stride.unsigned_abs() {
                 0 => return None,
                 _ if is_told => 0,
@@ -333,11 +335,11 @@ impl Stream {
         }
         let left = self.left_after(page);
         if left >= 0 && hit == Hit::None {
-            // The page was read ahead and is gone: too much, or too early.
+            // The page was read ahead and evicted: too much was read, or too early.
             self.shrink();
             let to_come = self.coming(left);
             if !is_told && !pays(self.read, self.used + to_come) {
-                // It would be waste even if all pages to come were wanted.
+                // Readahead would not pay even if all pages to come were wanted.
                 self.settle(page, left, stretches);
                 self.shut(page, stretches);
                 return None;
@@ -347,7 +349,7 @@ impl Stream {
             return again.then(|| self.window_at(next, count));
         }
         if left < 0 {
-            // The stream overtook what was read ahead.
+            // The faults have overtaken readahead.
             self.ahead = next;
         } else if left > i64::from(self.window / 2) {
             return None;
@@ -365,44 +367,45 @@ impl Stream {
         Some(self.ask())
     }
 
-    /// Half of the window is enough.
+    /// Halves the window.
     fn shrink(&mut self) {
         self.window = (self.window / 2).max(FIRST_WINDOW.min(self.window));
     }
 
-    /// There was no room for the page `at` and those behind it, so they are yet to be asked for.
+    /// Notes that there was no room for the page `at` and the pages after it, so they have yet to be asked
+    /// for.
     fn cut(&mut self, at: u64) {
         self.ahead = at;
-        // The next plan lets it grow, which would keep it large.
+        // The next plan lets the window grow again, so halving alone would leave it too large.
         self.window = (self.window / (2 * GROWTH)).max(FIRST_WINDOW.min(self.window));
     }
 
-    /// Closes the window. The pages to come go into the account unwanted; faults that want them still are
-    /// entered singly.
+    /// Closes the window. The pages to come go into the account as unwanted. Faults that still want one are
+    /// entered one by one.
     fn shut(&mut self, page: u64, stretches: &mut Stretches) {
         stretches.note(page, self.read, 0);
         (self.window, self.run, self.read, self.used) = (0, 1, 0, 0);
     }
 
-    /// The pages that were read ahead and are not passed, when `left` of those asked for are.
+    /// Pages that were read ahead and are still to come, if `left` of those asked for are.
     fn coming(&self, left: i64) -> u32 {
         left.clamp(0, i64::from(self.read)) as u32
     }
 
-    /// Takes from `unseen` the pages that the stream has passed and did not see wanted.
+    /// Takes from `unseen` as many pages as the stream has passed without seeing them wanted.
     fn claim(&mut self, page: u64, unseen: &AtomicU32) {
         let passed = self.read - self.coming(if self.window == 0 { 0 } else { self.left_after(page) });
         let (missing, found) = (passed.saturating_sub(self.used), unseen.load(Ordering::Relaxed));
         let claimed = missing.min(found);
         if claimed > 0 {
-            // Relaxed: a number that orders nothing. Only the holder of the lock takes from it.
+            // Relaxed: the count orders nothing. Only the holder of the lock takes from it.
             unseen.fetch_sub(claimed, Ordering::Relaxed);
             self.used += claimed;
         }
     }
 
-    /// Enters into the account the pages that the stream has passed, and keeps the `left` ones before it.
-    /// Says what the passed ones were worth.
+    /// Enters the pages that the stream has passed into the account, and keeps the `left` ones to come.
+    /// Returns what the passed pages were worth.
     fn settle(&mut self, page: u64, left: i64, stretches: &mut Stretches) -> Worth {
         let to_come = self.coming(left);
         let passed = self.read - to_come;
@@ -422,7 +425,7 @@ impl Stream {
         window
     }
 
-    /// A window of this stream. The caller adds the place.
+    /// Returns a window of this stream. The caller adds the stream's place.
     fn window_at(&self, first: u64, count: u32) -> Window {
         let (first, stride) = (PageNumber(first), self.stride);
         Window { first, count, stride, stream: (0, 0) }

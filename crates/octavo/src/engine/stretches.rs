@@ -4,25 +4,25 @@
 //! wanted. A stretch *pays* while at least three quarters were wanted. So readahead adds at most a third to
 //! the pages that a program needs. A short burst of faults in order inside a random pattern, such as the
 //! neighbours of a vertex in a graph, closes its stretch after a few windows. A reader in order opens it
-//! again, since its run of faults is long enough to be believed by itself (`engine/streams.rs`).
+//! again, because a long run of faults starts a window even there (`engine/streams.rs`).
 //!
 //! ```text
 //!   page number:   … hash to an account | 12 bits: 16 MiB of one stretch
 //! ```
 //!
-//! Stretches far apart share an account: it stays true for their sum. Nothing has to be undone at an unmap,
-//! since an account forgets: both numbers are halved as soon as many pages were read. (Linux decides the next
-//! window of a VMA by the hits of the last one: `__swapin_nr_pages` in `mm/swap_state.c`.)
+//! Stretches far apart share an account, which then holds for their sum. An unmap need not undo anything,
+//! because an account forgets: both numbers are halved once it has more than [`REMEMBERED`] pages. (Linux
+//! decides the next window of a VMA by the hits of the last one: `__swapin_nr_pages` in `mm/swap_state.c`.)
 //!
-//! Locking: the accounts stand under the lock of the streams.
+//! Locking: the lock of the streams protects the accounts.
 
 /// log2 of the pages of a stretch.
 const STRETCH_SHIFT: u32 = 12;
-/// Accounts of a space: stretches of 2 GiB in all have one each.
+/// Accounts of a space: enough for the stretches of 2 GiB.
 const ACCOUNTS: usize = 128;
-/// Pages read, up to which a stretch is believed to pay: two first windows.
+/// A stretch with fewer pages read than this is assumed to pay: two first windows.
 const ON_TRUST: u32 = 16;
-/// An account remembers at most so many pages that were read.
+/// The most pages read that an account remembers.
 const REMEMBERED: u32 = 256;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +43,7 @@ impl Default for Stretches {
 }
 
 impl Stretches {
-    /// `read` pages were read ahead near `page`, and faults wanted `used` of them.
+    /// Notes that `read` pages were read ahead near `page`, and that faults wanted `used` of them.
     pub(super) fn note(&mut self, page: u64, read: u32, used: u32) {
         let account = &mut self.accounts[account_of(page)];
         account.read += read;
@@ -55,19 +55,19 @@ impl Stretches {
         }
     }
 
-    /// Whether pages read ahead near `page` are wanted.
+    /// Returns whether readahead near `page` pays.
     pub(super) fn pays(&self, page: u64) -> bool {
         let account = self.accounts[account_of(page)];
         account.read < ON_TRUST || pays(account.read, account.used)
     }
 }
 
-/// Returns the place of the account of a page's stretch. The next stretches have the next accounts.
+/// Returns the index of the account of a page's stretch. Consecutive stretches have consecutive accounts.
 fn account_of(page: u64) -> usize {
     (page >> STRETCH_SHIFT) as usize % ACCOUNTS
 }
 
-/// Whether it was worth reading `read` pages of which `used` were wanted.
+/// Returns whether it pays to read `read` pages if `used` of them are wanted.
 pub(super) fn pays(read: u32, used: u32) -> bool {
     used.saturating_mul(4) >= read.saturating_mul(3)
 }

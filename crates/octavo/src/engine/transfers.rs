@@ -1,10 +1,11 @@
-//! Transfers in flight, and their ends.
+//! Transfers in flight, and what happens when they end.
 //!
-//! A transfer holds a pin on each of its frames. The thread that takes a completion also ends it. It frees a
-//! page that was written, if nobody came for the page meanwhile. A page that was read is live from here on.
+//! A transfer holds a pin on each of its frames. The thread that takes a completion also ends the transfer.
+//! It frees a page that was written, if nobody has used the page meanwhile. A page that was read becomes live
+//! here.
 //!
 //! Locking: completions take the locks of the swap cache and of the LRU, one after the other. They may run
-//! inside `submit`, so nobody submits while holding a lock.
+//! inside `submit`, so no caller submits while holding a lock.
 
 use std::cell::Cell;
 use std::io;
@@ -28,10 +29,10 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering,
 use crate::table::Protection;
 use crate::units::{FrameId, StoredPage};
 
-/// How long a thread that waits for no transfer in particular sleeps before it looks again.
+/// How long a thread sleeps before it looks again, if it waits for no particular transfer.
 const MOMENT: Duration = Duration::from_millis(2);
 
-/// Pages in flight, each way.
+/// Counts of pages in flight, and of ended transfers.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     writing_pages: AtomicU32,
@@ -42,9 +43,9 @@ pub(crate) struct Transfers {
     ended_pages: AtomicU64,
     /// Pages whose read has ended, so far.
     read_pages: AtomicU64,
-    /// Somebody waits for any transfer to end.
+    /// A thread or task waits for any transfer to end.
     awaited: AtomicBool,
-    /// The manager ends, and nobody shall wait any more.
+    /// The manager is ending, so all waits end.
     ending: AtomicBool,
 }
 
@@ -74,30 +75,30 @@ impl Transfers {
         self.read_pages.load(Ordering::SeqCst)
     }
 
-    /// Returns whether nobody shall wait any more.
+    /// Returns whether the manager is ending, so that all waits end.
     pub(crate) fn are_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 
     fn are_in_flight(&self) -> bool {
-        // In one order with transfers that end, or that a device refuses. Of two that go, one sees that both
-        // are gone.
+        // SeqCst, as when a transfer ends or a device refuses it: if two end at once, one of them sees that
+        // none are left.
         self.writing_pages.load(Ordering::SeqCst) + self.reading_pages.load(Ordering::SeqCst) > 0
     }
 }
 
 impl Engine {
-    /// Links `frames` to a chain, in order. They are off the LRU, and the caller's.
+    /// Links `frames` into a chain, in order. They are off the LRU, and belong to the caller.
     pub(crate) fn chain<T>(&self, frames: &[T], frame: impl Fn(&T) -> FrameId) {
         for pair in frames.windows(2) {
-            // Relaxed: a thread that follows the chain was handed the transfer.
+            // Relaxed: handing over the transfer orders this for the thread that follows the chain.
             self.frames.words(frame(&pair[0])).next.store(frame(&pair[1]).0, Ordering::Relaxed);
         }
     }
 
     /// Starts to write `frames`, which are under WRITEBACK, as consecutive pages. Returns how many are in
-    /// flight. If the device has no room for the others, they stay in memory, dirty and without a place. That
-    /// is no failure: try again when a write ends.
+    /// flight. If the device has no room for the rest, they stay in memory, dirty and without a place. That
+    /// is not an error: try again when a write has ended.
     pub(crate) fn start_write(
         &self,
         first: StoredPage,
@@ -138,7 +139,7 @@ impl Engine {
         true
     }
 
-    /// Leaves pages under WRITEBACK where they were, if no device has them.
+    /// Ends WRITEBACK for pages that no device took, and puts them back.
     fn put_back_unsent(&self, first: StoredPage, frames: &[FrameId]) {
         for (index, &frame) in (0..).zip(frames) {
             let page = first.plus(index);
@@ -151,8 +152,8 @@ impl Engine {
     }
 
     /// Starts to read consecutive pages into `frames`, which are under READING. Takes over a pin on each.
-    /// False: the device is full. The read has then ended without the pages, and those who wait for them
-    /// learn [`Unread::NoRoom`].
+    /// Returns `false` if the device is full. The read has then ended without the pages, and its waiters get
+    /// [`Unread::NoRoom`].
     pub(crate) fn start_read(
         &self,
         first: StoredPage,
@@ -178,11 +179,11 @@ impl Engine {
         true
     }
 
-    /// Serves those who came for one of these frames, or for any transfer, before it was in flight, and found
-    /// nothing to serve. The pages of a batch are under I/O for as long as others of it are packed.
+    /// Serves waiters that asked for one of these frames, or for any transfer, before the transfer was in
+    /// flight. They found nothing to serve. (While a batch is packed, its first pages are already under I/O.)
     fn serve_early_waiters(&self, mut frames: impl Iterator<Item = FrameId>) {
-        // In one order with those who announce themselves first and ask to be served then. A transfer may
-        // have ended already: then a frame has a stranger's mark, and somebody is served in vain.
+        // SeqCst, as for waiters, which announce themselves first and then ask to be served. If a transfer
+        // has ended already, the mark may be for the frame's next use. Serving it is harmless.
         fence(Ordering::SeqCst);
         if self.transfers.awaited.load(Ordering::Relaxed)
             || frames.any(|frame| self.frames.words(frame).holds.load().has_waiters())
@@ -191,9 +192,9 @@ impl Engine {
         }
     }
 
-    /// Puts a fresh frame under READING for a page that nobody faults on, if the page is out. The page's
-    /// place is known from some entry only, and may be another page's by now. The shadow is what the page
-    /// left behind. `None`: the page is not out, and the frame is free again.
+    /// Puts a fresh frame under READING for a page that no fault wants, if the page is out. The place comes
+    /// from an entry that may have changed, so it may be another page's by now. Returns the pin and the
+    /// page's shadow. Returns `None` if the page is not out. The frame is free again then.
     pub(crate) fn begin_read_ahead(
         &self,
         page: StoredPage,
@@ -211,7 +212,7 @@ impl Engine {
         None
     }
 
-    /// Completes the transfers that have ended, in passing.
+    /// Completes the transfers that have ended. Cheap if none are in flight.
     #[inline]
     pub(crate) fn poll_transfers(&self) {
         if self.transfers.are_in_flight() {
@@ -219,7 +220,8 @@ impl Engine {
         }
     }
 
-    /// Has transfers in flight end by themselves, because nobody may be left to ask for them.
+    /// Has devices complete transfers in flight by themselves, because no thread may be left to poll for
+    /// them.
     pub(crate) fn leave_transfers(&self) {
         if self.transfers.are_in_flight() {
             self.flush_devices();
@@ -227,44 +229,44 @@ impl Engine {
         }
     }
 
-    /// For a thread that has left its waker with a frame under I/O. Completes transfers while there are any
-    /// to wait for. Otherwise the thread may sleep.
+    /// For a thread that has registered its waker with a frame under I/O. Completes transfers while there are
+    /// any to wait for. Otherwise, the thread may sleep.
     pub(crate) fn drive(&self, frame: FrameId) -> Waited {
         let words = self.frames.words(frame);
         let waiting = || {
             let holds = words.holds.load();
             holds.is_reading() || holds.is_writeback()
         };
-        // Both are hints: they tell where to wait, not whether.
+        // Both words are hints: they say where to wait, not whether.
         match words.stored.page() {
             Some(page) => self.store(page).wait(page, words.prev.load(Ordering::Relaxed), &waiting),
             None => self.wait_in_devices(&waiting),
         }
     }
 
-    /// Waits until some write has ended, or `patience` is over. Returns at once when no write is in flight.
-    /// False: no write has ended.
+    /// Waits until some write has ended, or `patience` is over. Returns at once if no write is in flight.
+    /// Returns `false` if a write is in flight and none has ended.
     pub(crate) fn wait_for_write_within(&self, patience: Duration) -> bool {
         self.wait_for_writes(self.transfers.ended_pages() + 1, self.after(Some(patience)))
     }
 
-    /// Pages being written whose frames may be free soon: all but those on their way to silent devices.
+    /// Pages being written whose frames may be free soon: all except those on their way to silent devices.
     pub(crate) fn coming_pages(&self) -> u64 {
         let silent = self.swap.areas.silent_writing_pages();
         u64::from(self.transfers.writing_pages().saturating_sub(silent))
     }
 
-    /// Waits while `waits` says so. False: as for [`Engine::wait_until_ended`].
+    /// Waits while `waits` returns `true`. Returns `false` as [`Engine::wait_until_ended`] does.
     pub(crate) fn wait_while_devices_may_take(&self, waits: &dyn Fn() -> bool) -> bool {
         self.wait_once(|until| self.wait_while(until, waits))
     }
 
-    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: no
-    /// device has answered for as long as devices may take. Devices with transfers in flight are then silent.
-    /// Until they answer, only accesses that cannot do without wait for them.
+    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. Returns
+    /// `false` if no device has answered for as long as devices may take. Devices with transfers in flight
+    /// then count as silent. Until they answer, only accesses that need them wait for them.
     pub(crate) fn wait_until_ended(&self, pages: u64) -> bool {
         loop {
-            // Each end is an answer.
+            // Each end is an answer, so the time starts again.
             let next = self.policy.io_timeout.map_or(pages, |_| pages.min(self.transfers.ended_pages() + 1));
             if !self.wait_once(|until| self.wait_for_writes(next, until)) {
                 return false;
@@ -275,7 +277,7 @@ impl Engine {
         }
     }
 
-    /// Ends all waits for writes, now and later: the manager ends.
+    /// Ends all waits for transfers, now and later, because the manager is ending.
     pub(crate) fn wait_no_more(&self) {
         self.transfers.ending.store(true, Ordering::SeqCst);
         self.wake_awaiting();
@@ -302,20 +304,22 @@ impl Engine {
         })
     }
 
-    /// Pages whose transfer has ended, so far, to compare with later.
+    /// Pages whose transfer has ended, so far. Compare it with a later value.
     pub(crate) fn ends(&self) -> u64 {
         let Transfers { ended_pages, read_pages, .. } = &self.transfers;
-        // In one order with those who announce that they wait.
+        // SeqCst, as for waiters that announce themselves.
         ended_pages.load(Ordering::SeqCst) + read_pages.load(Ordering::SeqCst)
     }
 
-    /// Returns whether something is in flight, and nothing has ended since [`Engine::ends`] said `before`.
+    /// Returns whether something is in flight, and nothing has ended since [`Engine::ends`] returned
+    /// `before`.
     pub(crate) fn has_not_ended_since(&self, before: u64) -> bool {
         self.transfers.are_in_flight() && self.ends() == before
     }
 
-    /// For a thread that found a device full. Waits until a transfer has ended since [`Engine::ends`] said
-    /// `before`. Returns at once when nothing is in flight. False: as for [`Engine::wait_until_ended`].
+    /// For a thread that found a device full. Waits until a transfer has ended since [`Engine::ends`]
+    /// returned `before`. Returns at once if nothing is in flight. Returns `false` as
+    /// [`Engine::wait_until_ended`] does.
     pub(crate) fn wait_for_room(&self, before: u64) -> bool {
         self.wait_while_devices_may_take(&|| self.has_not_ended_since(before))
     }
@@ -331,8 +335,8 @@ impl Engine {
         patience.and_then(|patience| self.machine.clock.now().checked_add(patience))
     }
 
-    /// Waits until `waits` says no, or until the time is over. Returns whether `waits` said no: what it
-    /// waits for may begin anew right after that.
+    /// Waits until `waits` returns `false`, or until the time is over. Returns whether `waits` has returned
+    /// `false`, which may have changed again by then.
     pub(super) fn wait_while(&self, until: Option<Instant>, waits: &dyn Fn() -> bool) -> bool {
         let ending = || self.transfers.are_ending();
         let has_ended = Cell::new(false);
@@ -345,8 +349,8 @@ impl Engine {
             |waker| self.poll_ends(waker, &still_waits),
             || {
                 if self.wait_in_devices(&still_waits) == Waited::Sleep {
-                    // The next end wakes it. It sleeps for a moment only, since the transfer that it waits
-                    // for may not be in flight yet.
+                    // The next end wakes the thread. It sleeps for a moment only, because the transfer that
+                    // it waits for may not be in flight yet.
                     park_for(MOMENT);
                 }
                 true
@@ -361,7 +365,7 @@ impl Engine {
         }
         let awaited = &self.transfers.awaited;
         let announce = || {
-            // In one order with the end of a transfer, which first counts and then asks.
+            // SeqCst, as for the end of a transfer, which counts first and then looks for waiters.
             awaited.swap(true, Ordering::SeqCst);
             waits()
         };
@@ -371,15 +375,15 @@ impl Engine {
         }
     }
 
-    /// Puts a frame back that does not go out.
+    /// Puts back a frame that does not go out.
     pub(crate) fn putback(&self, frame: IsolatedFrame, place: Place) {
-        // If all its entries were unmapped while it was on its way, its end is left to this thread.
+        // If all its entries were unmapped meanwhile, this thread must end it.
         self.forget_orphan(frame.frame());
         self.unpin(self.lru.putback(&self.frames, frame, place));
     }
 
     /// Tells the reclaim policy that a page is about to be read into this frame, which only the caller has.
-    /// The policy decides by the page's shadow where the frame will be put.
+    /// By the page's shadow, the policy decides where to put the frame.
     pub(crate) fn admit(&self, frame: FrameId, arrival: Arrival) {
         if arrival == Arrival::Fresh {
             return;
@@ -390,7 +394,7 @@ impl Engine {
         }
     }
 
-    /// Frees a clean frame that only its store knows, if it is still that.
+    /// Frees a frame if it is still clean and only its store knows it.
     pub(crate) fn evict_clean(&self, frame: FrameId) {
         let words = self.frames.words(frame);
         let (pin, before) = PinnedFrame::take(frame, words);
@@ -405,8 +409,8 @@ impl Engine {
         }
     }
 
-    /// Frees those clean frames that only their stores know, and puts the others back. Returns how many are
-    /// free.
+    /// Frees the clean frames that only their stores know, and puts the rest back. Returns how many it has
+    /// freed.
     pub(crate) fn evict_or_putback(&self, run: Going) -> u64 {
         let mut outcomes = SmallVec::<[Evicted; ISOLATED]>::new();
         let shadow = self.lru.shadow();
@@ -417,7 +421,7 @@ impl Engine {
         for ((_, frame), evicted) in run.into_iter().zip(outcomes) {
             match evicted {
                 Evicted::Freed => {
-                    // The frame's pin went with it.
+                    // Eviction has ended the frame's pin too.
                     self.free_last(frame.into_pin().into_frame());
                     freed += 1;
                 }
@@ -456,23 +460,23 @@ impl Engine {
         }
     }
 
-    /// After a transfer that did not begin. A thread may have seen it in flight, and wait for its end. If
-    /// others are in flight, their ends will wake the thread. To wake threads for each refusal would let
-    /// those who wait for room wake each other without end.
+    /// For a transfer that a device refused. A thread may have seen it in flight, and wait for its end. If
+    /// others are in flight, their ends will wake that thread. If each refusal woke threads, those that wait
+    /// for room would wake each other without end.
     fn wake_if_idle(&self) {
         if !self.transfers.are_in_flight() {
             self.wake_awaiting();
         }
     }
 
-    /// Shows a page again that could not be written, as if it had never been on its way. The page gives its
-    /// slot up: another place on the device may do, and this one may never have been there.
+    /// Makes the entry show a page that could not be written, as if it had never been on its way out. The
+    /// page gives up its slot: another place on the device may work, and this one may never have existed.
     fn put_back_unwritten(&self, page: StoredPage, frame: FrameId) {
         let (store, words) = (self.store(page), self.frames.words(frame));
         if let Some(owner) = self.rmap.former_owner(&self.frames, frame) {
             let walk = self.table.walk(owner.space, owner.page);
             let seen = walk.entry();
-            // While the entry leads to the page's place, that place is the frame's.
+            // While the entry leads to the page's place, the place belongs to the frame.
             let unchanged = store.is_led_to(page, seen) && walk.level == 0 && walk.links_hold();
             if unchanged && words.uses.try_add() {
                 self.rmap.add(&self.frames, frame, owner);
@@ -501,7 +505,7 @@ impl Engine {
         self.wake_awaiting();
     }
 
-    /// Ends the read of a frame under READING: its bytes are there, or cannot be had. The pin is the
+    /// Ends the read of a frame under READING, whose bytes are there unless there was a failure. `pin` is the
     /// reader's.
     pub(crate) fn end_read_of(&self, page: StoredPage, pin: PinnedFrame, failure: Option<Error>) {
         self.end_read_as(page, pin, failure.map_or(Ok(()), |error| Err(Unread::Failed(error))));
@@ -511,17 +515,17 @@ impl Engine {
         let frame = pin.frame();
         let read = outcome.is_ok();
         if let Err(why) = outcome {
-            // The reason is noted before those who wait can ask for it.
+            // The reason is noted before the waiters can ask for it.
             self.store(page).note_unread(page, why);
         }
         if self.frames.words(frame).holds.end_read(read) {
             self.wake_io(frame);
         }
         if read {
-            // The frame is no newcomer: compaction may have met it by its place as soon as it was live.
+            // As soon as the frame was live, compaction may have found it by its place.
             self.lru.arrive(&self.frames, frame);
         } else {
-            // Those who wait for the frame hold it. An access that comes later reads again.
+            // Waiters for the frame have pins on it. A later access reads again.
             self.store(page).forget_failed(&self.frames, page, frame);
         }
         self.unpin(pin);
@@ -531,7 +535,7 @@ impl Engine {
     fn for_each_chained(&self, job: &Job, head: FrameId, mut each: impl FnMut(StoredPage, FrameId)) {
         let mut frame = head;
         for index in 0..job.count {
-            // Read first: afterwards the frame may be somebody else's.
+            // Read first: afterwards, the frame may belong to another page.
             let next = FrameId(self.frames.words(frame).next.load(Ordering::Relaxed));
             each(job.first.plus(index), frame);
             frame = next;

@@ -1,11 +1,11 @@
-//! Clearing a range of a table, and changing the permissions of one.
+//! Clears a range of a table, or changes its permissions.
 //!
 //! The caller holds the space's layout lock, has changed the regions first, and has then split the blocks
-//! over the range's edges (`edges.rs`). The head of `table/mod.rs` has the rules that make clearing safe
-//! against faults under way and late walkers.
+//! over the range's edges (`edges.rs`). The head of `table/mod.rs` explains why clearing is safe against
+//! faults under way and late walkers.
 //!
-//! Pages that are away are Busy while the translation is asked, many at once. Before the thread blocks on
-//! another's Busy entry, it asks for its own batch.
+//! Pages that are away are Busy while the translation is asked about them, many at once. Before the thread
+//! blocks on another thread's Busy entry, it asks about its own batch.
 
 use smallvec::SmallVec;
 
@@ -22,9 +22,9 @@ use crate::units::{FrameId, PageNumber};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Clear,
-    /// As Clear, where the other side has dropped the pages that were away.
+    /// As `Clear`, but the other side has already dropped the pages that were away.
     Forget,
-    /// As Clear, in a space that is being dropped. Nobody can fault in it any more.
+    /// As `Clear`, in a space that is being dropped. No fault can happen in it any more.
     ClearLast,
     Protect(Protection),
 }
@@ -36,7 +36,7 @@ struct Changing<'a> {
     range: PageNumberRange,
     change: Change,
     away: SmallVec<[AwayLeaf<'a>; FEW_TRANSLATED]>,
-    /// Whether the translation could do everything that it was asked for.
+    /// Whether the translation has done everything that it was asked for.
     is_done: bool,
 }
 
@@ -47,7 +47,7 @@ struct AwayLeaf<'a> {
     word: &'a EntryWord,
     before: Entry,
     busy: Entry,
-    /// The permissions that are left. `None` means that the leaf is to be empty.
+    /// The permissions that are left. `None` if the leaf becomes empty.
     narrowed: Option<Protection>,
 }
 
@@ -56,8 +56,7 @@ pub(crate) fn unmap_range(engine: &Engine, space: &SpaceState, range: PageNumber
     Changing::new(engine, space, range, Change::Clear).clear_root();
 }
 
-/// Removes everything that the table has in the range, of which the other side has dropped its part by
-/// itself.
+/// Removes everything that the table has in the range. The other side has already dropped its part.
 pub(crate) fn forget_range(engine: &Engine, space: &SpaceState, range: PageNumberRange) {
     Changing::new(engine, space, range, Change::Forget).clear_root();
 }
@@ -69,8 +68,9 @@ pub(crate) fn clear_space(engine: &Engine, space: &SpaceState) {
 }
 
 /// Gives every present page of the range these permissions, and makes faults under way look again. A zero
-/// page that may no longer be read becomes empty. A page that is away only loses permissions; a fault gives
-/// it more. Returns false where the space's translation cannot take permissions away from some of the pages.
+/// page that may no longer be read becomes empty. A page that is away only loses permissions here; a fault
+/// gives it more. Returns `false` if the space's translation cannot take permissions away from some of the
+/// pages.
 pub(crate) fn protect_range(
     engine: &Engine,
     space: &SpaceState,
@@ -85,17 +85,17 @@ pub(crate) fn protect_range(
     changing.is_done
 }
 
-/// Returns the root and its node. Faults under way will find them, or will find that the regions have
-/// changed. `None` means that there is no node.
+/// Returns the root and its node, or `None` if there is no node. Faults under way find the same root, or find
+/// that the regions have changed.
 fn root_when_not_busy(engine: &Engine, space: &SpaceState) -> Option<(Entry, NodeId)> {
     let root = engine.table.root(space.id);
     loop {
         let seen = root.load();
         match seen.state() {
-            // A fault that makes the root taller did so before, or looks at the regions when it goes on.
+            // A fault that makes the root taller has done so before this, or looks at the regions again.
             State::Node(_) if !root.confirm(seen) => {}
             State::Node(node) => return Some((seen, node)),
-            // A fault may be about to put a node here. After the bump it looks at the regions again.
+            // A fault may be about to put a node here. After the version bump, it looks at the regions again.
             _ if root.change(seen, seen.to_same()).is_ok() => return None,
             _ => {}
         }
@@ -128,7 +128,7 @@ impl<'a> Changing<'a> {
         }
     }
 
-    /// Returns false where the entry has changed meanwhile, and is to be looked at again.
+    /// Returns `false` if the entry has changed and must be looked at again.
     fn change_entry(&mut self, word: &'a EntryWord, level: usize, page: PageNumber) -> bool {
         let seen = word.load();
         match seen.state() {
@@ -199,14 +199,14 @@ impl<'a> Changing<'a> {
             State::Present(_) if seen.is_away() => {
                 let before = seen.protection();
                 let narrowed = before.both(protection);
-                // Of a page that allows nothing it may be unknown what the other side may do.
+                // If the entry allows nothing, it may be unknown what the other side may do.
                 if narrowed == before && before != Protection::NONE {
                     return word.change(seen, seen.to_same()).is_ok();
                 }
                 self.make_busy(word, seen, level, page, Some(narrowed))
             }
             State::Present(_) => {
-                // In a space with a translation, the next access asks whether the frame is the page's alone.
+                // In a space with a translation, the next access checks whether the frame is shared.
                 let is_known = self.space.translation.is_none();
                 let protection = if is_known { protection } else { Protection::NONE };
                 word.change(seen, seen.with_protection(protection)).is_ok()
@@ -232,7 +232,7 @@ impl<'a> Changing<'a> {
         self.engine.disown(frame, Owner { space: self.space.id, page });
     }
 
-    /// Adds a leaf to those about which the translation is asked next.
+    /// Makes a leaf Busy, and adds it to the next batch for the translation.
     fn make_busy(
         &mut self,
         word: &'a EntryWord,
@@ -252,7 +252,7 @@ impl<'a> Changing<'a> {
         true
     }
 
-    /// Asks the translation about the leaves that are busy, and publishes them.
+    /// Asks the translation about the batch of Busy leaves, and publishes them.
     fn ask(&mut self) {
         let away = std::mem::take(&mut self.away);
         let Some(translation) = self.space.translation.as_deref().filter(|_| !away.is_empty()) else {
@@ -267,8 +267,7 @@ impl<'a> Changing<'a> {
             }
         }
         let home = Home::new(self.engine.frames.bytes());
-        // Nobody wants the bytes any more. Every translation can do that, and one that has panicked is asked
-        // again.
+        // The bytes are dropped. Every translation can do that, so one that has panicked is asked again.
         let is_gone = remove.insist(|runs| translation.remove(home, runs));
         let mut again = Batch::new();
         let leaving = away.iter().filter(|leaf| leaf.narrowed.is_none());
@@ -282,12 +281,12 @@ impl<'a> Changing<'a> {
                 (Some(_), State::Present(frame)) if protected.next() == Some(false) => {
                     self.is_done = false;
                     let mut shown = busy.to_what_was(before);
-                    // A part of a block may be done, or a page whose answer a panic prevented.
+                    // A part of a block may be done, or a page for which a panic prevented the answer.
                     let mut back = Batch::new();
                     back.add(page, span(level) as u32, before.protection());
                     if back.insist(|runs| translation.protect(runs)).contains(&false) {
                         // It is unknown what the other side may do. The next fault there, and the next
-                        // change, ask anew.
+                        // change, ask again.
                         self.engine.frames.words(frame).holds.mark_dirty();
                         self.engine.give_place_up(frame);
                         shown = shown.with_protection(Protection::NONE);
@@ -313,8 +312,8 @@ impl<'a> Changing<'a> {
         }
     }
 
-    /// Unlinks a node that the range covers, and bumps its entries once more. So late walkers cannot mistake
-    /// its new entries for those that they knew. Then other pages may have the node.
+    /// Unlinks a node that the range covers, and bumps its entries once more, so that late walkers cannot
+    /// mistake new entries for those that they saw. Then the node can be reused.
     fn recycle(
         &mut self,
         word: &EntryWord,

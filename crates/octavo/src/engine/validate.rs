@@ -1,4 +1,4 @@
-//! Checking all structures against each other: tables, the words of frames, and slots.
+//! Checks all structures against each other: tables, the words of frames, and slots.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use crate::sync::{Duration, pause};
 use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, SwapSlot};
 
-/// Checks the use count of each frame: its uses are the entries that show it, and the store that knows it.
-/// Checks the references of each slot: they are the entries that lead to it. Takes time linear in memory, and
-/// is exact only while no access is under way.
+/// Checks the use count of each frame: the entries that show it, and the store that knows it. Checks the
+/// reference count of each slot: the entries that lead to it, and the away frames that keep it. Takes time
+/// linear in memory, and is exact only while no access is under way.
 ///
 /// # Panics
-/// When they contradict each other.
+/// If the structures contradict each other.
 pub(crate) fn validate_tables(engine: &Engine) {
     for look in 1..=LOOKS {
         match contradiction(engine) {

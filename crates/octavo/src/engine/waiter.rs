@@ -1,7 +1,7 @@
-//! Waiters: how an access waits for devices, and until when.
+//! How an access waits for devices, and until when.
 //!
-//! One [`Waiter`] goes through all waits of an access: for its page, for room, for a place in a queue. The
-//! code that waits is written once, as an `async fn` that awaits the waiter. The waiter decides how to wait:
+//! One [`Waiter`] serves all waits of an access: for its page, for room, for a place in a queue. The code
+//! that waits is written once, as an `async fn` that awaits the waiter. The waiter decides how to wait:
 //!
 //! | waiter | waits | until |
 //! |---|---|---|
@@ -9,10 +9,10 @@
 //! | [`Waiter::task`] | pending: leaves wakers with the frame or the word, and with a timer | the same |
 //! | [`Waiter::driven`] | the same, but leaves reads to the thread that polls it | the same |
 //! | [`Waiter::patient`] | in place | each wait has the whole timeout, as each end of a transfer is an answer |
-//! | [`Waiter::brief`] | in place, for a read only | the same |
+//! | [`Waiter::brief`] | in place, for a read only | one deadline, set at the first wait |
 //! | [`Waiter::never`] | not at all | - |
 //!
-//! A waiter that waits in place never answers Pending, so [`in_place`] polls its future exactly once.
+//! A waiter that waits in place never returns Pending, so [`in_place`] polls its future exactly once.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -34,8 +34,8 @@ enum How {
     Never,
 }
 
-/// Awaits what is seldom needed. It is polled in a stack frame of its own, by which that of its caller does
-/// not grow.
+/// Awaits a future that is seldom needed. It is polled in a stack frame of its own, which keeps the caller's
+/// frame small.
 pub(crate) async fn apart<F: Future>(seldom: F) -> F::Output {
     #[inline(never)]
     fn poll<F: Future>(future: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -49,7 +49,7 @@ pub(crate) async fn apart<F: Future>(seldom: F) -> F::Output {
 pub(crate) struct Waiter<'e> {
     engine: &'e Engine,
     how: How,
-    /// The end of the access's time. `None`: the access has not waited yet, or may wait for ever.
+    /// The deadline of the access. `None` if the access has not waited yet, or may wait for ever.
     until: Option<Instant>,
     /// The state of the devices when the wait began.
     asked: HealthSnapshot,
@@ -61,12 +61,12 @@ impl<'e> Waiter<'e> {
         Self { engine, how, until: None, asked: HealthSnapshot::new(), alarm: None }
     }
 
-    /// A waiter of the same kind that has not waited yet.
+    /// Returns a waiter of the same kind that has not waited yet.
     pub(crate) fn anew(&self) -> Self {
         Self::new(self.engine, self.how)
     }
 
-    /// A thread that sleeps until it is over.
+    /// A thread that sleeps until its wait is over.
     pub(crate) fn thread(engine: &'e Engine) -> Self {
         Self::new(engine, How::Thread)
     }
@@ -76,17 +76,17 @@ impl<'e> Waiter<'e> {
         Self::new(engine, How::Task)
     }
 
-    /// A future whose reads another starts and completes: the thread that polls it together with others.
+    /// A future whose reads are started and completed by the thread that polls it together with others.
     pub(crate) fn driven(engine: &'e Engine) -> Self {
         Self::new(engine, How::Driven)
     }
 
-    /// Returns whether somebody else starts and completes this waiter's reads.
+    /// Returns whether the polling thread, not this waiter, starts and completes the reads.
     pub(crate) fn is_driven(&self) -> bool {
         self.how == How::Driven
     }
 
-    /// A thread whose work has no deadline, as long as its device answers now and then.
+    /// A thread whose work has no deadline while its device still answers.
     pub(crate) fn patient(engine: &'e Engine) -> Self {
         Self::new(engine, How::Patient)
     }
@@ -96,13 +96,13 @@ impl<'e> Waiter<'e> {
         Self::new(engine, How::Brief)
     }
 
-    /// Returns whether the waiter waits until others let go of a page. One that does not may have these
-    /// others wait for its thread.
+    /// Returns whether the waiter waits for other holders of a page. If it does not, those holders may be
+    /// waiting for its thread.
     pub(crate) fn waits_for_holders(&self) -> bool {
         !matches!(self.how, How::Brief | How::Never)
     }
 
-    /// A waiter that never waits: the caller goes on without.
+    /// A waiter that never waits. The caller continues without what it lacks.
     pub(crate) fn never(engine: &'e Engine) -> Self {
         Self::new(engine, How::Never)
     }
@@ -112,17 +112,17 @@ impl<'e> Waiter<'e> {
         !matches!(self.how, How::Task | How::Never)
     }
 
-    /// Returns whether a thread sleeps here, and not a future.
+    /// Returns whether a thread sleeps here, not a future.
     pub(crate) fn blocks(&self) -> bool {
         !matches!(self.how, How::Task | How::Driven)
     }
 
-    /// The end of the wait, if it has begun and has one.
+    /// The deadline, if the wait has begun and has one.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Returns whether the time of the access is over. The first call sets the end of it.
+    /// Returns whether the deadline of the access has passed. The first call sets it.
     pub(crate) fn is_too_late(&mut self) -> bool {
         let Some(timeout) = self.engine.policy.io_timeout else { return false };
         let now = self.engine.machine.clock.now();
@@ -134,13 +134,13 @@ impl<'e> Waiter<'e> {
         self.until.is_some_and(|until| now >= until)
     }
 
-    /// The deadline has passed. Devices with transfers in flight that have not answered since the wait began
-    /// are silent.
+    /// Notes that the deadline has passed. Devices with transfers in flight that have not answered since the
+    /// wait began count as silent.
     pub(crate) fn note_silence(&self) {
         self.engine.swap.areas.note_silence(&self.asked);
     }
 
-    /// Returns whether this waiter waits for nothing any more.
+    /// Returns whether this waiter no longer waits for anything.
     pub(crate) fn has_given_up(&mut self) -> bool {
         match self.how {
             How::Never | How::Brief => true,
@@ -152,7 +152,7 @@ impl<'e> Waiter<'e> {
     /// Has the timer wake a future at its deadline, if there is one.
     ///
     /// # Errors
-    /// `System` when no thread for the timer can be started.
+    /// `System` if no thread for the timer can be started.
     pub(crate) fn set_alarm(&mut self, waker: &Waker) -> Result<()> {
         let Some(until) = self.until.filter(|_| !self.blocks()) else { return Ok(()) };
         match self.alarm {
@@ -165,8 +165,8 @@ impl<'e> Waiter<'e> {
         Ok(())
     }
 
-    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. False: not
-    /// in time.
+    /// Waits until `pages` pages have been written since the beginning, or no write is in flight. Returns
+    /// `false` if the time ends first.
     pub(crate) async fn until_written(&mut self, pages: u64) -> bool {
         let engine = self.engine;
         let transfers = &engine.transfers;
@@ -178,13 +178,13 @@ impl<'e> Waiter<'e> {
         self.wait_while(&move || transfers.writing_pages() != 0 && transfers.ended_pages() < pages).await
     }
 
-    /// Waits until some write has ended, or no write is in flight. False: not in time.
+    /// Waits until some write has ended, or no write is in flight. Returns `false` if the time ends first.
     pub(crate) async fn until_some_write_ends(&mut self) -> bool {
         self.until_written(self.engine.transfers.ended_pages() + 1).await
     }
 
-    /// Waits until some write has ended, or no more than `most` pages are [coming](Engine::coming_pages).
-    /// False: not in time.
+    /// Waits until some write has ended, or at most `most` pages are [coming](Engine::coming_pages). Returns
+    /// `false` if the time ends first.
     pub(crate) async fn until_some_write_ends_above(&mut self, most: u64) -> bool {
         let engine = self.engine;
         let ended = engine.transfers.ended_pages();
@@ -195,8 +195,8 @@ impl<'e> Waiter<'e> {
         self.wait_while(&waits).await
     }
 
-    /// For a thread that found nothing that can go. If the devices are silent it waits for a write to end,
-    /// and otherwise it lets others run. False: not in time.
+    /// For a thread that found no page that can go. If the devices are silent, waits for a write to end.
+    /// Otherwise, lets others run. Returns `false` if the time ends first.
     pub(crate) async fn until_more_may_go(&mut self) -> bool {
         if self.engine.swap.is_silent() {
             return self.until_some_write_ends().await;
@@ -205,15 +205,15 @@ impl<'e> Waiter<'e> {
         true
     }
 
-    /// Waits until some read has ended, or no read is in flight. False: not in time.
+    /// Waits until some read has ended, or no read is in flight. Returns `false` if the time ends first.
     pub(crate) async fn until_some_read_ends(&mut self) -> bool {
         let transfers = &self.engine.transfers;
         let before = transfers.read_pages();
         self.wait_while(&move || transfers.reading_pages() != 0 && transfers.read_pages() == before).await
     }
 
-    /// For a thread that found a device full. Waits until a transfer has ended since [`Engine::ends`] said
-    /// `before`, or nothing is in flight. False: not in time.
+    /// For a thread that found a device full. Waits until a transfer has ended since [`Engine::ends`]
+    /// returned `before`, or nothing is in flight. Returns `false` if the time ends first.
     pub(crate) async fn until_room(&mut self, before: u64) -> bool {
         let engine = self.engine;
         if self.how == How::Patient {
@@ -263,7 +263,7 @@ impl<'e> Waiter<'e> {
         !waits()
     }
 
-    /// Returns whether `waits` said no, and not that the time is over.
+    /// Returns whether the wait ended because `waits` returned `false`, and not at the deadline.
     async fn pend_while(&mut self, waits: &(dyn Fn() -> bool + Sync)) -> bool {
         let engine = self.engine;
         engine.flush_devices();
@@ -279,7 +279,7 @@ impl<'e> Waiter<'e> {
             }
             let waiting = engine.poll_ends(context.waker(), waits);
             if waiting.is_pending() {
-                // No thread of this future takes completions.
+                // No thread takes completions for this future.
                 engine.serve_devices();
             }
             waiting.map(|()| true)

@@ -14,8 +14,8 @@ use crate::table::entry::State;
 use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PageNumber};
 
 impl Fault<'_> {
-    /// Installs 2 MiB of zeros without a frame. It costs one compare-and-swap, and the count of the zero
-    /// page's mode.
+    /// Installs 2 MiB of zeros without a frame. It costs one compare-and-swap, and what the zero page's mode
+    /// takes to count a use.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn install_huge_zero(&mut self, walk: &Walk<'_>) -> Step {
         if !self.engine.huge_zero.get(&self.space.used_huge_zero, &self.engine.frames) {
@@ -39,10 +39,10 @@ impl Fault<'_> {
         }
     }
 
-    /// Installs a frame of zeros, in place of nothing or of the small zero page. Or installs a frame with the
-    /// bytes that are to be written over the page, also in place of a page that is out.
+    /// Installs a frame of zeros, in place of nothing or of the small zero page. If `bytes` overwrite all of
+    /// the page, installs a frame with them instead, also in place of a page that is out.
     pub(super) fn install_frame(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
-        // A page that is out and written whole gives its slot for the frame.
+        // A page that is out and overwritten whole exchanges its slot for the frame.
         let new_pages = u64::from(!matches!(walk.entry().state(), State::Swapped(_)));
         if let Some(first) = self.comes_first(1, new_pages) {
             return first;
@@ -63,7 +63,7 @@ impl Fault<'_> {
             // Release: the steps that made the frame ours come before its new bytes, for loads that still
             // look at an old entry.
             fence(Ordering::Release);
-            // The bytes are read before the entry is touched: they may lie where reading takes its time.
+            // The bytes are copied before the entry is changed, because reading them may take time.
             frames.bytes().copy_in(block.frame().home_offset(), bytes);
             return self.install_ready(walk, region, block);
         }
@@ -83,7 +83,7 @@ impl Fault<'_> {
         Step::End(Outcome::Usable)
     }
 
-    /// Installs a frame with the bytes of one that others show, or may find, as well.
+    /// Installs a copy of a frame that other entries show, or may find.
     pub(super) fn install_copy(&mut self, walk: &Walk<'_>, region: &Region, shared: FrameId) -> Step {
         if let Some(first) = self.comes_first(0, 1) {
             return first;
@@ -103,7 +103,7 @@ impl Fault<'_> {
         Step::End(Outcome::Usable)
     }
 
-    /// The frame has its bytes already, so the entry need not be busy meanwhile.
+    /// Installs a frame that has its bytes already. So the entry need not be busy.
     fn install_ready(&mut self, walk: &Walk<'_>, region: &Region, block: Block) -> Step {
         let (entry, owner) = (walk.entry(), self.owner(self.page));
         let frame = self.take(block, self.page, region);
@@ -112,15 +112,15 @@ impl Fault<'_> {
             return Step::Again;
         }
         if let State::Swapped(slot) = entry.state() {
-            // As in an unmap: a frame in the swap cache for the slot, also one on its way there, goes with
-            // the last reference.
+            // As in an unmap, the last reference also ends a frame in the swap cache for the slot, even one
+            // on its way there.
             self.engine.drop_reference(Reference::counted(slot.stored()));
         }
         Step::End(if self.bytes.is_some() { Outcome::Written } else { Outcome::Usable })
     }
 
-    /// Installs a 2 MiB block, in place of nothing or of a huge zero leaf. Without a block, the fault takes
-    /// base pages.
+    /// Installs a 2 MiB block, in place of nothing or of a huge zero leaf. If there is no block, the fault
+    /// uses base pages.
     pub(super) fn install_block(&mut self, walk: &Walk<'_>, region: &Region) -> Step {
         if let Some(first) = self.comes_first(u64::from(CHUNK_FRAMES), u64::from(CHUNK_FRAMES)) {
             return first;
@@ -142,8 +142,8 @@ impl Fault<'_> {
         let (word, entry, page) = (walk.word(), walk.entry(), self.page.huge_start());
         let busy = entry.to_busy();
         if word.change(entry, busy).is_err() {
-            // Another thread is changing the entry. Whatever it does, this fault looks for a block again if
-            // it must.
+            // Another thread is changing the entry. If this fault still needs a block, it looks for one
+            // again.
             self.huge = Huge::Untried;
             self.engine.frames.give_back(block);
             return Step::Again;
@@ -161,27 +161,27 @@ impl Fault<'_> {
         Step::End(Outcome::Usable)
     }
 
-    /// What comes before the space gets `pages` more at home, some of which are new: room under its quota,
-    /// the thread's throttle, or room beside what is kept for pages that come in.
+    /// Returns what must happen before the space gets `pages` more at home, of which `new_pages` are new:
+    /// room under its quota, the thread's throttle, or room beside what is kept for pages that come in.
     fn comes_first(&self, pages: u64, new_pages: u64) -> Option<Step> {
         let is_throttled = || reclaim::must_throttle(self.engine).then_some(Step::End(Outcome::Throttled));
         self.check_quota(pages).or_else(is_throttled).or_else(|| self.check_growth(new_pages))
     }
 
-    /// As [`Fault::adopt`], for new bytes at home, which the thread is told of.
+    /// As [`Fault::adopt`], for new bytes at home. They count toward the thread's throttle.
     fn take(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
         reclaim::note_taken(self.engine, block.order().frames());
         self.adopt(block, page, region)
     }
 
-    /// Gives the block to a page. The caller publishes it, or disowns it.
+    /// Makes `page` the owner of the block. The caller publishes the frame, or disowns it.
     pub(super) fn adopt(&self, block: Block, page: PageNumber, region: &Region) -> FrameId {
         let frame = self.engine.adopt(block, self.owner(page));
         self.mark_by(region, frame);
         frame
     }
 
-    /// Marks a frame as its region asks for.
+    /// Marks a frame that its region keeps from being compressed.
     #[inline]
     pub(super) fn mark_by(&self, region: &Region, frame: FrameId) {
         if !region.options.compress {

@@ -6,18 +6,18 @@
 //!   Zero              read: zero pages there as well                   as in other spaces
 //!   Zero, AWAY        usable to read                                   write: zero pages there go first
 //!   Swapped           as in other spaces, then as Present              as in other spaces
-//!   Present           its bytes go there; the frame is free            as in other spaces; a copy first where a fork shares it
+//!   Present           its bytes go there; the frame is free            as in other spaces; a copy first if a fork shares it
 //!   Present, AWAY     usable, or is allowed more                       its bytes come home
 //!   Empty             adopted: the page is there already
 //! ```
 //!
-//! Each step makes the entry Busy, asks the translation, and publishes the outcome. A translation that says
-//! Busy holds the page's memory for a while. Then the fault is pending and polls again, so that an executor's
-//! other tasks run meanwhile.
+//! Each step makes the entry Busy, asks the translation, and publishes the outcome. A translation that
+//! answers Busy holds the page's memory for a while. The fault is then pending and polls again, so that other
+//! tasks of its executor can run.
 //!
-//! A clean page keeps its place in the store. It is installed for reading where the translation can see to
-//! that, and its first store is a fault. A fault costs two changes of the entry, one call of the translation,
-//! and the away zone's lock.
+//! A clean page keeps its place in the store. If the translation supports that, the page is installed for
+//! reading only, so that the first write to it faults. A fault costs two changes of the entry, one call of
+//! the translation, and the away zone's lock.
 
 use std::task::Waker;
 
@@ -37,43 +37,43 @@ use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Touch, Tra
 use crate::table::{Access, Protection, Walk, span};
 use crate::units::{FrameId, Order, PageNumber};
 
-/// How long a fault asks again for memory that somebody holds. Reclaim and compaction hold a page for a
-/// moment, handles by pins.
+/// How long a fault keeps asking for memory that is held elsewhere. Reclaim and compaction hold a page for a
+/// moment, and pins hold it longer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A longer time between two looks was spent on something else, or another thread had the processor.
+/// The most time between two tries that counts as patience. A longer time was spent on other waits, or
+/// another thread had the CPU.
 const LONGEST_LOOK: Duration = Duration::from_millis(10);
 
-/// For whom a page is to be usable.
+/// Who is going to use the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     /// The methods of a space.
     Handle,
     /// The methods of a space that take guards.
     Guard,
-    /// The other side of its translation. It may have found nothing at the page.
+    /// The other side of its translation. `is_missing` says that it found nothing at the page.
     Translation { is_missing: bool },
     /// The other side, which has the page already.
     InPlace(InPlace),
 }
 
-/// For [`TranslatedSpace::adopt`](crate::translation::TranslatedSpace::adopt): what kind of memory is there
-/// already.
+/// For [`TranslatedSpace::adopt`](crate::translation::TranslatedSpace::adopt): the kind of memory that is
+/// already there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
-    /// Zero pages, without memory of their own. They must not be written unnoticed.
+    /// Zero pages, without memory of their own. A write to one must fault.
     Zeros,
-    /// Pages with memory of their own, which allow so much unnoticed.
+    /// Pages with memory of their own, which allow these accesses without a fault.
     Pages(Protection),
-    /// Pages as in `Pages`, of which each 2 MiB that begin at a multiple of 2 MiB are one piece. A shorter
-    /// rest is pages. A piece for which there is no block, or no room in its region, is taken page by page,
-    /// and no split is told then.
+    /// As `Pages`, but each 2 MiB that begins at a multiple of 2 MiB is one huge page. A shorter rest is
+    /// small pages. If there is no block for a huge page, or its region is too small, it is taken page by
+    /// page, and the translation is not told of a split.
     Blocks(Protection),
 }
 
 impl<'a> Fault<'a> {
-    /// Takes a step that concerns the translation. `None` means that the entry is dealt with as in other
-    /// spaces.
+    /// Takes a step that concerns the translation. Returns `None` if the entry is treated as in other spaces.
     pub(super) fn step_away(
         &mut self,
         walk: &Walk<'a>,
@@ -99,8 +99,8 @@ impl<'a> Fault<'a> {
 
     // --- for handles ---
 
-    /// Has a page at home that a handle wants show a frame of its own, where after a fork others have the
-    /// same frame. `None`: it has. What the handle stores, and what a pin shows, is this page's alone then.
+    /// Gives a page at home a frame of its own if it shares one after a fork. Then stores by handles, and
+    /// pins, reach this page alone. Returns `None` if there is nothing to do.
     fn unshare(&mut self, walk: &Walk<'a>, region: &Region) -> Option<Step> {
         let entry = walk.entry();
         let State::Present(shared) = entry.state() else { return None };
@@ -127,7 +127,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Zeros are to be at home only.
+    /// Removes zero pages from the other side, so that they are at home only.
     fn withdraw_zeros(&mut self, walk: &Walk<'a>, translation: &dyn Translation, waker: &Waker) -> Step {
         let (word, entry) = (walk.word(), walk.entry());
         let busy = entry.to_busy();
@@ -190,7 +190,7 @@ impl<'a> Fault<'a> {
                 Some(self.install_page(walk, region, translation, waker))
             }
             State::Zero if wants_memory => Some(self.split(walk, waker)),
-            // Zeros that are shown there already are shown again: a part of them may have been withdrawn.
+            // Zeros that are there already are shown again, because a part of them may have been withdrawn.
             State::Zero => Some(self.show_zeros(walk, translation, waker)),
             State::Present(away) if entry.is_away() && is_missing => {
                 Some(self.look_there(walk, away, translation))
@@ -212,7 +212,7 @@ impl<'a> Fault<'a> {
         (walk.entry().is_empty() || instead_of_zeros) && self.wants_block(region)
     }
 
-    /// Zeros that the other side shows without memory.
+    /// Shows zeros at the other side, without memory of their own.
     fn show_zeros(&mut self, walk: &Walk<'a>, translation: &dyn Translation, waker: &Waker) -> Step {
         let (word, entry) = (walk.word(), walk.entry());
         let busy = entry.to_busy();
@@ -227,7 +227,7 @@ impl<'a> Fault<'a> {
                 Step::End(Outcome::Usable)
             }
             refusal => {
-                // A part that is shown stays, and is shown again with the rest.
+                // The part that is shown stays. It is shown again with the rest.
                 let is_shown = entry.is_away() || matches!(refusal, Answer::Partly(_));
                 self.engine.publish(word, if is_shown { busy.to_zero_away() } else { busy.to_zero() });
                 if refusal == Answer::Unsupported {
@@ -239,7 +239,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// A small page of zeros with memory of its own, in place of nothing or of zeros without.
+    /// Installs a small page of zeros with memory of its own, in place of nothing or of zeros without memory.
     fn install_page(
         &mut self,
         walk: &Walk<'a>,
@@ -263,7 +263,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// A block of zeros with memory of their own, in place of nothing or of zeros without.
+    /// Installs a block of zeros with memory of its own, in place of nothing or of zeros without memory.
     fn install_block_away(
         &mut self,
         walk: &Walk<'a>,
@@ -277,7 +277,7 @@ impl<'a> Fault<'a> {
         let Some(block) = self.alloc_away(Order::MAX) else {
             return self.lacks_away(Order::MAX);
         };
-        // The translation may take a part of a block.
+        // The node is for the case that the translation takes only a part of the block.
         let Some(mut nodes) = Nodes::take(self.engine, 1, 0) else {
             self.engine.frames.give_back(block);
             return Step::End(Outcome::NeedsNode);
@@ -303,14 +303,14 @@ impl<'a> Fault<'a> {
             Answer::Busy | Answer::Unsupported => {
                 self.engine.publish(word, busy.to_what_was(entry));
                 self.engine.frames.give_back(block);
-                // Page by page there may be room, or a page that nobody holds.
+                // A single page may still find room, or memory that nobody holds.
                 self.huge = Huge::GivenUp;
                 Step::Again
             }
         }
     }
 
-    /// Makes the entry Busy. Gives the contents back where the entry has changed.
+    /// Makes the entry Busy. Returns the contents if the entry has changed.
     fn begin_departure(
         &self,
         walk: &Walk<'a>,
@@ -325,8 +325,8 @@ impl<'a> Fault<'a> {
         Ok(Departing { page: self.page, word, before, busy, options: region.options, contents })
     }
 
-    /// Keeps the first `installed` pages of a block, which the translation took, and to which somebody may
-    /// have stored by now. They stay, as small leaves under a node. The rest of the range is as it was.
+    /// Keeps the first `installed` pages of a block, as small leaves under a node. The translation has taken
+    /// these pages, and the other side may have stored to them. The rest of the range is as it was.
     fn keep_part(
         &mut self,
         walk: &Walk<'a>,
@@ -353,7 +353,7 @@ impl<'a> Fault<'a> {
         self.end_huge_zero(walk);
     }
 
-    /// Sends a page away that is at home.
+    /// Sends a page at home to the other side.
     fn send_away(
         &mut self,
         walk: &Walk<'a>,
@@ -376,7 +376,7 @@ impl<'a> Fault<'a> {
             engine.frames.give_back(block);
             return Step::Again;
         }
-        // Others that show the frame too, after a fork, keep it: the page goes as a copy.
+        // After a fork, other pages may share the frame. They keep it: this page goes as a copy.
         let place = words.stored.page();
         if words.holds.pinned_by_others(0) {
             engine.publish(word, busy.to_what_was(entry));
@@ -384,7 +384,7 @@ impl<'a> Fault<'a> {
             return self.refuse(Answer::Busy, waker);
         }
         let is_clean = self.access == Access::Read && !words.holds.load().is_dirty();
-        // By a reference of its own, the place outlives the frame.
+        // This reference lets the place outlive the frame.
         let kept = place
             .filter(|_| is_clean)
             .and_then(|place| engine.store(place).add_reference(&engine.frames, place, frame));
@@ -394,12 +394,12 @@ impl<'a> Fault<'a> {
         self.depart(departing, translation, waker)
     }
 
-    /// The other side has found nothing where a page should be. Either the page came meanwhile, or the other
-    /// side has dropped it, and it reads as zeros from now on.
+    /// Checks a page that the other side did not find. Either it has come meanwhile, or the other side has
+    /// dropped it. A dropped page reads as zeros from now on.
     fn look_there(&mut self, walk: &Walk<'a>, away: FrameId, translation: &dyn Translation) -> Step {
         self.via = Via::Translation { is_missing: false };
         if walk.level > 0 {
-            // The pages of a block are asked about one by one.
+            // The translation is asked about the pages of a block one by one.
             return self.split_to_look(walk);
         }
         let (word, entry) = (walk.word(), walk.entry());
@@ -431,7 +431,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Gives the permissions of its region to a page that is there with fewer.
+    /// Gives a page at the other side all permissions of its region.
     fn allow_more(
         &mut self,
         walk: &Walk<'a>,
@@ -458,7 +458,7 @@ impl<'a> Fault<'a> {
         let protection = region.options.protection;
         let answer = ask_for(first, pages, protection, |runs| translation.protect(runs));
         if writes {
-            // A store that does not come after all costs a write.
+            // If the store never comes, this costs one needless write.
             self.engine.frames.words(away).holds.mark_dirty();
             self.engine.give_place_up(away);
         }
@@ -467,8 +467,8 @@ impl<'a> Fault<'a> {
             return Step::End(Outcome::Usable);
         }
         if let Answer::Partly(done) = answer {
-            // The other side may do no more than the entry says. It has just done as much to these pages, and
-            // lets go of them in time.
+            // The other side must not allow more than the entry says. It has just changed these pages, so it
+            // can change them back, in time.
             let mut back = Batch::new();
             back.add(first, done, entry.protection());
             back.insist(|runs| translation.protect(runs));
@@ -479,7 +479,7 @@ impl<'a> Fault<'a> {
 
     // --- what is in place ---
 
-    /// Makes an empty page of the memory that the other side has there.
+    /// Makes a page of the memory that the other side has at an empty entry.
     fn take_over(&mut self, walk: &Walk<'a>, region: &Region, what: InPlace) -> Step {
         let (protection, order) = match what {
             InPlace::Blocks(protection)
@@ -498,7 +498,7 @@ impl<'a> Fault<'a> {
         if protection.both(region.options.protection) != protection {
             return Step::End(Outcome::Failed(self.allows_less()));
         }
-        // The memory is there already, so no room is left for pages that come in.
+        // The memory is in use already, so the room for pages that come in does not matter.
         if let Some(over) = self.check_quota(u64::from(order.frames())) {
             return over;
         }
@@ -523,7 +523,7 @@ impl<'a> Fault<'a> {
         Error::new(ErrorKind::Protected, message)
     }
 
-    /// Something is there already, where nothing should be.
+    /// Refuses to adopt memory if the entry is not empty.
     fn refuse_in_place(&self, entry: Entry) -> Option<Step> {
         if !matches!(self.via, Via::InPlace(_)) || matches!(entry.state(), State::Node(_) | State::Busy) {
             return None;
@@ -545,7 +545,7 @@ impl<'a> Fault<'a> {
         if walk.level == 0 { self.page } else { self.page.huge_start() }
     }
 
-    /// A huge zero leaf was replaced.
+    /// Ends the use of the huge zero page if the replaced leaf was one.
     fn end_huge_zero(&self, walk: &Walk<'a>) {
         if walk.level == 1 && walk.entry().is_zero() {
             self.engine.huge_zero.put(1);
@@ -568,7 +568,7 @@ impl<'a> Fault<'a> {
         Step::End(Outcome::NeedsAway)
     }
 
-    /// Waits until the page has been written, so that its frame is in nobody's hands.
+    /// Waits until the page has been written, so that nobody holds its frame.
     fn wait_for_writeback(&mut self, frame: FrameId, waker: &Waker) -> Step {
         let engine = self.engine;
         engine.flush_devices();
@@ -585,7 +585,7 @@ impl<'a> Fault<'a> {
         }
         match engine.wait_for_io(frame, waker) {
             Waiting::Registered => {
-                // Nobody drives a transfer that this fault did not begin.
+                // This fault does not drive a transfer that it did not begin.
                 engine.serve_devices();
                 Step::Wait
             }
@@ -593,7 +593,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Ends a step that the translation could not do now, or never can.
+    /// Ends a step that the translation refused, for now or for ever.
     pub(super) fn refuse(&mut self, refusal: Answer, waker: &Waker) -> Step {
         assert!(self.reading.is_none(), "a fault does not wait for its own pin");
         let page = self.page.address();
@@ -605,13 +605,13 @@ impl<'a> Fault<'a> {
             return Step::End(Outcome::NotNow);
         }
         let now = self.engine.machine.clock.now();
-        // Between two refusals the fault may have waited for a device or for room.
+        // Between two refusals, the fault may have waited for a device or for room.
         let passed =
             self.refused_at.replace(now).map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         self.refused_for += passed.min(LONGEST_LOOK);
         if self.refused_for < PATIENCE {
-            // Others run before this fault looks again: threads, which may wait for this CPU, and an
-            // executor's tasks. Whoever drives many faults knows best when to sleep.
+            // Let others run before this fault tries again: threads that may wait for this CPU, and the
+            // executor's other tasks. A thread that drives many faults decides itself when to sleep.
             if !self.waiter.is_driven() {
                 thread::yield_now();
             }
@@ -626,7 +626,7 @@ impl<'a> Fault<'a> {
     }
 }
 
-/// Makes the entry zero again, at home or away as the huge zero leaf was.
+/// Makes the entry zero, at home or away like the huge zero leaf.
 fn zero_like(huge: Entry, leaf: Entry) -> Entry {
     if huge.is_away() { leaf.to_zero_away() } else { leaf.to_zero() }
 }

@@ -1,4 +1,5 @@
-//! Pages go to the other side of a translation, or get more permissions there: one, or many with one call.
+//! Sends pages to the other side of a translation, or gives them more permissions there: one page, or many
+//! with one call.
 //!
 //! ```text
 //!   Empty, Zero, Present ─► Busy, with all that the page takes along ─► ask ─► Present, AWAY
@@ -6,9 +7,8 @@
 //! ```
 //!
 //! A fault prepares its page and asks about it alone. [`show_run`] has the faults of neighbours prepare their
-//! pages, and asks about all of them at once. It never waits, and starts no read: a page that is not at hand
-//! ends the run. While it holds entries Busy it goes on polling only, so nobody waits for another in a
-//! circle.
+//! pages, and asks about all of them at once. It never waits, and starts no read: a page that would need
+//! either ends the run. While it holds entries Busy, it only polls, so there is no deadlock.
 //!
 //! For a page of a run, a fault costs two walks, two changes of its entry and the away zone's lock. The call
 //! of the translation is shared by up to [`TRANSLATED`] pages.
@@ -30,12 +30,12 @@ use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Translatio
 use crate::table::{Access, PageNumberRange, Protection, SpaceId};
 use crate::units::{FrameId, PageNumber, SwapSlot};
 
-/// The things that a page takes along.
+/// What a page takes to the other side.
 #[derive(Debug)]
 pub(super) enum Contents {
     /// Zeros with memory of their own.
     Zeros(Block),
-    /// The bytes of a frame at home. A clean page also takes its place in a store along.
+    /// The bytes of a frame at home. A clean page also keeps its place in a store.
     Bytes { home: FrameId, away: Block, kept: Option<Reference> },
     /// More permissions, for a page that is there.
     More { away: FrameId, is_clean: bool },
@@ -54,15 +54,15 @@ pub(super) struct Departing<'e> {
     pub(super) contents: Contents,
 }
 
-/// A page of a run of so many costs little, as all of them share one fault.
+/// From this many pages on, a run is long: its pages share one fault, so each costs little.
 const LONG: u64 = 8;
 
-/// Whether a fault is one of a run.
+/// Whether a fault belongs to a run.
 #[derive(Debug)]
 pub(super) enum Along<'e> {
     /// The fault asks about its page alone.
     None,
-    /// The fault prepares its page, and leaves it here.
+    /// The fault prepares its page, and leaves it as [`Along::Departing`].
     Run {
         is_long: bool,
     },
@@ -70,7 +70,7 @@ pub(super) enum Along<'e> {
 }
 
 impl Along<'_> {
-    /// Returns whether the page comes along with so many that it costs little.
+    /// Returns whether the page belongs to a long run, so that it costs little.
     pub(super) fn is_along(&self) -> bool {
         matches!(self, Self::Run { is_long: true })
     }
@@ -80,8 +80,7 @@ impl Along<'_> {
 type Departures<'e> = SmallVec<[Departing<'e>; FEW_TRANSLATED]>;
 
 impl Departing<'_> {
-    /// Returns the permissions to ask for. A clean page may only be read unnoticed, where the translation
-    /// can see to that.
+    /// Returns the permissions to ask for: for a clean page, read-only, so that the first write faults.
     fn watched(&self) -> Protection {
         let all = self.options.protection;
         let is_clean = matches!(
@@ -91,7 +90,7 @@ impl Departing<'_> {
         if is_clean { all.read_only() } else { all }
     }
 
-    /// Returns the question about the page's bytes. `None` where only permissions are asked for.
+    /// Returns the request to install the page, or `None` if only permissions are asked for.
     fn install(&self, protection: Protection) -> Option<Install> {
         let bytes = match &self.contents {
             Contents::Zeros(_) => Bytes::Zeros,
@@ -101,7 +100,7 @@ impl Departing<'_> {
         Some(Install { bytes, protection })
     }
 
-    /// Asks about this page alone. Returns the answer, and what was asked for in the end.
+    /// Asks about this page alone. Returns the answer, and the permissions that were asked for last.
     pub(super) fn ask(&self, engine: &Engine, translation: &dyn Translation) -> (Answer, Protection) {
         let ask = |protection| match self.install(protection) {
             Some(ask) => install(engine, translation, self.page, 1, ask),
@@ -153,7 +152,7 @@ impl Departing<'_> {
             }
             Contents::More { away, is_clean } => {
                 if !is_clean {
-                    // A store that does not come after all costs a write.
+                    // If the store never comes, this costs one needless write.
                     engine.frames.words(away).holds.mark_dirty();
                     engine.give_place_up(away);
                 }
@@ -165,7 +164,7 @@ impl Departing<'_> {
     }
 }
 
-/// Asks for pages to be installed, as long as a part more is done each time.
+/// Asks for pages to be installed, and asks again for the rest while each answer makes progress.
 pub(super) fn install(
     engine: &Engine,
     translation: &dyn Translation,
@@ -187,7 +186,7 @@ pub(super) fn install(
     answer
 }
 
-/// Takes pages back that a translation may have shown before it panicked, and which are going to be at home.
+/// Takes back pages that a translation may have shown before it panicked. They stay at home.
 fn withdraw(
     engine: &Engine,
     translation: &dyn Translation,
@@ -234,16 +233,16 @@ fn depart(
         let protection = page.watched();
         let is_install = page.install(protection).is_some();
         let answer = if is_install { installed.next() } else { protected.next() };
-        // Pages behind the first that is refused are there, but are no part of the run.
+        // Pages after the first refused one may be there, but do not count as part of the run.
         is_run &= page.end(engine, space.id, answer.unwrap_or(Answer::Busy), protection);
         usable += u64::from(is_run);
     }
     usable
 }
 
-/// Makes the pages of a range usable at the other side, from the first on, up to one that is not at hand: a
-/// page that has to be read, that is in other hands, that lacks room, or that may not be accessed so. Returns
-/// how many pages it has made usable.
+/// Makes the pages of a range usable at the other side, from the first on. Stops before a page that must be
+/// read, that another thread holds, that lacks room, or that does not allow the access. Returns how many
+/// pages it has made usable.
 ///
 /// # Errors
 /// `ForkedChild` in a forked child.
@@ -266,7 +265,7 @@ pub(crate) fn show_run(
             break;
         }
         departures.extend(departing);
-        // The pages before one that is usable already go first, so that the count is of pages in a row.
+        // The prepared pages before a usable one depart first, so that the count is of pages in a row.
         if is_usable || departures.len() == TRANSLATED {
             let pages = departures.len() as u64;
             let departed = depart(engine, space, translation, std::mem::take(&mut departures));
@@ -280,7 +279,7 @@ pub(crate) fn show_run(
     Ok(usable + depart(engine, space, translation, departures))
 }
 
-/// Has the fault of a page in a run prepare it. Returns it where it is to depart, and otherwise whether it is
+/// Has a fault prepare a page of a run. Returns the page if it has to depart, and otherwise whether it is
 /// usable already.
 fn prepare<'e>(
     engine: &'e Engine,
@@ -299,13 +298,13 @@ fn prepare<'e>(
     }
 }
 
-/// Returns whether a fault need not read the page from a device. It is a hint.
+/// Returns whether a fault need not read the page from a device. The answer is a hint.
 fn is_at_hand(engine: &Engine, space: &SpaceState, page: PageNumber) -> bool {
     swapped(engine, space, page)
         .is_none_or(|slot| !engine.swap.cache.is_out(slot) || !engine.swap.is_on_device(slot))
 }
 
-/// Returns the slot that a page's entry names, if it names one.
+/// Returns the slot to which the page's entry leads, if it is out.
 fn swapped(engine: &Engine, space: &SpaceState, page: PageNumber) -> Option<SwapSlot> {
     match engine.table.walk(space.id, page).entry().state() {
         State::Swapped(slot) => Some(slot),
@@ -314,7 +313,7 @@ fn swapped(engine: &Engine, space: &SpaceState, page: PageNumber) -> Option<Swap
 }
 
 impl<'a> Fault<'a> {
-    /// Sends a page on its way, or leaves it to the run that this fault is a part of.
+    /// Asks about a prepared page, or leaves it to the run that this fault belongs to.
     pub(super) fn depart(
         &mut self,
         departing: Departing<'a>,

@@ -1,9 +1,9 @@
 //! A fault: the slow path that makes an entry usable.
 //!
-//! A fault is a machine that is polled. It never blocks. Where it must wait (another thread is changing the
-//! entry, a device is reading), it leaves a waker and answers Pending. Where it lacks memory, it says which
-//! kind, and room is made by work that can be awaited as well. Blocking ([`resolve`]) and awaiting
-//! ([`resolve_async`]) differ in their [`Waiter`] only.
+//! A fault is a state machine that is polled, and never blocks. If it must wait (another thread is changing
+//! the entry, a device is reading), it leaves a waker and returns Pending. If it lacks memory, it returns
+//! which kind, and its caller makes room. That work can be awaited too. Blocking ([`resolve`]) and awaiting
+//! ([`resolve_async`]) differ only in their [`Waiter`].
 //!
 //! ```text
 //!   walk ─► look up the region ─► links still hold? ─► by the entry:
@@ -12,15 +12,15 @@
 //!     Empty, Zero         read: small zero     │ write: a frame              (anon.rs)
 //!     Zero, level 1       write: by policy, a block, or split
 //!     Swapped             the swap cache, else the device                    (swap_in.rs)
-//!       or, where all of the page is written: the cached frame, else another (anon.rs)
+//!       or, if all of the page is overwritten: the cached frame, else another (anon.rs)
 //!     Busy                wait
 //!     Present             done
 //! ```
 //!
 //! Each step changes the entry by one compare-and-swap, from exactly the word that was read before the region
-//! was looked up. The head of `table/mod.rs` says why that makes it safe against unmap and recycled nodes. A
-//! zero-page read fault costs one compare-and-swap. A write fault with a frame zeroed ahead costs the swap,
-//! the read-modify-write that makes the frame live, and one for its place on the LRU.
+//! was looked up. The head of `table/mod.rs` explains why this is safe against unmap and recycled nodes. A
+//! read fault on a zero page costs one compare-and-swap. A write fault with a frame zeroed ahead costs that
+//! swap, the read-modify-write that makes the frame live, and another for its place on the LRU.
 
 mod anon;
 mod away;
@@ -56,14 +56,14 @@ pub(crate) use departure::show_run;
 pub(crate) use readahead::prefetch;
 use swap_in::Reading;
 
-/// The end of a fault, or the lack that keeps it from going on.
+/// The result of a fault, or what it lacks to continue.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The entry is usable, or was a moment ago.
     Usable,
-    /// The page holds the bytes that were to be written over it.
+    /// The page holds the bytes that the caller writes over all of it.
     Written,
-    /// So many pages of the other side are the space's now.
+    /// This many pages of the other side belong to the space now.
     Adopted(u64),
     /// There is no frame. The caller makes room and polls again.
     NeedsFrame,
@@ -73,16 +73,18 @@ pub(crate) enum Outcome {
     NeedsHuge,
     /// There is no table node. The caller makes room and polls again.
     NeedsNode,
-    /// The device of the slot has no room for a read. The caller waits for a transfer to end that had not
-    /// ended when [`Engine::ends`] said `ends`, and polls again.
+    /// The device of the slot has no room for a read. The caller waits until a transfer has ended since
+    /// [`Engine::ends`] returned `ends`, and polls again.
     DeviceFull { slot: SwapSlot, ends: u64 },
-    /// The page is in other hands, and the caller does not wait for that.
+    /// Another thread holds the page, and this waiter does not wait for that.
     NotNow,
-    /// The budget has no room for a page that is away. Make room, hand the frame over, and poll again.
+    /// The budget has no room for a page that is away. The caller makes room, hands the frame over, and polls
+    /// again.
     NeedsAway,
-    /// The space is at its quota. The caller makes room for so many pages there and polls again.
+    /// The space is at its quota. The caller makes room for this many pages there and polls again.
     OverQuota(u64),
-    /// So many new pages would take the room of pages that come in. The caller makes room and polls again.
+    /// This many new pages would take the room that is kept for pages that come in. The caller makes room and
+    /// polls again.
     NeedsRoom(u64),
     /// The access cannot be served.
     Failed(Error),
@@ -92,7 +94,7 @@ pub(crate) enum Outcome {
 enum Step {
     /// The fault walks again.
     Again,
-    /// The fault is pending, and somebody has its waker.
+    /// The fault is pending, and its waker is registered.
     Wait,
     End(Outcome),
 }
@@ -102,7 +104,7 @@ enum Step {
 enum Huge {
     /// The fault asks the allocator.
     Untried,
-    /// The allocator had none. Compaction made this block, or made none.
+    /// The allocator had no block. Compaction made this block, or none.
     Compacted(Option<Block>),
     /// The fault uses base pages.
     GivenUp,
@@ -116,24 +118,24 @@ pub(crate) struct Fault<'a> {
     address: u64,
     page: PageNumber,
     access: Access,
-    /// The bytes that are about to be written over all of the page.
+    /// The bytes that the caller writes over all of the page.
     bytes: Option<&'a [u8]>,
     counted: bool,
     huge: Huge,
     reading: Option<Reading>,
     via: Via,
-    /// Zeros need memory of their own, since the translation shows no others.
+    /// Zeros need memory of their own, because the translation cannot show zero pages.
     wants_memory: bool,
     along: Along<'a>,
     /// A frame for a page that goes away.
     away: Option<Block>,
-    /// When the translation, or a pin, last held the page back.
+    /// When the translation, or a pin, last refused the page.
     refused_at: Option<Instant>,
-    /// For how long that kept this fault from going on.
+    /// How long such refusals have delayed this fault.
     refused_for: Duration,
-    /// A read failed that was not for this page alone. The next one is for this page alone.
+    /// A read that was shared with other pages or faults failed, so the next one is for this page alone.
     alone: bool,
-    /// None of the space's pages can go, for want of slots, before this one has given its slot up.
+    /// There are no free slots, so no page of the space can go out before this one has given up its slot.
     exceeds_quota: bool,
     /// The fault looks for a frame on other CPUs' lists too.
     looks_everywhere: bool,
@@ -179,7 +181,7 @@ impl<'a> Fault<'a> {
     fn drive(&self) -> bool {
         let Some(reading) = &self.reading else { return false };
         if let Some(until) = self.waiter.until() {
-            // The waker of this fault, which is called when the read ends or is to be given up.
+            // The waker of this fault is called when the read ends. The sleep ends at the deadline.
             self.engine.serve_devices();
             park_for(self.engine.machine.clock.sleep_until(until));
             return true;
@@ -187,7 +189,7 @@ impl<'a> Fault<'a> {
         self.engine.drive(reading.frame()) == Waited::Progress
     }
 
-    /// Goes as far as it can. Where it is pending, the waker will be called.
+    /// Runs as far as it can. If it is pending, `waker` will be called.
     #[inline]
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Outcome> {
         loop {
@@ -206,7 +208,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Another fault that waited for the page as well was the one to show it.
+    /// Ends a wait for a page that another fault has shown.
     fn end_reading_of_others(&mut self) {
         if let Some(reading) = &self.reading {
             reading.note_wait(self.engine);
@@ -214,7 +216,7 @@ impl<'a> Fault<'a> {
         self.give_reading_up();
     }
 
-    /// A read under way goes on without this fault.
+    /// Gives up the fault's read. The transfer continues without this fault.
     fn give_reading_up(&mut self) {
         if let Some(reading) = self.reading.take() {
             reading.give_up(self.engine);
@@ -228,7 +230,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Takes the result of compaction, after [`Outcome::NeedsHuge`].
+    /// Stores the result of compaction, after [`Outcome::NeedsHuge`].
     fn set_compacted(&mut self, block: Option<Block>) {
         self.huge = Huge::Compacted(block);
     }
@@ -279,14 +281,14 @@ impl<'a> Fault<'a> {
         match self.step_at_home(walk, region, waker) {
             // The page is usable for handles. Next it goes away.
             Step::End(Outcome::Usable | Outcome::Written) if self.via != Via::Handle => Step::Again,
-            // It has come in, and may be others' as well.
+            // The page has come in, and may be shared with other pages.
             Step::End(Outcome::Usable) if matches!(walk.entry().state(), State::Swapped(_)) => Step::Again,
             step => step,
         }
     }
 
-    /// The hot step. It is inlined where code is optimised: a call would cost each fault some nanoseconds.
-    /// Elsewhere it would take more of a small stack.
+    /// The hot step. In optimised code it is inlined, because a call would cost each fault some nanoseconds.
+    /// In debug builds, inlining would use more of a small stack.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn step_at_home(&mut self, walk: &Walk<'a>, region: &Region, waker: &Waker) -> Step {
         let (entry, write) = (walk.entry(), self.access == Access::Write);
@@ -294,8 +296,8 @@ impl<'a> Fault<'a> {
             State::Busy => match self.engine.wait_for_entry(walk.word(), waker) {
                 Waiting::Registered => Step::Wait,
                 Waiting::Retry => {
-                    // The change is just over, or too many waiters stand in line. In both cases other threads
-                    // should run.
+                    // The change has just ended, or there are too many waiters. Either way, let other threads
+                    // run.
                     thread::yield_now();
                     Step::Again
                 }
@@ -319,14 +321,15 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Returns whether room has to be made among the space's own pages before the space gets `pages` more.
+    /// Checks the quota for `pages` more. If they exceed it, returns the step that asks for room among the
+    /// space's own pages.
     fn check_quota(&self, pages: u64) -> Option<Step> {
         let quota = self.space.quota.pages()?;
         let resident = self.engine.space_use.get(self.space.id, Figure::Resident);
         (resident + pages > quota && !self.exceeds_quota).then_some(Step::End(Outcome::OverQuota(pages)))
     }
 
-    /// Returns whether room has to be made before there are `pages` new pages.
+    /// Checks that there is room for `pages` new pages. If not, returns the step that asks for it.
     fn check_growth(&self, pages: u64) -> Option<Step> {
         let may_come = pages == 0 || self.engine.may_grow(pages);
         (!may_come).then_some(Step::End(Outcome::NeedsRoom(pages)))
@@ -358,8 +361,8 @@ impl<'a> Fault<'a> {
         }
         let protection = region.options.entry_protection();
         if entry.protection() != protection {
-            // The region allows the access: a protect() that widened the permissions has not come by here
-            // yet.
+            // The region allows the access: a protect() that widens the permissions has not reached this
+            // entry yet.
             let _ = walk.word().change(entry, entry.with_protection(protection));
             return Step::Again;
         }
@@ -385,8 +388,8 @@ impl<'a> Fault<'a> {
             HugePolicy::Advised => region.options.huge,
             HugePolicy::Never => false,
         };
-        // The quota must have room for a few blocks. Otherwise each block would push everything else of the
-        // space out.
+        // The quota must have room for a few blocks. Otherwise, each block would push out all other pages of
+        // the space.
         let fits = self.space.quota.pages().is_none_or(|quota| quota >= 4 * u64::from(CHUNK_FRAMES));
         asked && fits && self.huge != Huge::GivenUp && region.contains_huge(self.page)
     }
@@ -404,7 +407,7 @@ impl<'a> Fault<'a> {
 }
 
 impl Drop for Fault<'_> {
-    /// A fault given up in the middle leaves the entry as it found it.
+    /// A fault that is dropped midway leaves the entry unchanged.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         let has_block = matches!(self.huge, Huge::Compacted(Some(_)));
@@ -415,11 +418,11 @@ impl Drop for Fault<'_> {
 }
 
 impl Fault<'_> {
-    /// Gives back the frames that the fault has in hand.
+    /// Gives back the frames that the fault holds.
     #[cold]
     fn let_go(&mut self) {
         if self.engine.check_process().is_err() {
-            // In a forked child a lock may be held forever, and nothing is the child's own.
+            // In a forked child, a lock may be held forever, and the child owns none of the frames.
             let huge = std::mem::replace(&mut self.huge, Huge::GivenUp);
             std::mem::forget((self.reading.take(), self.away.take(), huge));
             return;
@@ -435,7 +438,7 @@ impl Fault<'_> {
 /// Resolves the fault of an access at `address`, blocking as long as it takes.
 ///
 /// # Errors
-/// The obstacle to the access. Nothing has changed then.
+/// Why the access cannot be served. The page is unchanged then.
 #[cold]
 #[inline(never)]
 pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Result<()> {
@@ -446,7 +449,7 @@ pub(crate) fn resolve(engine: &Engine, space: &SpaceState, address: u64, access:
     }
 }
 
-/// Apart, so that the faults that are not timed do not pay.
+/// A function of its own, so that untimed faults do not pay for it.
 #[cold]
 #[inline(never)]
 fn resolve_new_page(engine: &Engine, space: &SpaceState, address: u64, began: Instant) -> Result<()> {
@@ -464,8 +467,7 @@ fn resolve_untimed(engine: &Engine, space: &SpaceState, address: u64, access: Ac
     }
 }
 
-/// Returns the time before a fault that gives a page its first bytes, if that fault is one of those that are
-/// timed.
+/// Returns the start time of a fault that gives a page its first bytes, if that fault is timed.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn new_page_begins(engine: &Engine, space: &SpaceState, address: u64, access: Access) -> Option<Instant> {
     let page = PageNumber::containing(address);
@@ -475,20 +477,20 @@ fn new_page_begins(engine: &Engine, space: &SpaceState, address: u64, access: Ac
 #[cold]
 fn time_if_new(engine: &Engine, space: &SpaceState, page: PageNumber) -> Option<Instant> {
     let entry = engine.table.walk(space.id, page).entry();
-    // A link that leads no further has nothing below it.
+    // A walk ends at a node only if there is nothing below it for this page.
     let is_new = matches!(entry.state(), State::Empty | State::Zero | State::Node(_));
     is_new.then(|| engine.machine.clock.now())
 }
 
-/// Notes how long that fault took, if it was timed and has come to a good end.
+/// Notes how long the fault took, if it was timed and has succeeded.
 fn new_page_ends<T>(engine: &Engine, began: Option<Instant>, resolved: &Result<T>) {
     if let (Some(began), Ok(_)) = (began, resolved) {
         engine.latencies.note(Latency::NewPage, engine.machine.clock.since(began));
     }
 }
 
-/// Does what [`resolve`] does, for a page that `bytes` are to be written over whole. The page need not be
-/// zeroed or read before. Returns whether the bytes are written. If not, the page is usable for writing them.
+/// Does what [`resolve`] does, for a page that `bytes` will overwrite whole, so it need not be zeroed or read
+/// first. Returns whether the bytes are written. If not, the page is ready for writing them.
 #[cold]
 #[inline(never)]
 pub(crate) fn resolve_written(
@@ -509,8 +511,8 @@ pub(crate) fn resolve_written(
     resolved.map(|resolved| resolved == Resolved::Written)
 }
 
-/// Begins a fault to be awaited, for a handle or for the other side of the space's translation. It never
-/// blocks the thread that polls it. To drop it in the middle leaves the page as it was.
+/// Resolves a fault for a handle, or for the other side of the space's translation, without blocking the
+/// thread that polls. If the future is dropped midway, the page is unchanged.
 pub(crate) async fn resolve_async(
     waiter: Waiter<'_>,
     engine: &Engine,
@@ -529,8 +531,8 @@ pub(crate) async fn resolve_async(
     resolved
 }
 
-/// Resolves a fault of the other side as far as that takes a read at most, and blocks for it. `None` means
-/// that it takes more, and nothing has changed.
+/// Resolves a fault of the other side if that takes one read at most, and blocks for the read. Returns `None`
+/// if it takes more. Nothing has changed then.
 pub(crate) fn resolve_now(
     engine: &Engine,
     space: &SpaceState,
@@ -550,16 +552,15 @@ pub(crate) fn resolve_now(
     }
 }
 
-/// Makes the memory that the other side of the translation has at `address` a page of the space, or a block.
-/// Returns how many pages there are now: none where that takes room, or where the entry is in other hands
-/// just now.
+/// Makes the memory that the other side of the translation has at `address` a page or block of the space.
+/// Returns how many pages that is: 0 if it needs room first, or if another thread holds the entry.
 pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<u64> {
     let _inside = engine.enter()?;
     let mut fault = Fault::new(Waiter::never(engine), engine, space, address, Access::Read);
     fault.via = Via::InPlace(what);
     let mut polled = fault.poll(Waker::noop());
     if let Poll::Ready(Outcome::OverQuota(2..)) = polled {
-        // A page may fit where a block does not.
+        // A page may fit if a block does not.
         fault.give_blocks_up();
         polled = fault.poll(Waker::noop());
     }
@@ -578,13 +579,13 @@ enum Resolved {
 }
 
 impl Fault<'_> {
-    /// Provides the things that the fault lacks, and polls on until it is over. It is apart from the first
-    /// poll, since most faults lack nothing.
+    /// Provides what the fault lacks, and polls until it ends. It is separate from the first poll, because
+    /// most faults lack nothing.
     #[cold]
     async fn provide(mut self, mut outcome: Outcome) -> Result<Resolved> {
         let (mut no_room, mut misses) = (None::<Error>, 0);
         loop {
-            // What was in the way of room before the last look.
+            // Why no room could be made before the last poll.
             let obstacle = no_room.take();
             match outcome {
                 Outcome::Usable => return Ok(Resolved::Usable),
@@ -601,15 +602,15 @@ impl Fault<'_> {
                         return Err(error);
                     }
                     misses += 1;
-                    // Where no room can be made, or others had it, the frames that are left may lie on other
-                    // CPUs' lists.
+                    // If no room could be made, or other threads took it, the remaining frames may lie on
+                    // other CPUs' lists.
                     self.looks_everywhere = no_room.is_some() || misses > 1;
                 }
                 Outcome::Throttled => {
                     apart(reclaim::throttle(self.engine, &self.waiter)).await;
                     no_room = obstacle;
                 }
-                // The deadline is asked first: the end of a transfer of another device is no room on this
+                // The deadline is checked first: a transfer that ends on another device makes no room on this
                 // one.
                 Outcome::DeviceFull { ends, .. }
                     if !self.waiter.is_too_late() && self.waiter.until_room(ends).await => {}
@@ -625,7 +626,7 @@ impl Fault<'_> {
                     self.away = Some(reclaim::make_room_away(self.engine, &mut self.waiter).await?);
                 }
                 Outcome::OverQuota(pages) => self.make_room_under_quota(pages).await?,
-                // Where a block does not fit, its pages may.
+                // Pages may fit if a block does not.
                 Outcome::NeedsRoom(2..) => self.give_blocks_up(),
                 Outcome::NeedsRoom(_) => {
                     apart(reclaim::make_room_to_grow(self.engine, &mut self.waiter)).await?;
@@ -639,7 +640,7 @@ impl Fault<'_> {
         }
     }
 
-    /// Polls, and sleeps in between or completes transfers.
+    /// Polls until the fault ends, and sleeps or completes transfers in between.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn block(&mut self) -> Outcome {
         let cell = RefCell::new(self);
@@ -651,7 +652,7 @@ impl Fault<'_> {
             return self.block();
         }
         poll_fn(|context| {
-            // A forked child may touch none of this.
+            // A forked child must not touch the fault.
             if let Err(error) = self.engine.check_process() {
                 return Poll::Ready(Outcome::Failed(error));
             }
@@ -671,7 +672,7 @@ impl Fault<'_> {
         }
         let made = reclaim::make_room_under_quota(self.engine, self.space, pages, &mut self.waiter).await;
         if made.is_err() && pages > 1 {
-            // A page may fit where a block does not.
+            // A page may fit if a block does not.
             self.give_blocks_up();
             return Ok(());
         }

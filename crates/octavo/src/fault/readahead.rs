@@ -1,8 +1,9 @@
 //! Reading pages before anybody faults on them.
 //!
 //! The frames of these pages go into the swap cache under READING, and neighbours on the device go in one
-//! transfer. The entries stay as they are. So a page that nobody wants is evicted, and nothing has to be
-//! undone. Nothing is reclaimed for pages read ahead of a fault. Without a free frame the rest is left out.
+//! transfer. The entries stay as they are. So an unwanted page is simply evicted: nothing has to be undone.
+//! Pages read ahead of a fault use free frames only. If there are none left, the rest of the window is
+//! skipped.
 
 use smallvec::SmallVec;
 
@@ -18,7 +19,7 @@ use crate::table::entry::State;
 use crate::table::{PageNumberRange, Walk};
 use crate::units::{Order, SwapSlot};
 
-/// One call of `prefetch` may take one page in so many of the budget.
+/// One call of `prefetch` reads at most one in this many pages of the budget.
 const PREFETCH_SHARE: u64 = 4;
 /// Frames that `prefetch` makes room for at once.
 const MAKE_WAY: u64 = 64;
@@ -28,15 +29,15 @@ struct ReadAheadRun<'e> {
     engine: &'e Engine,
     first: SwapSlot,
     frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
-    /// Pages that were collected so far to be read ahead.
+    /// Pages to be read ahead that were collected so far.
     started: u64,
     /// One of the frames is for a page that a fault wants.
     has_wanted: bool,
-    /// The device was full, so more reads are of no use.
+    /// The device was full, so more reads are useless.
     is_refused: bool,
-    /// Pages to be read ahead for which it had no room.
+    /// Pages to be read ahead for which the device had no room.
     refused: u64,
-    /// The pages are for the other side of a translation, where they come along with one that is wanted.
+    /// The pages are for the other side of a translation, and come along with a wanted page.
     along: bool,
 }
 
@@ -78,7 +79,7 @@ impl<'e> ReadAheadRun<'e> {
         self.frames.push(pin);
     }
 
-    /// Hands the frames that are left over to the device. Pages for which it has no room are left out.
+    /// Submits the collected frames to the device. Pages for which it has no room are skipped.
     fn submit(&mut self) {
         if !self.frames.is_empty() {
             let pages = self.frames.len() as u64 - u64::from(std::mem::take(&mut self.has_wanted));
@@ -92,16 +93,16 @@ impl<'e> ReadAheadRun<'e> {
     }
 }
 
-/// Whether room is made for pages read ahead.
+/// Whether `add` makes room for pages read ahead.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
     /// Pages take free frames only.
     Free,
-    /// Clean pages may go for them, and dirty ones are sent on their way.
+    /// Clean pages are evicted for them, and writes of dirty pages are started.
     Made,
 }
 
-/// Collects reads of the page that a fault wants, and of the pages of a window.
+/// Queues reads of the page that a fault wants, and of the pages of a window. The caller starts them.
 pub(super) fn read_with(
     engine: &Engine,
     space: &SpaceState,
@@ -112,14 +113,14 @@ pub(super) fn read_with(
     ReadAheadRun::with_wanted(engine, space, slot, pin).read(space, window, region);
 }
 
-/// Collects reads of the pages of a window.
+/// Queues reads of the pages of a window. The caller starts them.
 pub(super) fn read_ahead(engine: &Engine, space: &SpaceState, window: Window, region: &Region) {
     ReadAheadRun::new(engine, space).read(space, window, region);
 }
 
 impl ReadAheadRun<'_> {
-    /// Reads what was collected, and the pages of a window that are out, as far as there are free frames.
-    /// Tells the space's streams how many the devices took.
+    /// Queues reads of what was collected, and of the window's pages that are out, while there are free
+    /// frames. Tells the space's streams how many reads the devices took.
     fn read(mut self, space: &SpaceState, window: Window, region: &Region) {
         let table = &self.engine.table;
         let mut reached = 0;
@@ -138,8 +139,8 @@ impl ReadAheadRun<'_> {
     }
 }
 
-/// Starts to read those pages of a range that are out, and returns how many. They are as many as a part of
-/// memory and the space's quota take, so that they do not push each other out.
+/// Starts to read the pages of a range that are out, and returns how many. At most a part of the budget, and
+/// of the space's quota, is used, so that these pages do not push each other out.
 pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRange) -> u64 {
     engine.poll_transfers();
     let resident = engine.space_use.get(space.id, Figure::Resident);
@@ -156,7 +157,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
     run.started
 }
 
-/// Adds the page that `walk` led to, if it is out. Returns false where there is no frame for it.
+/// Adds the page that `walk` led to, if it is out. Returns `false` if there is no frame for it.
 fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     let engine = run.engine;
     let State::Swapped(slot) = walk.entry().state() else { return true };
@@ -165,7 +166,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     }
     let mut block = engine.frames.alloc(Order::ZERO);
     if block.is_none() && room == Room::Made {
-        // Others may wait for the collected pages. So these do not wait for room.
+        // Other threads may wait for the collected pages, so these are submitted before room is made.
         run.submit();
         engine.flush_devices();
         in_place(reclaim(engine, MAKE_WAY, Reclaimer::Direct, &mut Waiter::never(engine)));
@@ -173,13 +174,13 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
         block = engine.frames.alloc(Order::ZERO);
     }
     let Some(block) = block else { return false };
-    // The entry is not in hand. The slot may have another page by now, or none.
+    // The entry may change at any time, so the slot may have another page by now, or none.
     let Some((pin, shadow)) = engine.begin_read_ahead(slot.stored(), block) else { return true };
     let frame = pin.frame();
     engine.counters.count(Counter::ReadAhead);
     engine.admit(frame, Arrival::of(shadow, run.along));
-    // The content is asked again, since the first answer was a guess. While the frame is in the cache, no
-    // other bytes can come there; but a copy in the pool may be dropped.
+    // Ask again where the bytes are, because the first answer was a guess. While the frame is in the cache,
+    // the slot cannot get other bytes, but a copy in the pool may be dropped.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
         Brought::OnDevice => run.push(slot, pin),
         Brought::Unpacked | Brought::Filled => engine.end_read_of(slot.stored(), pin, None),

@@ -1,10 +1,10 @@
-//! Faults on pages that went out. While a page is on its way, the fault takes it from the swap cache, and
-//! otherwise from the device.
+//! Faults on pages that went out. A fault takes the page from the swap cache if it is there, and otherwise
+//! from the pool or the device.
 //!
 //! The entry stays Swapped while its page is read. The frame is in the swap cache under READING, as for pages
 //! read ahead. Each thread that wants the page pins the frame and waits for it, with a deadline of its own.
-//! So nobody who waits for a device keeps unmap, protect or another fault waiting. A fault that gives up only
-//! drops its pin.
+//! So a wait for a device never delays unmap, protect or another fault. A fault that gives up only drops its
+//! pin.
 //!
 //! ```text
 //!   entry Swapped(slot) ── in the cache? ── yes ─► pin the frame ──────────────┐
@@ -15,16 +15,16 @@
 //! ```
 //!
 //! **Why one compare-and-swap is enough** (Linux's `do_swap_page` takes the page's lock and looks at the
-//! entry again). After each wait, the fault walks to the entry and looks up the region anew, since the page
-//! may be gone. It need not where the read has ended by the time it is handed over. While its entry is
-//! unchanged, it holds a reference to the slot. With a reference the slot is not freed, and a cached frame is
-//! neither detached nor orphaned. With a pin the frame is not evicted, migrated or freed. So a frame that is
-//! pinned, found at the slot and free of errors is the page's until the entry changes. The fault adds its use
-//! and its owner first, and takes them back where the swap fails. An unmap or a protect changes the region
-//! and then the entry's version. So the old region's permissions no longer match the entry.
+//! entry again). After each wait, the fault walks to the entry and looks up the region again, because the
+//! page may be gone. It need not if the read has ended when it is submitted. An unchanged entry holds a
+//! reference to the slot. With that reference, the slot is not freed, and a cached frame is neither detached
+//! nor orphaned. With the pin, the frame is not evicted, migrated or freed. So a frame that is pinned, found
+//! at the slot and free of errors belongs to the page until the entry changes. The fault adds its use and its
+//! owner first, and removes them if the swap fails. An unmap or a protect changes the region and then the
+//! entry's version. So a fault with the old region's permissions fails at the swap.
 //!
-//! A fault that finds its page in the cache costs a pin, a use, an owner, and the swap of the entry. To drop
-//! the reference it also takes the slot's lock.
+//! A fault that finds its page in the cache costs a pin, a use, an owner, the compare-and-swap of the entry,
+//! and the slot's lock to drop the reference.
 
 use std::task::Waker;
 
@@ -44,7 +44,7 @@ use crate::sync::{Instant, thread};
 use crate::table::{Protection, Walk};
 use crate::units::{FrameId, Order, SwapSlot};
 
-/// A window is at most one page in so many of the budget.
+/// A window is at most one in this many pages of the budget.
 const WINDOW_SHARE: u64 = 128;
 
 /// A page on its way in. Its frame was in the swap cache at the slot, and is pinned.
@@ -52,15 +52,15 @@ const WINDOW_SHARE: u64 = 128;
 pub(super) struct Reading {
     slot: SwapSlot,
     pin: PinnedFrame,
-    /// Pages of others are read with it, or another fault reads it.
+    /// Other pages are read with it, or another fault reads it.
     together: bool,
-    /// This fault found the page on its device only, and sent for it.
+    /// The page was only on its device, and this fault submitted the read.
     sent: bool,
-    /// The value of [`Engine::ends`] before.
+    /// The value of [`Engine::ends`] before the page was looked up.
     ends: u64,
-    /// The start of a wait for a device, where the wait is timed for the pool.
+    /// The start of the wait, if it is timed for the pool.
     began: Option<Instant>,
-    /// What the fault waits for, and since when, if that is to be told.
+    /// What the fault waits for, and since when, if the latency is noted.
     waits: Option<(Latency, Instant)>,
 }
 
@@ -87,14 +87,14 @@ impl Reading {
         }
     }
 
-    /// Nobody wants the page here any more. Its read goes on without this fault.
+    /// Drops the pin. The read continues without this fault.
     pub(super) fn give_up(self, engine: &Engine) {
         engine.unpin(self.pin);
     }
 }
 
 impl<'a> Fault<'a> {
-    /// Serves an entry that says Swapped, at the end of `walk`.
+    /// Serves a Swapped entry at the end of `walk`.
     pub(super) fn swap_in(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
         if let Some(reading) = self.reading.take() {
             if reading.slot == slot {
@@ -112,13 +112,12 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Serves an entry that says Swapped, of a page that is written over whole. What its store has is not
-    /// read.
+    /// Serves a Swapped entry whose page is overwritten whole. The old bytes are not read.
     ///
-    /// The page may be pinned. Eviction makes an entry Swapped before it asks for pins, and a page that it
-    /// finds pinned stays so, with its frame in the cache. Such a pin has to show what is written, so the
-    /// page keeps a frame that has its bytes. A pin through this entry keeps its frame there, and no other
-    /// can be taken before the entry changes. So without such a frame there is no pin.
+    /// The page may be pinned. Eviction makes an entry Swapped before it checks for pins, and leaves a pinned
+    /// page Swapped with its frame in the cache. Such a pin must show what is written, so the page keeps a
+    /// cached frame that has its bytes. A pin taken through this entry keeps its frame in the cache, and no
+    /// new pin can be taken before the entry changes. So without such a frame, there is no pin.
     pub(super) fn overwrite(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
         if let Some(over) = self.check_quota(1) {
             return over;
@@ -135,7 +134,7 @@ impl<'a> Fault<'a> {
         self.install_frame(walk, region)
     }
 
-    /// The page is in the cache. Another fault reads it, it was read ahead, or it is still on its way out.
+    /// Serves a page in the cache: another fault reads it, it was read ahead, or it is still on its way out.
     fn join(
         &mut self,
         walk: &Walk<'a>,
@@ -159,7 +158,7 @@ impl<'a> Fault<'a> {
             self.start_collected();
         }
         if holds.is_reading() {
-            // Another fault may be unpacking it just now.
+            // Otherwise, another thread is unpacking it from the pool.
             let is_on_device = engine.swap.is_on_device(slot);
             reading.waits = is_on_device.then(|| (Latency::Device, engine.machine.clock.now()));
             self.reading = Some(reading);
@@ -168,7 +167,7 @@ impl<'a> Fault<'a> {
         self.end_wait(walk, region, reading)
     }
 
-    /// Only the slot has the page, so this fault reads it.
+    /// Reads a page that only its slot has.
     fn read(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot, ends: u64) -> Step {
         let engine = self.engine;
         let sampled_at = latency::is_sampled(self.page).then(|| engine.machine.clock.now());
@@ -186,7 +185,7 @@ impl<'a> Fault<'a> {
         };
         let frame = transfer.frame();
         engine.admit(frame, Arrival::of(shadow, self.along.is_along()));
-        // That pin is the transfer's, and this one the fault's.
+        // `transfer` is the transfer's pin, and this one is the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
         let mut reading = Reading::new(slot, pin, ends);
         let brought = engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id));
@@ -235,8 +234,8 @@ impl<'a> Fault<'a> {
         true
     }
 
-    /// Starts the reads that devices have collected, unless the thread that polls this fault does so for
-    /// many.
+    /// Starts the reads that devices have collected, unless the thread that polls this fault does so for many
+    /// faults.
     fn start_collected(&self) {
         if !self.waiter.is_driven() {
             self.engine.flush_devices();
@@ -254,14 +253,14 @@ impl<'a> Fault<'a> {
         self.space.streams.on_fault(self.page, hit, region.options.pattern, most)
     }
 
-    /// Returns the start of the wait for this page, if it is to tell the pool how long a device takes. That
-    /// is one wait in some, where a thread waits for it. A future's wait would include its executor's.
+    /// Returns the start of this wait if it is timed, to tell the pool how long a device takes. Only a sample
+    /// of the waits by threads is timed. A future's wait would include its executor's delays.
     fn timed_from(&self, slot: SwapSlot) -> Option<Instant> {
         let timed = self.waiter.has_thread() && self.engine.swap.pool().is_some() && Pool::times_wait(slot);
         timed.then(|| self.engine.machine.clock.now())
     }
 
-    /// A fault for which its thread waits may be read in place.
+    /// The page of a fault whose thread blocks may be read in place.
     fn urgency(&self) -> Urgency {
         // A read in place could not be given up.
         if self.waiter.blocks() && self.waiter.has_thread() && self.engine.policy.io_timeout.is_none() {
@@ -271,7 +270,8 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Waits until nobody reads into the frame any more. Then the caller looks at the entry again.
+    /// Waits while the frame is being read. Returns `None` if it is not. The caller then looks at the entry
+    /// again.
     pub(super) fn wait_for_read(&mut self, waker: &Waker) -> Option<Step> {
         let engine = self.engine;
         let (frame, slot) = self.reading.as_ref().map(|reading| (reading.frame(), reading.slot))?;
@@ -281,7 +281,7 @@ impl<'a> Fault<'a> {
         }
         let is_too_late = self.waiter.is_too_late();
         if !self.waiter.is_driven() || is_too_late {
-            // The read may have ended, so that a thread only has to take note.
+            // The read may have ended, and only its completion has to be taken.
             engine.flush_devices();
             engine.poll_transfers();
         }
@@ -299,8 +299,8 @@ impl<'a> Fault<'a> {
         Some(Step::Again)
     }
 
-    /// Has the entry show the frame. The read has ended, or there was none, and the entry still leads to the
-    /// slot.
+    /// Makes the entry show the frame. The read has ended, or there was none, and the entry led to the slot
+    /// at `walk`.
     fn end_wait(&mut self, walk: &Walk<'a>, region: &Region, reading: Reading) -> Step {
         let engine = self.engine;
         let holds = engine.frames.words(reading.frame()).holds.load();
@@ -310,31 +310,31 @@ impl<'a> Fault<'a> {
         if let (Some(began), Some(pool)) = (reading.began, engine.swap.pool()) {
             let waited_ns = engine.machine.clock.since(began).as_nanos() as u64;
             pool.weights(Some(self.space.id)).note_wait(waited_ns);
-            // The share counts returns that no readahead saw coming, so it is told what these cost.
+            // The pool's share counts the returns that readahead missed, so it needs their cost.
             if reading.sent {
                 pool.share().times().waits.note(waited_ns);
             }
         }
         if swap::slot_of(&engine.frames, reading.frame()) != Some(reading.slot) {
-            // The page was unmapped meanwhile. The entry leads to the slot as another page now.
+            // The page was unmapped meanwhile, and the slot has another page now.
             reading.give_up(engine);
             return Step::Again;
         }
         let step = self.show(walk, region, &reading);
-        // The pin goes after the reference. Until the reference is dropped under the slot's lock, this pin
-        // keeps `evict_run` away.
+        // The pin is dropped after the reference. Until the reference is dropped under the slot's lock, the
+        // pin keeps `evict_run` away.
         reading.give_up(engine);
         step
     }
 
-    /// Swapped becomes Present.
+    /// Changes the entry from Swapped to Present.
     fn show(&self, walk: &Walk<'a>, region: &Region, reading: &Reading) -> Step {
         let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame());
-        // The entry is read first: of several faults that waited for the page, only one will show it.
+        // The entry is read first: if several faults waited for the page, only one shows it.
         if walk.word().load() != entry || !self.own(frame) {
             return Step::Again;
         }
-        // In a space with a translation, the frame may be others' as well (`Fault::unshare`).
+        // In a space with a translation, the frame may be shared (`Fault::unshare`).
         let is_exclusive = self.space.translation.is_none();
         let protection = if is_exclusive { region.options.entry_protection() } else { Protection::NONE };
         if walk.word().change(entry, entry.to_present(frame, protection)).is_err() {
@@ -344,8 +344,8 @@ impl<'a> Fault<'a> {
         self.end_swap_in(region, reading)
     }
 
-    /// Adds a use of the frame, for this page. Returns false where the frame has lost its last use, and so
-    /// the page its slot.
+    /// Adds this page's use and ownership of the frame. Returns `false` if the frame has lost its last use,
+    /// and thus the page its slot.
     fn own(&self, frame: FrameId) -> bool {
         let words = self.engine.frames.words(frame);
         let added = words.uses.try_add();
@@ -369,9 +369,8 @@ impl<'a> Fault<'a> {
         Step::End(Outcome::Usable)
     }
 
-    /// Ends a fault whose page could not be had. If the entry is as it was, the access fails, and the next
-    /// access tries again with another frame. If the entry has changed, the page is elsewhere, and its slot
-    /// may have no page any more.
+    /// Ends a fault whose read failed. If the entry is unchanged, the access fails, and the next access tries
+    /// again with another frame. If the entry has changed, the page is elsewhere, and its slot may be empty.
     fn fail(&mut self, walk: &Walk<'a>, reading: Reading) -> Step {
         let Reading { slot, pin, together, ends, .. } = reading;
         let engine = self.engine;
@@ -384,7 +383,7 @@ impl<'a> Fault<'a> {
         match why {
             Unread::NoRoom => Step::End(Outcome::DeviceFull { slot, ends }),
             Unread::Failed(_) if together && !self.alone => {
-                // The read may have failed at a neighbour's slot.
+                // The read may have failed at the slot of another page.
                 self.alone = true;
                 Step::Again
             }

@@ -9,16 +9,16 @@
 //!
 //! Key types: [`FrameAllocator`], [`Block`], [`FrameConfig`].
 //!
-//! Invariants: a frame is in one place. That is a buddy list, a shelf of whole chunks, a per-CPU list, the
-//! zeroed reserve, its owner's hands, or aside in an isolated chunk. Each handing over checks the frame's
-//! state word. The allocator answers "out of frames" only after it has searched every place. A fault makes
-//! room instead, and so looks on other CPUs' lists only now and then (`alloc_or_make_room`).
+//! Invariants: a frame is in one place. It is on a buddy list, on a shelf of whole chunks, on a per-CPU list,
+//! in the zeroed reserve, with its owner, or aside in an isolated chunk. Each change of place checks the
+//! frame's state word. `alloc` returns `None` only after it has searched every place. A fault makes room
+//! instead, and so searches other CPUs' lists only now and then (`alloc_or_make_room`).
 //!
-//! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. A thread takes `coming` (a
-//! chunk on its way) with none of them held, and the zone's lock under it. Hooks are called with no lock
-//! held.
+//! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. A thread that brings a
+//! chunk online takes `coming` while it holds none of these, and then the zone's lock. Hooks are called with
+//! no lock held.
 //!
-//! The allocator does not reclaim, and does not call up. The caller that gets `None` decides.
+//! The allocator does not reclaim, and does not call up. A caller that gets `None` decides what to do.
 
 use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
@@ -46,17 +46,17 @@ struct Reserve {
 }
 
 /// Hands out blocks of 4 KiB to 2 MiB under a budget, for a program that wants memory in pages, without
-/// spaces and swap. Most programs call `alloc`, `give_back`, `free` and `shrink` only. The rest is upkeep,
-/// which a manager does by itself.
+/// spaces and swap. Most programs only call `alloc`, `give_back`, `free` and `shrink`. The rest is upkeep,
+/// which a manager does for its allocator.
 ///
 /// Units: a frame is 4 KiB. A block is 2^order frames, order 0 to 9, aligned to its size. Memory comes from
 /// the kernel and goes back to it in chunks of 2 MiB. Each chunk is charged to a budget, with 16 KiB for its
 /// frame words.
 ///
 /// Any thread may call any method. While the per-CPU list serves them, `alloc` and `free` together cost one
-/// compare-and-swap (in `free`) on the frame's own line. Beside that they cost two restartable sections on
-/// lines that only this CPU writes, and no lock. With the `TryLock` form they cost three read-modify-writes.
-/// A miss takes one zone lock for a batch of blocks.
+/// compare-and-swap (in `free`) on the frame's own line, two restartable sections on lines that only this CPU
+/// writes, and no lock. With the `TryLock` form they cost three read-modify-writes. A miss takes one zone
+/// lock for a batch of blocks.
 #[derive(Debug)]
 pub struct FrameAllocator {
     lists: PerCpuLists,
@@ -66,18 +66,18 @@ pub struct FrameAllocator {
     cpu_nodes: Box<[u8]>,
     /// Whether all zones and CPUs are on one node.
     one_node: bool,
-    /// The orders, as bits, that a section pops, and those that it may push without asking for the frame's
+    /// The orders, as bits, that a section pops, and those that it may push without looking up the frame's
     /// node.
     popped_orders: u16,
     pushed_orders: u16,
     reserve: Mutex<Reserve>,
-    /// As many as the reserve has, at about this moment. Most misses find none, and leave the lock's line to
-    /// those who find some.
+    /// About how many frames the reserve has now. Most misses find 0 here, and so leave the lock's line
+    /// alone.
     zeroed_ahead: CachePadded<AtomicU32>,
-    /// Held by the thread that drains all CPUs. Other threads wait for its result.
+    /// Held by the thread that drains all CPUs. Other threads that want to drain wait for it.
     draining: Mutex<()>,
     /// The bytes of all zones, and the bytes that the lists and watermarks are tuned for. The second are
-    /// fewer where the budget is smaller.
+    /// fewer if the budget is smaller.
     most_bytes: u64,
     tuned_for_bytes: AtomicU64,
     /// The steps by which watermarks are lowered.
@@ -96,22 +96,22 @@ impl std::fmt::Debug for LowHook {
     }
 }
 
-/// The allocations and frees of the fast path, in frames, that the counters already know.
+/// The allocations and frees on the fast path, by class, that the counters already include.
 #[derive(Debug, Default)]
 struct Counted {
     pops: [u64; Order::COUNT + 1],
     pushes: [u64; Order::COUNT + 1],
 }
 
-/// Frames zeroed under one hold of the reserve.
+/// Frames zeroed while the reserve's lock is held once.
 const ZERO_BATCH: usize = 8;
 
 impl FrameAllocator {
     /// Makes an allocator with a budget of its own.
     ///
     /// # Errors
-    /// `InvalidBudget` when there is no zone, or when the budget does not even hold the allocator's own data.
-    /// `System` when the kernel refuses addresses.
+    /// `InvalidBudget` if there is no zone, a zone is empty, the zones span 8 TiB or more, or the budget
+    /// cannot hold the allocator's own data. `System` if the kernel refuses addresses.
     pub fn standalone(config: &FrameConfig, budget_bytes: u64) -> Result<Self> {
         let counters = Counters::new().map_err(|error| Error::system("cannot reserve counters", &error))?;
         Self::new(config, Arc::new(Budget::new(budget_bytes)), Arc::new(counters))
@@ -206,7 +206,7 @@ impl FrameAllocator {
         })
     }
 
-    /// Allocates a block of 2^order frames. Returns `None` when every place was searched and the budget
+    /// Allocates a block of 2^order frames. Returns `None` if there is none in any place and the budget
     /// allows no more.
     #[inline]
     pub fn alloc(&self, order: Order) -> Option<Block> {
@@ -218,9 +218,9 @@ impl FrameAllocator {
         self.alloc_slow(order)
     }
 
-    /// Does what [`FrameAllocator::alloc`] does, for a caller that makes room where there is none. What other
-    /// CPUs have on their lists is little then, and is theirs: they have just made room too. So it looks
-    /// there only now and then. Where no room could be made, or others had it, the caller asks
+    /// Does what [`FrameAllocator::alloc`] does, for a caller that makes room if it gets `None`. Other CPUs
+    /// then have few frames on their lists, and need them: they have just made room too. So this searches
+    /// their lists only now and then. If making room does not help, the caller calls
     /// [`FrameAllocator::alloc`].
     #[inline]
     pub(crate) fn alloc_or_make_room(&self, order: Order) -> Option<Block> {
@@ -237,7 +237,7 @@ impl FrameAllocator {
         Block::new(frame, self.words(frame).state.hand_out(order))
     }
 
-    /// Takes the fast path, in whatever form it has.
+    /// Allocates from this CPU's list only, in either form of the lists.
     fn alloc_listed(&self, order: Order) -> Option<Block> {
         match self.lists.pop(order.index()) {
             Pop::Value(frame) => Some(self.hand_out(FrameId(frame), order)),
@@ -245,8 +245,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Does what [`FrameAllocator::alloc`] does, for callers with something else to do. It leaves other CPUs'
-    /// lists alone. So `None` is cheap, and may be wrong.
+    /// Does what [`FrameAllocator::alloc`] does, but does not search other CPUs' lists. For callers that can
+    /// do without a block: `None` is cheap, and may be wrong.
     pub fn alloc_if_at_hand(&self, order: Order) -> Option<Block> {
         if let Some(block) = self.alloc_listed(order) {
             return Some(block);
@@ -256,8 +256,8 @@ impl FrameAllocator {
         block
     }
 
-    /// Does what [`FrameAllocator::alloc`] does, but brings no chunk online. It is for pages that leave a
-    /// chunk which is to go: if another came online for them, they would go from one to the other for ever.
+    /// Does what [`FrameAllocator::alloc`] does, but brings no chunk online. For pages that leave a chunk so
+    /// that it can go offline: if another chunk came online for them, they would move back and forth forever.
     pub(crate) fn alloc_online(&self, order: Order) -> Option<Block> {
         let block = self.alloc_listed(order).or_else(|| self.search_online(order)).or_else(|| {
             self.drain();
@@ -270,8 +270,8 @@ impl FrameAllocator {
     /// Frees a block that [`FrameAllocator::alloc`] returned, or an order-0 frame of one that was split.
     ///
     /// # Errors
-    /// `InvalidFree` for a frame that heads no allocated block of this order: it was freed twice, or with
-    /// another order, or never allocated, or lies inside a block. Nothing changes then.
+    /// `InvalidFree` if the frame heads no allocated block of this order: it was freed twice, or with another
+    /// order, or never allocated, or lies inside a block. Nothing changes then.
     #[inline]
     pub fn free(&self, frame: FrameId, order: Order) -> Result<()> {
         // Each unusual case is a tail call. The fast path keeps nothing across a call, so it saves no
@@ -290,15 +290,15 @@ impl FrameAllocator {
         self.free_slow(frame, order)
     }
 
-    /// Frees a block in hand.
+    /// Frees a block.
     #[inline]
     pub fn give_back(&self, block: Block) {
         let order = block.order();
         self.free(block.into_frame(), order).expect("a block in hand is freed once");
     }
 
-    /// Allocates up to `n` blocks, and hands each to `take`. Returns how many there were. It costs as much as
-    /// so many allocations, since the per-CPU lists refill in batches that double.
+    /// Allocates up to `n` blocks, and passes each to `take`. Returns how many there were. Costs as much as
+    /// single allocations: the per-CPU lists refill in batches that double anyway.
     pub fn alloc_bulk(&self, order: Order, n: usize, mut take: impl FnMut(Block)) -> usize {
         for got in 0..n {
             match self.alloc(order) {
@@ -309,11 +309,11 @@ impl FrameAllocator {
         n
     }
 
-    /// Frees several blocks of any orders. It costs as much as so many frees, since blocks beyond the limit
-    /// of the per-CPU lists go to the zones in batches.
+    /// Frees several blocks of any orders. Costs as much as single frees: blocks beyond the limit of the
+    /// per-CPU lists go to the zones in batches anyway.
     ///
     /// # Errors
-    /// `InvalidFree` as in [`FrameAllocator::free`], for the first such block. All others are freed.
+    /// `InvalidFree` as in [`FrameAllocator::free`], for the first invalid block. All valid blocks are freed.
     pub fn free_bulk(&self, blocks: impl IntoIterator<Item = (FrameId, Order)>) -> Result<()> {
         let mut first_error = Ok(());
         for (frame, order) in blocks {
@@ -325,8 +325,8 @@ impl FrameAllocator {
         first_error
     }
 
-    /// Allocates an order-0 frame that was zeroed ahead. Where there is none, it returns `None`, and the
-    /// caller allocates a frame and zeroes it.
+    /// Allocates an order-0 frame that was zeroed ahead. If it returns `None`, the caller allocates a frame
+    /// and zeroes it.
     #[inline]
     pub fn alloc_zeroed(&self) -> Option<Block> {
         let frame = match self.lists.pop(ZEROED_CLASS) {
@@ -338,7 +338,7 @@ impl FrameAllocator {
         Some(block)
     }
 
-    /// Makes a block in hand into blocks of order 0, each with an owner of its own.
+    /// Splits a block into blocks of order 0.
     pub(crate) fn split_block(&self, block: Block) -> impl Iterator<Item = Block> + use<> {
         let (order, zeroed) = (block.order(), block.is_zeroed());
         let head = block.into_frame();
@@ -347,10 +347,10 @@ impl FrameAllocator {
         (0..order.frames()).map(move |index| Block::new(head.plus(index), state))
     }
 
-    /// Makes an allocated block into allocated frames of order 0, each to be freed on its own.
+    /// Splits an allocated block into allocated frames of order 0, each to be freed on its own.
     ///
     /// # Errors
-    /// `InvalidFree` when `frame` heads no allocated block of this order.
+    /// `InvalidFree` if `frame` heads no allocated block of this order.
     pub fn split(&self, frame: FrameId, order: Order) -> Result<()> {
         let Some(head) = self.arena.words.get(frame) else {
             return invalid_free(frame, order, None);
@@ -359,7 +359,7 @@ impl FrameAllocator {
         if !state.is(Kind::Owned, order) {
             return invalid_free(frame, order, Some(state));
         }
-        // The head changes last. Until then the block looks whole to other threads.
+        // The head changes last, so that the block looks whole to other threads until then.
         for tail in (0..order.frames()).rev() {
             self.words(frame.plus(tail)).state.split_to(Order::ZERO, state.isolating());
         }
@@ -372,50 +372,50 @@ impl FrameAllocator {
         &self.arena.words[frame]
     }
 
-    /// Returns the words of a number that may name no frame.
+    /// Returns a frame's words, or `None` if there is no frame with this number.
     #[inline]
     pub(crate) fn words_if_any(&self, frame: FrameId) -> Option<&FrameWords> {
         self.arena.words.get(frame)
     }
 
-    /// Returns the arena's bytes. Frame `f` is at home at `f.0 * 4096`.
+    /// Returns the arena's bytes. A frame `f` with memory here begins at `f.0 * 4096`.
     #[inline]
     pub fn bytes(&self) -> &ArenaBytes {
         reach_bytes();
         &self.arena.bytes
     }
 
-    /// Returns the end of the numbers of frames that have memory in the arena.
+    /// Returns the first number after the frames that have memory in the arena.
     pub fn end_frame(&self) -> FrameId {
         FrameId(self.zones.end())
     }
 
-    /// Returns the chunks that were online at some time, among a few others.
+    /// Returns all chunks that were ever online, and perhaps a few others.
     pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + '_ {
         self.zones.iter().flat_map(|zone| zone.reached_chunks())
     }
 
-    /// Returns the frames that are free now: on lists of zones and CPUs, and in the zeroed reserve. The
+    /// Returns how many frames are free now: on lists of zones and CPUs, and in the zeroed reserve. The
     /// number is approximate while other threads work.
     pub fn free_frames(&self) -> u64 {
         let zeroed_ahead = u64::from(self.zeroed_ahead.load(Ordering::Relaxed));
         self.zone_free_frames() + self.lists.frames() + zeroed_ahead
     }
 
-    /// Returns the free frames and the frames that the budget still lets come online. Watermarks are compared
-    /// with this number. It leaves out the per-CPU lists.
+    /// Returns how many frames are free in the zones or can still come online under the budget. Watermarks
+    /// are compared with this number. It leaves out the per-CPU lists and the zeroed reserve.
     pub fn available_frames(&self) -> u64 {
         self.zone_free_frames() + self.offline_frames()
     }
 
-    /// Returns the free frames of zones and CPUs, and those that the budget still has room for: in chunks, or
-    /// also one by one, as away pages take them.
+    /// Returns how many frames are free, or could still be charged to the budget: as chunks, or, with
+    /// `has_away`, page by page as away pages are.
     pub(crate) fn allocatable_frames(&self, has_away: bool) -> u64 {
         let room_bytes = self.arena.budget.room_for_chunks_bytes();
         self.free_frames() + if has_away { room_bytes / PAGE_BYTES as u64 } else { self.offline_frames() }
     }
 
-    /// Returns the frames that the budget still lets come online.
+    /// Returns how many frames can still come online under the budget.
     fn offline_frames(&self) -> u64 {
         let room = self.arena.budget.room_for_chunks_bytes() / crate::frame::chunk::online_cost_bytes(true);
         let offline: u64 = self.zones.iter().map(|zone| u64::from(zone.offline_chunks())).sum();
@@ -428,23 +428,23 @@ impl FrameAllocator {
         Watermarks::lowered(bytes.load(Ordering::Relaxed), steps.load(Ordering::Relaxed))
     }
 
-    /// Lowers the watermarks by so many steps, [`MOST_LOWERED`] at the most.
+    /// Lowers the watermarks by `steps`, [`MOST_LOWERED`] at the most.
     pub(crate) fn lower_watermarks(&self, steps: u32) {
-        // Relaxed: a figure. Whoever reads an old one makes room a little early or late.
+        // Relaxed: a thread that reads an old value only makes room a little early or late.
         self.lowered.store(steps.min(MOST_LOWERED), Ordering::Relaxed);
     }
 
-    /// Installs a hook, which is called with no lock held whenever the slow path finds less memory than the
-    /// low watermark. The hook should do little, such as wake a thread.
+    /// Installs a hook. The slow path calls it, with no lock held, whenever less memory is left than the low
+    /// watermark. The hook should do little, such as wake a thread.
     ///
     /// # Panics
-    /// When it is called a second time.
+    /// If it is called a second time.
     pub fn set_low_hook(&self, hook: impl Fn() + Send + Sync + 'static) {
         assert!(self.low_hook.set(LowHook(Box::new(hook))).is_ok(), "the hook is installed once");
     }
 
-    /// Gives up to `n_chunks` wholly free chunks back to the kernel, and returns how many. Where the zones
-    /// alone have too few, it drains the per-CPU lists.
+    /// Gives up to `n_chunks` wholly free chunks back to the kernel, and returns how many. If the zones have
+    /// too few, it first drains the per-CPU lists.
     pub fn shrink(&self, n_chunks: u32) -> u32 {
         let from_zones =
             |n: u32| self.zones.iter().rev().fold(0, |gone, zone| gone + zone.shrink(&self.arena, n - gone));
@@ -456,9 +456,9 @@ impl FrameAllocator {
         gone + from_zones(n_chunks - gone)
     }
 
-    /// Starts to empty a chunk, or goes on with it. The chunk's free frames leave every list, and frames that
-    /// are freed into it stay aside. Returns how many of its frames are still in use or on their way, or
-    /// `None` where the chunk is not online.
+    /// Starts to empty a chunk, or continues. The chunk's free frames leave every list, and frames that are
+    /// freed into it stay aside. Returns how many of its frames are not yet aside, or `None` if the chunk is
+    /// not online.
     pub fn isolate(&self, chunk: ChunkId) -> Option<u32> {
         let zone = self.zone_of_chunk(chunk)?;
         match zone.isolate(&self.arena, chunk)? {
@@ -478,7 +478,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Gives an isolated chunk back to the kernel. Returns false where some of its frames are not free yet.
+    /// Gives an isolated chunk back to the kernel. Returns false if some of its frames are not free yet, or
+    /// if the kernel refuses.
     pub fn take_offline(&self, chunk: ChunkId) -> bool {
         self.zone_of_chunk(chunk).is_some_and(|zone| zone.take_offline(&self.arena, chunk))
     }
@@ -490,12 +491,12 @@ impl FrameAllocator {
     }
 
     /// Moves every block on per-CPU lists and in the zeroed reserve to its zone, where it can merge. One
-    /// thread drains at a time. A second caller waits for the first, and takes the result as its own.
+    /// thread drains at a time. A second caller waits for the first, and then finds most lists drained.
     pub fn drain(&self) {
         let _single = self.draining.lock();
         self.give_zeroed_back();
         for cpu in 0..self.lists.stacks().cpus() {
-            // To stop a CPU takes a system call.
+            // Skip a drained CPU: stopping it takes a system call.
             if self.lists.is_drained(cpu) {
                 continue;
             }
@@ -506,8 +507,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Moves the frames that were zeroed ahead to their zones. They go first where memory gets short, since
-    /// nobody misses them.
+    /// Moves the frames that were zeroed ahead to their zones. They go first when memory runs short, since no
+    /// page needs them.
     pub fn give_zeroed_back(&self) {
         let mut reserve = self.reserve.lock();
         let mut givers = Givers::new(&self.zones, &self.arena, 0);
@@ -517,10 +518,11 @@ impl FrameAllocator {
         self.note_zeroed_ahead(&reserve);
     }
 
-    /// Called with the reserve's lock held, after each change.
+    /// Updates `zeroed_ahead`. Called after each change, with the reserve's lock held.
     fn note_zeroed_ahead(&self, reserve: &Reserve) {
         let frames = reserve.frames.len() as u32;
-        // Relaxed: a hint, and a figure. Its line stays with its readers while nothing changes.
+        // Relaxed: the number is a hint. Without a change there is no store, so the line stays in its
+        // readers' caches.
         if self.zeroed_ahead.load(Ordering::Relaxed) != frames {
             self.zeroed_ahead.store(frames, Ordering::Relaxed);
         }
@@ -538,13 +540,12 @@ impl FrameAllocator {
     }
 
     /// Zeroes up to `n` free frames ahead and puts them in the reserve. Returns how many. It brings no memory
-    /// online, and leaves the zones their high watermark: below it, memory is wanted for pages in use.
+    /// online, and stops at the high watermark: below it, memory is needed for pages in use.
     pub fn zero_some(&self, n: usize) -> usize {
         let keep = self.watermarks().high_frames;
         let mut done = 0;
         while done < n {
-            // The lock is held while frames are zeroed, so that a drain finds these frames and does not
-            // report none.
+            // The lock is held while frames are zeroed, so that a drain finds them.
             let mut reserve = self.reserve.lock();
             let room = reserve.most - reserve.frames.len();
             let batch = room.min(n - done).min(ZERO_BATCH);
@@ -573,7 +574,7 @@ impl FrameAllocator {
         done
     }
 
-    /// Follows a changed budget. The slow path calls it by itself.
+    /// Adapts the lists and watermarks to a changed budget. The slow path calls this too.
     pub fn retune(&self) {
         let bytes = self.most_bytes.min(self.arena.budget.limit_bytes());
         if self.tuned_for_bytes.load(Ordering::Relaxed) != bytes {
@@ -582,8 +583,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Adds the allocations and frees that the fast paths served since the last call to the counters. The
-    /// caller that wants to read the counters calls it first.
+    /// Adds to the counters the allocations and frees that the fast paths served since the last call. Call it
+    /// before you read the counters.
     pub fn flush_counters(&self) {
         let mut counted = self.counted.lock();
         let (mut allocated, mut freed) = (0, 0);
@@ -611,7 +612,7 @@ impl FrameAllocator {
     /// one.
     ///
     /// # Panics
-    /// When they contradict each other. The answer is exact while no thread allocates or frees.
+    /// If they contradict each other. The check is exact while no thread allocates or frees.
     pub fn validate(&self) {
         let reserve = self.reserve.lock();
         for &frame in &reserve.frames {
@@ -645,7 +646,7 @@ impl FrameAllocator {
 
 impl Drop for FrameAllocator {
     fn drop(&mut self) {
-        // The arena's memory goes with it, both the chunks that are still online and all frame words.
+        // The arena's memory is freed with it: the chunks that are still online, and all frame words.
         self.arena.budget.uncharge(self.metadata_bytes + self.away.words_bytes());
         let mut bytes = self.away.charged_bytes();
         for zone in self.zones.iter() {
@@ -656,7 +657,7 @@ impl Drop for FrameAllocator {
 }
 
 fn tuning(bytes: u64, cpus: usize) -> Tuning {
-    // This is Linux's low watermark. Ours lies further up, which does not bear on how much a CPU should hold.
+    // This is Linux's low watermark. Ours lies higher, but that does not change how much a CPU should hold.
     let min_frames = Watermarks::for_bytes(bytes).min_frames;
     Tuning::new(bytes / PAGE_BYTES as u64, min_frames + min_frames / 4, cpus)
 }

@@ -1,22 +1,22 @@
 //! Away frames: numbers, words and owners for pages whose bytes lie outside the arena.
 //!
-//! A page of a space with a translation may have its bytes at the translation's side, in another process for
-//! instance. An away frame then shows the page. Its number lies behind the arena's last frame. It has words
-//! like any frame, so the reverse map, the LRU, pins and uses work as for others. It has no bytes here.
+//! A page of a space with a translation may have its bytes on the translation's side, for instance in another
+//! process. An away frame then stands for the page. Its number lies after the arena's last frame. It has
+//! words like any frame, so the reverse map, the LRU, pins and uses work as usual. It has no bytes here.
 //!
 //! ```text
 //!   0 ............ end of the zones        the away zone
 //!  +----------------------------------+---------------------------+
-//!  |  frames with memory, by chunks   |  numbers, words, no bytes |   each page is charged to the budget by itself
+//!  |  frames with memory, by chunks   |  numbers, words, no bytes |   charged to the budget page by page
 //!  +----------------------------------+---------------------------+
 //! ```
 //!
 //! An allocated away block carries the mark ISOLATING, which sends its free past the per-CPU lists to this
-//! zone. So an ordinary free pays nothing for away frames.
+//! zone. So away frames cost an ordinary free nothing.
 //!
 //! A page that came from a store may keep its place there while it is clean. [`AwayFrames::kept`] names the
-//! place, and the frame holds a reference to it. The thread that holds the page's entry busy reads and
-//! changes that word. After the last hold, the thread that frees the frame does.
+//! place, and the frame holds a reference to it. Two threads may read and change this word: the one that
+//! holds the page's entry busy, and, after the last hold, the one that frees the frame.
 //!
 //! Locking: one lock over the free lists, a leaf. An allocation or a free costs the lock, and one
 //! read-modify-write of the budget.
@@ -37,7 +37,7 @@ const CHUNK_WORDS_BYTES: u64 = WORDS_BYTES_PER_CHUNK + 4 * CHUNK_FRAMES as u64;
 pub(crate) struct AwayFrames {
     first: FrameId,
     chunks: u32,
-    /// The place that a clean page keeps, by frame.
+    /// The place that each frame's clean page keeps in a store.
     kept: WordArray<StoredWord>,
     free: Mutex<Free>,
     used_frames: AtomicU32,
@@ -54,7 +54,7 @@ impl AwayFrames {
     /// Makes a zone of `chunks` chunks, whose numbers begin at `first`.
     ///
     /// # Errors
-    /// The kernel's error, when the address space is exhausted.
+    /// The kernel's error, if the address space is exhausted.
     pub(crate) fn new(first: FrameId, chunks: u32) -> std::io::Result<Self> {
         Ok(Self {
             first,
@@ -65,12 +65,12 @@ impl AwayFrames {
         })
     }
 
-    /// Returns the bytes of pages for which there are numbers.
+    /// Returns how many bytes can be away: there is one number for each page.
     pub(crate) fn most_bytes(&self) -> u64 {
         u64::from(self.chunks) * CHUNK_BYTES as u64
     }
 
-    /// Returns the end of the numbers of away frames.
+    /// Returns the first number after the away frames.
     pub(crate) fn end(&self) -> u32 {
         self.first.0 + self.chunks * CHUNK_FRAMES
     }
@@ -84,12 +84,12 @@ impl AwayFrames {
         self.used_frames.load(Ordering::Relaxed)
     }
 
-    /// Returns the word for the place that a clean page keeps.
+    /// Returns the word for the place that the frame's clean page keeps.
     pub(crate) fn kept(&self, frame: FrameId) -> &StoredWord {
         &self.kept[(frame.0 - self.first.0) as usize]
     }
 
-    /// Returns the chunks that had a frame in use at some time.
+    /// Returns all chunks that ever had a frame in use.
     pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
         let first = ChunkId::of(self.first).0;
         (first..first + self.free.lock().reached).map(ChunkId)
@@ -106,7 +106,7 @@ impl AwayFrames {
     }
 
     /// Takes a block off the free lists, in state Cached, and charges its pages. The charge leaves
-    /// `spare_bytes` of the room for chunks. `None` means that the budget has no room, or that no numbers are
+    /// `spare_bytes` of the room for chunks. Returns `None` if the budget has no room, or no numbers are
     /// left.
     pub(crate) fn take(&self, arena: &Arena, order: Order, spare_bytes: u64) -> Option<FrameId> {
         if !arena.budget.charge_leaving(order.bytes() as u64, spare_bytes) {

@@ -1,28 +1,28 @@
-//! Blocks in hand.
+//! Allocated blocks, as values that their owners hold.
 
 use std::num::NonZeroU32;
 
 use crate::frame::state::FrameState;
 use crate::units::{FrameId, Order};
 
-/// Memory from [`FrameAllocator::alloc`](crate::frame::FrameAllocator::alloc), to be given back once.
+/// Memory from [`FrameAllocator::alloc`](crate::frame::FrameAllocator::alloc). The owner gives it back once.
 ///
-/// A block cannot be copied. Its owner frees it by
+/// A block cannot be copied. Its owner frees it with
 /// [`FrameAllocator::give_back`](crate::frame::FrameAllocator::give_back). Or the owner keeps only the number
-/// of its first frame ([`Block::into_frame`]), and frees that by
-/// [`FrameAllocator::free`](crate::frame::FrameAllocator::free). A block that is dropped instead is a leak,
-/// and a panic where assertions are on.
+/// of its first frame ([`Block::into_frame`]), and frees that with
+/// [`FrameAllocator::free`](crate::frame::FrameAllocator::free). Dropping a block leaks it, and panics if
+/// debug assertions are on.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a block has to be given back, or its frame kept"]
 pub struct Block {
     frame: FrameId,
-    /// The frame's state on the list that it came from. It is never zero. So an `Option<Block>` is two words,
-    /// which a function returns in two registers.
+    /// The frame's state on the list that it came from. The state is never zero, so an `Option<Block>` is two
+    /// words, which a function returns in two registers.
     state: NonZeroU32,
 }
 
 impl Block {
-    /// Takes a block into the hand that was on a list in this state.
+    /// Makes a block from a frame that was on a list in this state.
     #[inline(always)]
     pub(super) fn new(frame: FrameId, state: FrameState) -> Self {
         Self { frame, state: state.of_a_list() }
@@ -51,13 +51,14 @@ impl Block {
         self.state().zeroed()
     }
 
-    /// Takes a block of order 0 into the hand again, when the owner kept only its number.
+    /// Makes a block of order 0 again, if the owner kept only its number.
     #[cfg(test)]
     pub(crate) fn kept(frame: FrameId) -> Self {
         Self::new(frame, FrameState::cached(Order::ZERO, false))
     }
 
-    /// Keeps the number of the first frame. Nothing else remembers then that the frame is to be freed.
+    /// Returns the number of the first frame. From now on, only the caller knows that the frame has to be
+    /// freed.
     #[inline]
     pub fn into_frame(self) -> FrameId {
         let frame = self.frame;

@@ -2,9 +2,9 @@
 //!
 //! Lists are doubly linked through the heads' `next` and `prev` words. So a block leaves the middle of its
 //! list in constant time when its buddy merges with it. A whole chunk has no buddy, so it needs no links. A
-//! shelf is an array of frame numbers: to put a chunk there and to take it writes no frame words. There are
-//! several shelves. So a CPU finds again the chunks that it gave back, whose words are still in its cache.
-//! All of this runs under the zone's lock.
+//! shelf is an array of frame numbers: putting a chunk there or taking it writes no frame words. There are
+//! several shelves, so that a CPU gets back the chunks that it freed, whose words are still in its cache. All
+//! of this runs under the zone's lock.
 //!
 //! Invariants: a head on list `n` is in state Free of order `n`. A head on a shelf is in state Cached of
 //! order 9. No two buddies of one order below 9 are both free. `free_frames` is the sum over lists and
@@ -66,7 +66,7 @@ impl Buddy {
         }
     }
 
-    /// Adds a block that only the caller has, and merges it with its free buddies.
+    /// Adds a block that only the caller owns, and merges it with its free buddies.
     pub(crate) fn insert(
         &mut self,
         words: &FrameTable,
@@ -98,7 +98,7 @@ impl Buddy {
         self.free_frames += Order::MAX.frames();
     }
 
-    /// Takes a block, and splits a larger one where needed. The block leaves in state Cached.
+    /// Takes a block, and splits a larger one if needed. The block leaves in state Cached.
     pub(crate) fn take(&mut self, words: &FrameTable, order: Order, shelf: Shelf) -> Option<FreeBlock> {
         let listed = (order.index()..LISTS).find(|&from| self.heads[from] != NONE);
         let Some(from) = listed.map(|from| Order(from as u8)) else {
@@ -110,7 +110,7 @@ impl Buddy {
         Some(self.split(words, FreeBlock { frame, zeroed }, from, order))
     }
 
-    /// Takes a block out of a chunk from a shelf.
+    /// Takes a chunk off a shelf, and splits a block off it.
     fn take_chunk(&mut self, words: &FrameTable, order: Order, shelf: Shelf) -> Option<FreeBlock> {
         let frame = self.take_whole(shelf)?;
         let state = words[frame].state.load();
@@ -138,7 +138,7 @@ impl Buddy {
         block
     }
 
-    /// Takes this chunk off its shelf. Returns false where the chunk is on none. Linear in the chunks.
+    /// Takes this chunk off its shelf. Returns false if it is on none. Linear in the chunks.
     pub(crate) fn take_off_shelf(&mut self, frame: FrameId) -> bool {
         for shelf in &mut self.shelves {
             if let Some(at) = shelf.iter().position(|&chunk| chunk == frame) {
@@ -188,7 +188,7 @@ impl Buddy {
     /// Checks every list and shelf. Linear in the free frames.
     ///
     /// # Panics
-    /// When an invariant at the head of this file does not hold.
+    /// If an invariant at the head of this file does not hold.
     pub(crate) fn validate(&self, words: &FrameTable) {
         let mut frames = 0;
         for order in Order::all().filter(|&order| order < Order::MAX) {

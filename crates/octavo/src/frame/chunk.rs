@@ -1,4 +1,4 @@
-//! Chunks: 2 MiB of a zone that come online and go back as a whole.
+//! Chunks: pieces of a zone of 2 MiB, each brought online and given back to the kernel as a whole.
 //!
 //! ```text
 //!            charge, populate                     isolate
@@ -8,14 +8,14 @@
 //!      └────── Moving ◄──────┴─────────────────────────────────────┘
 //! ```
 //!
-//! The budget is charged before the kernel is asked, and gets the charge back after the kernel has the
-//! memory. A chunk's frame words (16 KiB) are charged when it first comes online, and stay charged: a late
+//! The budget is charged before the kernel is asked for memory, and uncharged after the kernel has the memory
+//! back. A chunk's frame words (16 KiB) are charged when it first comes online, and stay charged: a late
 //! walker may read the words of a frame at any time.
 //!
 //! The free frames of an isolated chunk are on no list, and frames that are freed into it stay aside. So the
-//! chunk only empties. The owned blocks of the chunk are marked, and the mark sends their frees past the
-//! per-CPU lists. A frame may be on its way between lists and owners just then. A second call of `isolate`
-//! catches it.
+//! chunk can only become emptier. The owned blocks of the chunk are marked, and the mark sends their frees
+//! past the per-CPU lists. A frame may be between a list and an owner at that moment. A second call of
+//! `isolate` catches it.
 
 use crate::counters::Counter;
 use crate::frame::buddy::{FreeBlock, Shelf};
@@ -39,14 +39,15 @@ impl Zone {
         self.first.plus(index * CHUNK_FRAMES)
     }
 
-    /// Makes one block in state Cached of a chunk that no other thread touches.
+    /// Turns a chunk into one block in state Cached. No other thread touches the chunk.
     fn join(&self, arena: &Arena, index: u32, zeroed: bool) {
         let first = self.chunk_first(index);
         arena.words.of_chunk(ChunkId::of(first)).for_each(|frame| frame.state.set_tail());
         arena.words[first].state.set(Kind::Cached, Order::MAX, zeroed);
     }
 
-    /// Returns the chunks that ever were online, among others. Offline chunks are used lowest first.
+    /// Returns all chunks that were ever online, and perhaps a few others. The lowest offline chunk is used
+    /// first.
     pub(crate) fn reached_chunks(&self) -> impl Iterator<Item = ChunkId> + use<> {
         let first = ChunkId::of(self.first).0;
         (first..first + self.reached.load(Ordering::Relaxed)).map(ChunkId)
@@ -58,7 +59,7 @@ impl Zone {
         index
     }
 
-    /// Brings one chunk online, unless a block of `order` has turned up meanwhile.
+    /// Brings one chunk online, unless the zone has a block of `order` by now.
     pub(crate) fn bring_online(&self, arena: &Arena, order: Order) -> Online {
         if self.offline_chunks() == 0 && self.coming.try_lock().is_some() {
             return Online::Refused;
@@ -97,8 +98,8 @@ impl Zone {
         Online::Tried
     }
 
-    /// Asks the kernel for the chunk's pages and frame words. The pages that it gave before it failed go
-    /// back.
+    /// Asks the kernel for the chunk's pages and frame words. If the kernel fails, the pages that it gave so
+    /// far go back.
     fn populate(&self, arena: &Arena, index: u32) -> bool {
         let first = self.chunk_first(index);
         if !arena.populate {
@@ -133,7 +134,7 @@ impl Zone {
         gone
     }
 
-    /// Makes a Moving chunk Offline, or Online again as one free block where the kernel refuses.
+    /// Makes a Moving chunk Offline. If the kernel refuses, the chunk is Online again, as one free block.
     fn give_to_kernel(&self, arena: &Arena, index: u32) -> bool {
         let first = self.chunk_first(index);
         let bytes = first.home_offset()..first.home_offset() + CHUNK_BYTES;
@@ -156,7 +157,8 @@ impl Zone {
     }
 
     /// Sets the chunk's free frames aside and marks its owned ones. Returns how many frames are not yet
-    /// aside, or `None` where the chunk is not online. A further call catches frames that were on their way.
+    /// aside, or `None` if the chunk is not online. A second call catches frames that were between lists and
+    /// owners.
     pub(crate) fn isolate(&self, arena: &Arena, chunk: ChunkId) -> Option<u32> {
         let index = self.index_of_chunk(chunk);
         let mut locked = self.lock(arena);
@@ -213,7 +215,8 @@ impl Zone {
         });
     }
 
-    /// Takes an isolated chunk offline. Returns false where some of its frames are not free.
+    /// Takes an isolated chunk offline. Returns false if some of its frames are not free, or the kernel
+    /// refuses.
     pub(crate) fn take_offline(&self, arena: &Arena, chunk: ChunkId) -> bool {
         let index = self.index_of_chunk(chunk);
         {
@@ -248,7 +251,7 @@ pub(crate) fn online_cost_bytes(fresh_words: bool) -> u64 {
     CHUNK_BYTES as u64 + if fresh_words { WORDS_BYTES_PER_CHUNK } else { 0 }
 }
 
-/// Visits the heads of a chunk's blocks. Where a block changes hands just then, visits its tails too.
+/// Visits the heads of a chunk's blocks. If a block changes hands meanwhile, its tails may be visited too.
 fn for_each_head(arena: &Arena, first: FrameId, mut visit: impl FnMut(FrameId, &FrameWords)) {
     let mut at = 0;
     while at < CHUNK_FRAMES {

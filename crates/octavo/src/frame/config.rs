@@ -26,8 +26,8 @@ pub struct FrameConfig {
     pub zones: Vec<ZoneConfig>,
     /// The orders that the per-CPU lists hold.
     pub percpu_orders: PercpuOrders,
-    /// Whether a chunk's pages are made present when it comes online, which is the default. Then a later
-    /// access to them cannot fail. Otherwise the kernel supplies each page at its first access.
+    /// Whether a chunk's pages are made present when it comes online (the default). Later accesses to them
+    /// then cannot fail. Otherwise, the kernel supplies each page at its first access.
     pub populate: bool,
     /// The node of each CPU. If it is empty, all CPUs are on node 0.
     pub cpu_nodes: Vec<u8>,
@@ -35,16 +35,16 @@ pub struct FrameConfig {
     pub cpus: Cpus,
     /// How the per-CPU lists are protected.
     pub form: PercpuForm,
-    /// The most that may be away, rounded up to chunks: frames without memory here, each counted against the
-    /// budget.
+    /// The most bytes that may be away, rounded up to chunks. Away frames have no memory here, but count
+    /// against the budget.
     pub away_bytes: u64,
 }
 
-/// How many frames can have numbers. A number has 31 bits, and the last chunk stays unused.
+/// The most frames that can have numbers. A number has 31 bits, and the last chunk stays unused.
 pub(crate) const MOST_FRAMES: u64 = (1 << 31) - CHUNK_FRAMES as u64;
 
 impl FrameConfig {
-    /// Chunks of frames that may be away.
+    /// Returns how many chunks of frames may be away.
     pub(crate) fn away_chunks(&self) -> u64 {
         self.away_bytes.div_ceil(CHUNK_BYTES as u64)
     }
@@ -59,7 +59,7 @@ impl FrameConfig {
         stride.saturating_mul(zones.len().saturating_sub(1) as u64).saturating_add(last)
     }
 
-    /// Makes one zone of so many bytes, on one node, with the defaults for everything else.
+    /// Returns options for one zone of `bytes` bytes on node 0, with the defaults for everything else.
     pub fn one_zone(bytes: u64, backing: Backing) -> Self {
         Self {
             zones: vec![ZoneConfig { bytes, backing, node: 0 }],
@@ -72,7 +72,8 @@ impl FrameConfig {
         }
     }
 
-    /// Makes four chunks for one CPU, of memory that comes at the first access: for models and small tests.
+    /// Returns options for four chunks and one CPU, for models and small tests. Pages become present at the
+    /// first access.
     #[cfg(test)]
     pub(crate) fn tiny() -> Self {
         Self {

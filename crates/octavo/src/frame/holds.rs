@@ -1,4 +1,4 @@
-//! The hold word of a frame: it says who uses the frame's bytes, and whether they are newer than any copy.
+//! The hold word of a frame: whether the frame's bytes are in use, and whether they are newer than any copy.
 //!
 //! ```text
 //!  31   30      29       28      27        26    25    24    23     22      21 .. 0
@@ -6,10 +6,10 @@
 //! |NC |WAITERS|IO_ERROR|READING|WRITEBACK|DIRTY|DYING|LIVE|PARKED|ACCOUNTED| pins  |
 //! +---+-------+--------+-------+---------+-----+-----+----+------+---------+-------+
 //!
-//! NC (NO_COMPRESS): the page is not to be compressed on its way out, as its region says.
+//! NC (NO_COMPRESS): the page must not be compressed on its way out: its region says so.
 //! ACCOUNTED: a pin of the frame was taken from the credit of its space (`engine/pin_share.rs`).
-//! PARKED: reclaim found the frame pinned, or its page cannot move, and left it off its lists. Whoever drops the last pin lists it
-//! again, or whoever tries again to move it.
+//! PARKED: reclaim found the frame pinned, or could not move its page, and took it off its lists. The thread
+//! that drops the last pin lists it again, or a thread that tries again to move it.
 //!
 //!            begin                    release, pins = 0
 //!   unowned ───────► LIVE ─────────────────────────────────► unowned  (the releaser frees)
@@ -18,31 +18,32 @@
 //!      └────────── DYING     drop_pin brings pins to 0      (that dropper frees)
 //!
 //!             park, others have pins              drop_pin brings pins to 0
-//!   listed ──────────────────────────► PARKED ──────────────────────────────► the dropper's: pinned, to be listed
+//!   listed ──────────────────────────► PARKED ───────────────────► pinned for the dropper, to list
 //!                                        ▲ │
 //!             park_alone, no other pin   │ │ take_parked, no pins
-//!   in hand ─────────────────────────────┘ └───────────────────────────────► the taker's: pinned, to be listed
+//!   isolated ────────────────────────────┘ └─────────────────────► pinned for the taker, to list
 //! ```
 //!
-//! The allocator's ownership word is another word. To allocate or free a frame never writes this one. So a
-//! late walker may add a pin at any moment, see that its entry changed, and take the pin back. *The thread
-//! that takes the word to zero, out of LIVE or DYING, frees the frame.* The compare-and-swap that does so can
+//! The allocator's ownership word is separate: allocating or freeing a frame never writes this one. So a late
+//! walker may add a pin at any moment, see that its entry changed, and drop the pin again. *The thread that
+//! takes the word to zero, out of LIVE or DYING, frees the frame.* The compare-and-swap that does so can
 //! succeed only once.
 //!
 //! Ordering. An unmapper changes the entry first, and then does a read-modify-write here ([`release`],
 //! [`start_writeback`], [`try_reclaim`], [`pinned_by_others`]). A pinner does one here ([`take_pin`]), and
-//! then reads the entry again. All of them are on one word, so one comes first. If the pin comes first, the
-//! unmapper sees it. If the unmapper comes first, the pin acquires its release, and the second reading sees
-//! the changed entry. No fence is needed, and no thread pays for one.
+//! then reads the entry again. Both are on one word, so one comes first. If the pin comes first, the unmapper
+//! sees it. If the unmapper comes first, the pin acquires its release, and the pinner's second read sees the
+//! changed entry. No fence is needed, and no thread pays for one.
 //!
-//! Only [`start_writeback`] clears DIRTY, and only while no other thread holds a pin. A store holds a pin. So
-//! at any moment before it lets go, the store finds DIRTY set or sets it, and no write is lost.
+//! Only [`start_writeback`] clears DIRTY on a live frame, and only while no other thread holds a pin. A
+//! thread that stores to the page holds a pin. So before it drops the pin, it finds DIRTY set or sets it, and
+//! no store is lost.
 //!
-//! A parked frame is on no list, and in no reclaimer's hand. To list it again is the task of the one thread
-//! whose compare-and-swap takes PARKED away. The same step pins the frame, so that it cannot be freed before
-//! it is listed. A frame that dies loses PARKED, and needs no list any more.
+//! A parked frame is on no list, and no reclaimer holds it. The one thread whose compare-and-swap clears
+//! PARKED lists it again. The same step pins the frame, so that it cannot be freed before it is listed. A
+//! frame that dies loses PARKED, and is not listed again.
 //!
-//! Cost: to take or drop a pin is one read-modify-write on the frame's own half line.
+//! Cost: taking or dropping a pin is one read-modify-write on the frame's own half line.
 //!
 //! [`release`]: HoldWord::release
 //! [`start_writeback`]: HoldWord::start_writeback
@@ -66,7 +67,7 @@ const IO_ERROR: u32 = 1 << 29;
 const WAITERS: u32 = 1 << 30;
 const NO_COMPRESS: u32 = 1 << 31;
 
-/// The most pins that a frame may carry. The rest of the field is room for late pins on their way back.
+/// The most pins that a frame may have. The rest of the field is room for late pins that are dropped again.
 pub(crate) const MAX_PINS: u32 = 1 << 20;
 
 /// A snapshot of the word.
@@ -82,7 +83,7 @@ impl Holds {
     pub(crate) fn is_live(self) -> bool {
         self.0 & LIVE != 0
     }
-    /// The frame's owner has let it go, and pins keep it.
+    /// Returns whether the owner has released the frame, and pins keep it.
     pub(crate) fn is_dying(self) -> bool {
         self.0 & DYING != 0
     }
@@ -98,39 +99,40 @@ impl Holds {
     pub(crate) fn is_reading(self) -> bool {
         self.0 & READING != 0
     }
-    /// The read of the page failed, so the frame has no bytes. A failed *write* also leaves the mark, on a
-    /// frame whose bytes are good: that frame is dirty.
+    /// Returns whether the read of the page failed, so that the frame has no valid bytes. A failed *write*
+    /// also sets IO_ERROR, but leaves the frame dirty: its bytes are good.
     #[inline]
     pub(crate) fn was_read_in_vain(self) -> bool {
         self.0 & (IO_ERROR | DIRTY) == IO_ERROR
     }
-    /// Others than the caller, who has `own` pins, hold pins, or the frame is under I/O. For pins this is
-    /// only a guess: see `pinned_by_others`.
+    /// Returns whether others hold pins beside the caller's `own` pins, or the frame is under I/O. For pins
+    /// this is only a guess: see `pinned_by_others`.
     pub(crate) fn is_held_by_others(self, own: u32) -> bool {
         self.pins() > own || self.is_under_io()
     }
-    /// The page is being read or written.
+    /// Returns whether the page is being read or written.
     pub(crate) fn is_under_io(self) -> bool {
         self.is_writeback() || self.is_reading()
     }
-    /// A thread or task waits for I/O to end.
+    /// Returns whether a thread or task waits for I/O to end.
     pub(crate) fn has_waiters(self) -> bool {
         self.0 & WAITERS != 0
     }
-    /// Reclaim left the frame off its lists, until the pins of others have gone.
+    /// Returns whether reclaim has taken the frame off its lists, until others have dropped their pins or its
+    /// page can move.
     pub(crate) fn is_parked(self) -> bool {
         self.0 & PARKED != 0
     }
-    /// A pin of the frame was taken from a credit.
+    /// Returns whether a pin of the frame was taken from a credit.
     #[inline]
     pub(crate) fn is_accounted(self) -> bool {
         self.0 & ACCOUNTED != 0
     }
-    /// The page is not to be compressed.
+    /// Returns whether the page must not be compressed.
     pub(crate) fn is_no_compress(self) -> bool {
         self.0 & NO_COMPRESS != 0
     }
-    /// The word has no pins and no flags: the frame has no owner.
+    /// Returns whether the word has no flags: the frame has no owner. Late pins do not count.
     pub(crate) fn is_unowned(self) -> bool {
         self.0 & !PINS == 0
     }
@@ -155,11 +157,11 @@ impl fmt::Debug for Holds {
     }
 }
 
-/// The outcome when an owner lets a frame go, or when a pin is dropped.
+/// The outcome when an owner releases a frame, or when a pin is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the caller that drops the last hold frees the frame, or lists it again"]
 pub(crate) enum Dropped {
-    /// Others still hold the frame.
+    /// The frame is still held, or is not the caller's to free.
     Kept,
     /// That was the last hold: the caller frees the frame.
     Last,
@@ -170,9 +172,9 @@ pub(crate) enum Dropped {
 /// The state of a page on which a writeback may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageIs {
-    /// The page is to be written, or put away in another way.
+    /// The page has to be written to its slot, or saved in another way.
     Dirty,
-    /// The page's store has its bytes, and is to put them elsewhere.
+    /// The page's store has its bytes, and has to move them elsewhere.
     Clean,
 }
 
@@ -183,18 +185,18 @@ pub(crate) enum PageIs {
 pub(crate) struct HoldWord(AtomicU32);
 
 impl HoldWord {
-    /// Returns the word as it is. Its pins prove nothing: see `pinned_by_others`.
+    /// Returns a snapshot. Its pins prove nothing: see `pinned_by_others`.
     #[inline]
     pub(crate) fn load(&self) -> Holds {
         Holds(self.0.load(Ordering::Acquire))
     }
 
-    /// Begins the use of a frame that an owner has fresh from the allocator. `dirty` says that its bytes are
-    /// nowhere else.
+    /// Begins the use of a frame that its owner has just allocated. `dirty` says that its bytes are nowhere
+    /// else.
     #[inline]
     pub(crate) fn begin(&self, dirty: bool) {
-        // Relaxed: the entry that publishes the frame releases this. It is an addition, since late pins may
-        // come and go meanwhile.
+        // Relaxed: the entry that publishes the frame releases this. This is an addition, since late pins may
+        // be added and dropped meanwhile.
         let before = self.0.fetch_add(LIVE | if dirty { DIRTY } else { 0 }, Ordering::Relaxed);
         debug_assert!(Holds(before).is_unowned(), "a frame in use was begun again: {:?}", Holds(before));
     }
@@ -205,8 +207,8 @@ impl HoldWord {
         debug_assert!(Holds(before).is_unowned(), "a frame in use was begun again: {:?}", Holds(before));
     }
 
-    /// Adds a pin, whatever the frame's state, and returns the word as it was. The caller then reads its
-    /// entry again, and drops the pin where the entry changed.
+    /// Adds a pin in any state of the frame, and returns the previous word. The caller then reads its entry
+    /// again, and drops the pin if the entry changed.
     #[inline(always)]
     pub(crate) fn take_pin(&self) -> Holds {
         // Acquire: pairs with the release of the thread that unmapped the frame before (see the module doc).
@@ -222,8 +224,8 @@ impl HoldWord {
         if before & PINS == 1 && before & (DYING | PARKED) != 0 { self.finish() } else { Dropped::Kept }
     }
 
-    /// Takes a dying frame without pins to zero, or a parked one into the caller's hand. Of the threads that
-    /// saw the frame so, one succeeds.
+    /// Takes a dying frame without pins to zero, or pins a parked one for the caller. Of the threads that saw
+    /// this state, one succeeds.
     #[cold]
     fn finish(&self) -> Dropped {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -233,8 +235,8 @@ impl HoldWord {
                 PARKED => ((seen & !PARKED) + 1, Dropped::ToBeListed),
                 _ => return Dropped::Kept,
             };
-            // Acquire: all work of others under their pins happens before the frame is used anew, and what
-            // the reclaimer noted of a parked frame can be read.
+            // Acquire: all work of others under their pins happens before the frame is used again. So does
+            // all that the reclaimer noted about a parked frame.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return outcome,
                 Err(now) => seen = now,
@@ -242,12 +244,12 @@ impl HoldWord {
         }
     }
 
-    /// Marks a frame that the caller has in its hand, with one pin, as parked, if others have pins as well.
-    /// Then it is nobody's to list until their pins have gone; the caller only drops its own. Returns whether
-    /// it is parked.
+    /// Parks a frame that the caller has isolated, with one pin, if others have pins as well. Then nobody
+    /// lists it until all pins are dropped, and the caller only drops its own. Returns whether the frame is
+    /// parked.
     pub(crate) fn park(&self) -> bool {
-        // Relaxed: the drop of the caller's pin releases what it noted, and nobody has the frame in hand
-        // before.
+        // Relaxed: the drop of the caller's pin releases what it noted, and no other thread takes the frame
+        // before that.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seen| {
                 (seen & PINS > 1 && seen & LIVE != 0).then_some(seen | PARKED)
@@ -255,11 +257,11 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Parks a frame that the caller has in its hand with the only pin, which this drops. The frame is in
-    /// nobody's hand then, until [`HoldWord::take_parked`], or until a pin comes and goes. Returns whether it
-    /// is parked.
+    /// Parks a frame that the caller has isolated with the only pin, and drops that pin. The frame then stays
+    /// off the lists until [`HoldWord::take_parked`], or until a pin is taken and dropped. Returns whether
+    /// the frame is parked.
     pub(crate) fn park_alone(&self) -> bool {
-        // Release: what the caller did with the frame comes before its next hand, or its free.
+        // Release: the caller's work on the frame comes before the next thread's work, or before the free.
         self.0
             .fetch_update(Ordering::Release, Ordering::Relaxed, |seen| {
                 let is_alone = seen & (PINS | LIVE | READING | WRITEBACK) == 1 | LIVE;
@@ -268,10 +270,10 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Takes a parked frame without pins in hand, with a pin for the caller, who lists it. Returns false
-    /// where the frame is not so.
+    /// Takes a parked frame without pins, and pins it for the caller, who lists it. Returns false if the
+    /// frame is not parked, or has pins.
     pub(crate) fn take_parked(&self) -> bool {
-        // Acquire: pairs with the release of the thread that had the frame in hand before.
+        // Acquire: pairs with the release of the thread that parked the frame.
         self.0
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |seen| {
                 (seen & (PARKED | PINS) == PARKED).then_some((seen & !PARKED) + 1)
@@ -279,7 +281,7 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Lets the frame go for its owner, who has removed every entry that led to it.
+    /// Releases the frame. The owner, who calls this, has removed every entry that led to it.
     #[inline]
     pub(crate) fn release(&self) -> Dropped {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -296,8 +298,8 @@ impl HoldWord {
         }
     }
 
-    /// Does what [`HoldWord::release`] does, but not while the frame is being written. The caller has a pin,
-    /// which keeps the frame until it is dropped. Returns whether the frame is released.
+    /// Does what [`HoldWord::release`] does, unless the frame is under writeback. The caller has a pin, which
+    /// keeps the frame until it is dropped. Returns whether the frame is released.
     pub(crate) fn release_unless_writeback(&self) -> bool {
         // AcqRel: a writeback that starts after this fails. This sees one that started before.
         self.0
@@ -319,35 +321,36 @@ impl HoldWord {
         self.0.fetch_or(DIRTY, Ordering::Relaxed);
     }
 
-    /// Marks the page as not to be compressed. The caller's frame is live.
+    /// Marks the page as one that must not be compressed. The frame is live.
     pub(crate) fn mark_no_compress(&self) {
         // Relaxed: a hint.
         self.0.fetch_or(NO_COMPRESS, Ordering::Relaxed);
     }
 
-    /// Notes that a pin of the frame is taken from a credit. The caller has a pin. Returns whether no thread
-    /// noted it before.
+    /// Notes that a pin of the frame is taken from a credit. The caller has a pin. Returns whether the caller
+    /// is the first to note it.
     pub(crate) fn account(&self) -> bool {
         // Relaxed: the credit is a hint.
         self.0.fetch_or(ACCOUNTED, Ordering::Relaxed) & ACCOUNTED == 0
     }
 
-    /// Has the next pin taken from a credit again, if the frame has none by now.
+    /// Clears ACCOUNTED if the frame has no pins now, so that the next pin is taken from a credit again.
     pub(crate) fn account_anew(&self) {
         let unpinned = |seen| (seen & PINS == 0).then_some(seen & !ACCOUNTED);
-        // Where it has one, that pin stays accounted.
+        // If it has pins, they stay accounted.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, unpinned);
     }
 
-    /// Returns whether anyone but the caller, who holds `own` pins, holds the frame. The caller has made the
-    /// entries unusable before, so that "no" stays "no" until they are usable again.
+    /// Returns whether the frame has more pins than the caller's `own`. The caller has made the entries
+    /// unusable before, so "no" stays true until they are usable again.
     pub(crate) fn pinned_by_others(&self, own: u32) -> bool {
-        // It is a read-modify-write, as the module doc's argument asks.
+        // A read-modify-write, as the module doc's argument requires.
         self.0.fetch_add(0, Ordering::AcqRel) & PINS > own
     }
 
-    /// Turns DIRTY into WRITEBACK, if the frame is dirty, live, and held by the caller's one pin only. Of a
-    /// clean page, it sets WRITEBACK under the same conditions.
+    /// Turns DIRTY into WRITEBACK, if the frame is dirty, live, not under I/O, and held by the caller's one
+    /// pin only. For `PageIs::Clean`, sets WRITEBACK if the frame is clean, under the same other
+    /// conditions.
     pub(crate) fn start_writeback(&self, page: PageIs) -> bool {
         let dirty = if page == PageIs::Dirty { DIRTY } else { 0 };
         self.0
@@ -358,24 +361,23 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Ends a writeback. A failed one leaves the frame dirty. Returns whether somebody waits for the end.
+    /// Ends a writeback. If it failed, the frame is dirty again. Returns whether a waiter must be woken.
     pub(crate) fn end_writeback(&self, written: bool) -> bool {
         self.end_io(WRITEBACK, if written { 0 } else { DIRTY | IO_ERROR })
     }
 
-    /// Takes back a writeback that should not have been started. The frame is dirty again, as it was. Returns
-    /// whether somebody waits for the end.
+    /// Cancels a writeback. The frame is dirty again, as before. Returns whether a waiter must be woken.
     pub(crate) fn cancel_writeback(&self) -> bool {
         self.end_io(WRITEBACK, DIRTY)
     }
 
-    /// Ends a read. Returns whether somebody waits for the end.
+    /// Ends a read. Returns whether a waiter must be woken.
     pub(crate) fn end_read(&self, ok: bool) -> bool {
         self.end_io(READING, if ok { 0 } else { IO_ERROR })
     }
 
     fn end_io(&self, flag: u32, outcome: u32) -> bool {
-        // Release: the bytes that the device brought come before the cleared flag.
+        // Release: the bytes that were read come before the cleared flag.
         let before = self
             .0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
@@ -386,7 +388,7 @@ impl HoldWord {
         before & WAITERS != 0
     }
 
-    /// Asks to be woken when the I/O under way ends. Returns false where no I/O is under way any more.
+    /// Asks to be woken when the I/O ends. Returns false if no I/O is under way any more.
     pub(crate) fn announce_waiter(&self) -> bool {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
@@ -395,8 +397,8 @@ impl HoldWord {
             .is_ok()
     }
 
-    /// Takes a clean and idle frame to unowned, if only the caller's one pin holds it. The caller then frees
-    /// the frame. The caller has made every way to the frame unusable.
+    /// Makes a clean and idle frame unowned, if only the caller's one pin holds it. The caller has made every
+    /// entry that leads to the frame unusable, and frees the frame afterwards.
     pub(crate) fn try_reclaim(&self) -> bool {
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
@@ -406,7 +408,7 @@ impl HoldWord {
     }
 }
 
-/// The word of a frame whose owner has let it go, while pins keep it.
+/// Returns the word of a frame whose owner has released it while pins keep it.
 fn dying(live: u32) -> u32 {
     live & !(LIVE | PARKED) | DYING
 }
@@ -473,7 +475,7 @@ mod tests {
         assert_eq!(word.drop_pin(), Dropped::ToBeListed);
         assert_eq!((word.load().pins(), word.load().is_parked()), (1, false));
         assert_eq!(word.drop_pin(), Dropped::Kept);
-        // One that dies meanwhile is listed no more.
+        // A frame that dies meanwhile is not listed again.
         word.take_pin();
         word.take_pin();
         assert!(word.park());

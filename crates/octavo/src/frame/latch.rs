@@ -1,4 +1,4 @@
-//! The latch of a frame: it says who may borrow the frame's bytes. Only pages of guarded regions use it.
+//! The latch of a frame: a lock for readers and writers on its bytes. Only pages of guarded regions use it.
 //!
 //! ```text
 //!  63 ................ 26    25       24      23 ...... 0
@@ -12,26 +12,28 @@
 //!       └──────────────────────── downgrade ──────────────────────────┘
 //! ```
 //!
-//! It is the hybrid latch of LeanStore (*Leis, Haubenschild, Neumann: Optimistic Lock Coupling*, 2019): a
-//! latch for readers and writers whose version lets others read without it.
+//! This is LeanStore's hybrid latch (*Leis, Haubenschild, Neumann: Optimistic Lock Coupling*, 2019): a
+//! version lets optimistic readers do without the latch.
 //!
-//! **Whose it is.** A thread touches the latch only while it holds a pin on the frame, or on the head of its
-//! block, and after it has read again, under the pin, that the entry still leads there. So the latch of a
-//! frame that no entry leads to and nobody pins is free, and a frame that changes its page is free too. The
-//! page of a pinned frame gets no other frame: who moves, splits or takes a frame asks for its pins.
+//! **Who may use it.** A thread touches the latch only while it holds a pin on the frame, or on the head of
+//! its block, and after it has checked under that pin that the entry still leads to the frame. So the latch
+//! is free if no entry leads to the frame and nobody pins it, and also whenever a frame gets another page.
+//! The page of a pinned frame gets no other frame: a thread that moves, splits or takes a frame checks its
+//! pins.
 //!
-//! **Orderings.** To take the latch acquires, and to let it go releases: what a holder has written is there
-//! for the next. An optimistic reader takes the word ([`Latch::begin_read`]), copies, makes an acquire fence,
+//! **Orderings.** Taking the latch acquires, and releasing it releases: the next holder sees what the last
+//! one wrote. An optimistic reader reads the word ([`Latch::begin_read`]), copies, makes an acquire fence,
 //! and reads the word again. A writer changes the version when it takes the latch, and makes a release fence
-//! before it writes. So a reader that has met a byte of the writer's finds another version, or the bit.
+//! before it writes. So a reader that has read any byte of the writer's finds another version, or EXCLUSIVE
+//! set.
 //!
-//! **Waiting.** Who finds the latch taken sets WAITERS and leaves a waker, both under the lock of a bucket
-//! (`sync/wait.rs`), with no pin on the frame. The release that makes the latch free clears WAITERS and wakes
-//! them all. They look their page up again. Until it is free, WAITERS stays. Readers that come where readers
-//! are, and a writer waits, let it go first for a while, and then join in: they never wait for the writer,
-//! since the reader that the writer waits for may be their own thread.
+//! **Waiting.** A thread that finds the latch taken sets WAITERS and leaves a waker, both under the lock of a
+//! bucket (`sync/wait.rs`), with no pin on the frame. WAITERS stays set until the latch is free. The release
+//! that makes it free clears WAITERS and wakes all waiters, which look up their page again. If readers hold
+//! the latch and a writer waits, a new reader lets the writer go first for a while, and then joins the
+//! readers. It never waits longer, since its own thread may be the reader that the writer waits for.
 //!
-//! Cost: one compare-and-swap to take, one to let go, on a line of eight latches.
+//! Cost: one compare-and-swap to take and one to release, on a line of eight latches.
 
 use std::ops::Index;
 
@@ -63,11 +65,11 @@ pub(crate) struct Version(u64);
 /// The reason why a latch was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// Others hold it.
+    /// Other threads hold it.
     ByOthers,
-    /// Readers hold it, and a writer waits, who should have it first.
+    /// Readers hold it, and a waiting writer should have it first.
     WriterFirst,
-    /// As many hold it as can be counted.
+    /// It has as many shared holders as it can count.
     ByTooMany,
 }
 
@@ -81,8 +83,8 @@ pub(crate) const LATCH_BYTES: usize = size_of::<Latch>();
 pub(crate) struct Latch(AtomicU64);
 
 impl Latch {
-    /// Takes the latch, if that can be done at once. `joins` says that a reader does not let a waiting writer
-    /// go first.
+    /// Takes the latch without waiting, or returns why not. `joins` says that a reader does not let a waiting
+    /// writer go first.
     #[inline]
     pub(crate) fn try_take(&self, hold: Hold, joins: bool) -> Result<(), Taken> {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -95,7 +97,7 @@ impl Latch {
                 Hold::Shared if seen & SHARED >= MAX_SHARED => return Err(Taken::ByTooMany),
                 Hold::Shared => seen + 1,
             };
-            // Acquire: pairs with the release of the holder before.
+            // Acquire: pairs with the release of the previous holder.
             match self.0.compare_exchange_weak(seen, next, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => seen = now,
@@ -103,7 +105,7 @@ impl Latch {
         }
     }
 
-    /// Lets the latch go. Returns whether somebody waits for it, and is to be woken.
+    /// Releases the latch. Returns whether the caller must wake waiters.
     #[inline]
     #[must_use = "those who wait must be woken"]
     pub(crate) fn release(&self, hold: Hold) -> bool {
@@ -127,22 +129,22 @@ impl Latch {
         }
     }
 
-    /// Shares a latch that the caller holds alone. Returns whether somebody waits, and is to be woken.
+    /// Turns the caller's exclusive hold into a shared one. Returns whether the caller must wake waiters.
     #[must_use = "those who wait must be woken"]
     pub(crate) fn downgrade(&self) -> bool {
-        // Subtracts the bit and adds a reader. Release: as a release. Nobody else changes the word but to set
-        // WAITERS.
+        // Clears EXCLUSIVE and adds a reader. Release: as in `release`. Other threads change only WAITERS
+        // meanwhile.
         let before = self.0.fetch_sub(EXCLUSIVE - 1, Ordering::Release);
         debug_assert!(before & (EXCLUSIVE | SHARED) == EXCLUSIVE, "only a holder alone shares: {before:#x}");
-        // Readers among those who wait can have it now. WAITERS stays, for writers.
+        // Readers that wait can take it now. WAITERS stays, for writers.
         before & WAITERS != 0
     }
 
-    /// Asks to be woken when the latch can be had. Returns false where it can be had now.
+    /// Asks to be woken when the latch can be taken. Returns false if it can be taken now.
     pub(crate) fn announce_waiter(&self, hold: Hold) -> bool {
         let in_the_way = if hold == Hold::Exclusive { SHARED | EXCLUSIVE } else { EXCLUSIVE };
-        // Relaxed: the lock of the waiters' bucket orders what matters, and the word itself comes first or
-        // last.
+        // Relaxed: the lock of the waiters' bucket orders the wakers, and all changes of this one word are in
+        // one order.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seen| {
                 (seen & in_the_way != 0).then_some(seen | WAITERS)
@@ -150,17 +152,17 @@ impl Latch {
             .is_ok()
     }
 
-    /// Clears WAITERS. The caller wakes all that wait; who goes on waiting sets it again.
+    /// Clears WAITERS. The caller wakes all waiters, and those that still wait set it again.
     pub(crate) fn forget_waiters(&self) {
         // Relaxed: as in `announce_waiter`. A waiter that has set the bit before leaves its waker under the
         // lock that the caller takes next.
         self.0.fetch_and(!WAITERS, Ordering::Relaxed);
     }
 
-    /// Begins an optimistic read. `None`: a writer holds the latch.
+    /// Begins an optimistic read. Returns `None` if a writer holds the latch.
     #[inline]
     pub(crate) fn begin_read(&self) -> Option<Version> {
-        // Acquire: the bytes of the writer before are there.
+        // Acquire: the reader sees the bytes of the previous writer.
         let seen = self.0.load(Ordering::Acquire);
         (seen & EXCLUSIVE == 0).then_some(Version(seen & !(VERSION_ONE - 1)))
     }
@@ -172,15 +174,15 @@ impl Latch {
         self.0.load(Ordering::Relaxed) & !(VERSION_ONE - 1 - EXCLUSIVE) == begun.0
     }
 
-    /// Returns whether nobody holds it. For checks.
+    /// Returns whether nobody holds it or waits for it. For checks.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is_free(&self) -> bool {
         self.0.load(Ordering::Acquire) & (SHARED | EXCLUSIVE | WAITERS) == 0
     }
 }
 
-/// The latches of all frames. They take memory where they are used, and count against the budget from the
-/// first guarded region on: 8 bytes for each frame that the budget has room for.
+/// The latches of all frames. They use memory only if they are used. From the first guarded region on, they
+/// count against the budget: 8 bytes for each frame that the budget has room for.
 #[derive(Debug)]
 pub(crate) struct Latches {
     latches: WordArray<Latch>,
@@ -193,14 +195,14 @@ impl Latches {
         Ok(Self { latches: WordArray::new(end.0 as usize)?, charged_pages: AtomicU64::new(0) })
     }
 
-    /// Says that latches are going to be used.
+    /// Charges the latches to the budget, before their first use.
     pub(crate) fn charge(&self, budget: &Budget) {
         let pages = budget.limit_pages();
         let before = self.charged_pages.fetch_max(pages, Ordering::Relaxed);
         budget.charge_over(pages.saturating_sub(before) * LATCH_BYTES as u64);
     }
 
-    /// Takes note of a new limit.
+    /// Adjusts the charge to a new limit.
     pub(crate) fn limit_changed(&self, budget: &Budget) {
         if self.charged_pages.load(Ordering::Relaxed) > 0 {
             self.charge(budget);

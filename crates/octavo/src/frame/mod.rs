@@ -1,9 +1,10 @@
-//! For programs that want memory in pieces of 4 KiB to 2 MiB, and no spaces: [`FrameAllocator`]. Others need
-//! nothing here.
+//! [`FrameAllocator`]: memory in pieces of 4 KiB to 2 MiB, for programs that use no spaces. Other programs
+//! need nothing here.
 //!
-//! Every manager has one below it. A *frame* is 4 KiB of memory, and has an owner.
+//! Every manager is built on a frame allocator. A *frame* is 4 KiB of memory, and has an owner.
 //!
-//! The allocator never calls up. To be out of frames is an answer, and to be short of memory calls a hook.
+//! The allocator never calls up. It returns `None` when it is out of frames, and calls a hook when memory
+//! runs short.
 //!
 //! # In the source
 //!
@@ -12,14 +13,14 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | `allocator` | how a block is allocated and freed, and everything public |
+//! | `allocator`, `block` | how a block is allocated and freed, and the public methods; a block in use |
 //! | `config` | the options of an allocator |
 //! | `percpu` | a CPU's lists: how much they hold, refill, spill |
-//! | `zone`, `chunk`, `buddy` | frames under one lock; 2 MiB that come and go; free lists of each order |
+//! | `zone`, `chunk`, `buddy` | frames under one lock; units of 2 MiB; free lists of each order |
 //! | `away` | frames without memory in the arena |
 //! | `watermark` | when memory counts as short |
 //! | `words`, `state`, `holds`, `stored`, `uses` | the words kept for each frame |
-//! | `pinned` | a pin in hand |
+//! | `pinned` | a pin that its holder has to give back |
 //! | `latch` | who may borrow the bytes of a page of a guarded region |
 //! | `zero_page` | the huge zero page, counted in three ways |
 

@@ -1,24 +1,25 @@
-//! Per-CPU lists: a few free blocks of every order in front of the zones, for each CPU.
+//! Per-CPU lists: for each CPU, a few free blocks of every order in front of the zones.
 //!
 //! A block on a list is in state Cached. All figures (`count`, `high`, `batch`) are in frames, whatever the
-//! order. The hot path is one section of [`PerCpuStacks`], and knows nothing of these figures. It stops at a
+//! order. The hot path is one section of [`PerCpuStacks`], and uses none of these figures. It stops at a
 //! stack's *limit*. The slow path holds the CPU, and sets the limits so that
 //!
 //! ```text
 //!   count = Σ len(order) << order   <=   Σ limit(order) << order   <=   high
 //! ```
 //!
-//! A refill takes `max(batch >> order, 2)` blocks, and an even number of single frames, since the words of
-//! two frames share a cache line. Where `batch` is 1 it takes one block, so that a tiny budget keeps nothing
-//! here. `high` moves between `high_min` and `high_max`. It goes up when allocations miss, or when more is
-//! freed in a row than fits. It goes down when memory runs low, and by [`PerCpuLists::decay`]. A free over
-//! the limit first borrows idle room of other orders, then raises `high`. Then it gives the coldest blocks
-//! back, beginning with the order just freed.
+//! A refill takes `max(batch >> order, 2)` blocks. The number of single frames is even, since the words of
+//! two frames share a cache line. If `batch` is 1, a refill takes one block, so that a tiny budget keeps
+//! nothing here. `high` moves between `high_min` and `high_max`. It rises when allocations miss, or when more
+//! frames are freed in a row than fit. It falls when memory runs low, and by [`PerCpuLists::decay`]. A free
+//! over the limit first borrows idle room of other orders, then raises `high`. Then it gives the coldest
+//! blocks back, beginning with the order just freed.
 //!
-//! Where one CPU frees high-order blocks that another allocates, cold blocks would pile up here (Linux
-//! f26b3fa04611, *mm/page_alloc: limit number of high-order pages on PCP during bulk free*). So a run of
-//! high-order frees of `batch + high_min / 2` frames gives everything back. The exception is a CPU that had
-//! allocated as many frames. It is likely to want them again, so its list grows until they fit or until
+//! If one CPU frees high-order blocks that another allocates, cold blocks would pile up here (Linux
+//! f26b3fa04611, *mm/page_alloc: limit number of high-order pages on PCP during bulk free*). So after a run
+//! of high-order frees of `batch + high_min / 2` frames, the CPU gives frames back: at most 32 times the
+//! larger of `batch` and `2 << order`. The exception is a CPU that itself allocated blocks of this order and
+//! has not freed all of them. It is likely to need them again, so its list grows until they fit, or to
 //! `high_max`.
 //!
 //! Locking: every method that takes an [`Exclusive`] may take a zone's lock through the caller's closure.
@@ -38,12 +39,12 @@ const CLASSES: usize = Order::COUNT + 1;
 const MOST_FRAMES: usize = 8192;
 const MOST_BLOCKS: usize = 4096;
 const MOST_ZEROED: usize = 512;
-/// The most frames on one CPU's lists: 1 GiB. Memory of 8 GiB a CPU and more reaches it.
+/// The most frames on one CPU's lists: 1 GiB. Memory of 8 GiB or more for each CPU reaches it.
 const MOST_HIGH: u64 = 1 << 18;
-/// A refill or a free may exceed `batch` by 2^5 times (Linux's PCP_BATCH_SCALE_MAX).
+/// A refill or a free moves up to 2^5 times `batch` (Linux's PCP_BATCH_SCALE_MAX).
 const SCALE_MAX: u32 = 5;
 
-/// How short memory is. The slow path asks once.
+/// How short memory is. Each slow path determines it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pressure {
     None,
@@ -51,7 +52,7 @@ pub(crate) enum Pressure {
     BelowLow,
 }
 
-/// The figures that follow the budget.
+/// The figures that depend on the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tuning {
     pub(crate) batch: u32,
@@ -60,7 +61,7 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    /// Computes the figures for so many frames of memory, its low watermark, and so many CPUs.
+    /// Computes the figures from the frames of memory, the low watermark, and the number of CPUs.
     pub(crate) fn new(frames: u64, low_frames: u64, cpus: usize) -> Self {
         // The batch is a quarter of a thousandth of memory, at most 64 frames, and one less than a power of
         // two.
@@ -73,19 +74,19 @@ impl Tuning {
     }
 }
 
-/// The memory of a CPU. Only the thread that holds the CPU writes it.
+/// A CPU's figures. Only the thread that holds the CPU writes them, except `misses`.
 #[derive(Debug, Default)]
 struct CpuFigures {
     high: AtomicU32,
-    /// The frames freed in a row. Each miss halves the number.
+    /// The frames freed in a row. Each miss halves this number.
     free_run: AtomicU32,
     /// The count at the end of the last slow path.
     count_before: AtomicU32,
-    /// The number of doublings by which an order-0 refill exceeds `batch`.
+    /// How many times a refill's least size is doubled.
     refill_scale: AtomicU32,
     /// Whether the last free on the slow path was of a high order.
     freed_high_order: AtomicU32,
-    /// How often this CPU found no frame anywhere near.
+    /// How often this CPU found no frame on its own list or in a zone.
     misses: AtomicU32,
     /// The least balance of allocations and frees seen, for each class, as the bits of an `i64`.
     least_balance: [AtomicU64; CLASSES],
@@ -133,7 +134,7 @@ impl PerCpuLists {
         Ok(lists)
     }
 
-    /// Returns the bytes of memory that the lists can come to use.
+    /// Returns the most bytes of memory that the lists can use.
     pub(crate) fn bytes(&self) -> usize {
         self.stacks.bytes()
     }
@@ -148,7 +149,7 @@ impl PerCpuLists {
         self.orders.holds(order)
     }
 
-    /// Takes new figures. Each CPU follows at its next slow path.
+    /// Sets new figures. Each CPU applies them at its next slow path.
     pub(crate) fn retune(&self, tuning: Tuning) {
         self.batch.store(tuning.batch, Ordering::Relaxed);
         self.high_min.store(tuning.high_min, Ordering::Relaxed);
@@ -163,18 +164,18 @@ impl PerCpuLists {
         }
     }
 
-    /// Notes that this CPU found no frame. Returns whether it is to look on other CPUs' lists: once in as
-    /// many times as there are CPUs. So all CPUs together look through all lists no more often than one of
-    /// them finds nothing.
+    /// Counts a miss for which this CPU found no frame. Returns whether to search other CPUs' lists: at every
+    /// `n`th such miss, for `n` CPUs. So all CPUs together search all lists no more often than one of them
+    /// finds nothing.
     pub(crate) fn looks_elsewhere(&self) -> bool {
-        // Relaxed, and not in one step: the number need not be exact.
+        // Relaxed, and not one atomic step: the number need not be exact.
         let misses = &self.figures[self.stacks.cpu()].misses;
         let before = misses.load(Ordering::Relaxed);
         misses.store(before.wrapping_add(1), Ordering::Relaxed);
         (before as usize + 1).is_multiple_of(self.stacks.cpus())
     }
 
-    /// Returns whether a CPU has nothing, and starts small.
+    /// Returns whether a CPU's lists are empty and all their limits are 0, as after a drain.
     pub(crate) fn is_drained(&self, cpu: usize) -> bool {
         self.stacks.is_closed(cpu, CLASSES)
     }
@@ -191,14 +192,14 @@ impl PerCpuLists {
         self.stacks.push(class, frame.0)
     }
 
-    /// Returns the frames on all lists, at about this moment.
+    /// Returns about how many frames are on all lists now.
     pub(crate) fn frames(&self) -> u64 {
         let frames_of = |cpu: usize, class: usize| (self.stacks.len(cpu, class) as u64) << order_of(class).0;
         (0..self.stacks.cpus()).flat_map(|cpu| (0..CLASSES).map(move |class| frames_of(cpu, class))).sum()
     }
 
-    /// Serves a miss: refills the list from `take`, and returns one more block for the caller. The block is
-    /// in state Cached.
+    /// Serves a miss: refills the list from `take`. Returns one more block for the caller, in state Cached,
+    /// and how many frames were taken.
     pub(crate) fn refill(
         &self,
         held: &Exclusive<'_>,
@@ -213,13 +214,13 @@ impl PerCpuLists {
         let Some(first) = take() else { return (None, 0) };
         let more = self.refill_blocks(held, order, tuning) - 1;
         if pressure == Pressure::None {
-            // A list that could not hold the blocks just asked of it is too small by that much.
+            // The miss shows that the lists are too small: by a batch, or by this refill.
             let by = tuning.batch.max(more << order.0);
             figures.high.store((high + by).min(tuning.high_max).max(high), Ordering::Relaxed);
         }
         let room = self.make_room(held, order.index(), more);
         let got = held.insert_many(order.index(), room as usize, || Some(take()?.0)) as u32;
-        // The limit promises no block that could not be had.
+        // The limit is at least the number of blocks held.
         held.set_limit(order.index(), held.limit(order.index()).max(held.len(order.index())));
         figures.count_before.store(self.count(held), Ordering::Relaxed);
         (Some(first), (got + 1) << order.0)
@@ -240,15 +241,15 @@ impl PerCpuLists {
         if least << scale < most && scale < SCALE_MAX {
             figures.refill_scale.store(scale + 1, Ordering::Relaxed);
         }
-        // A list that is emptied by much again and again makes fewer and larger moves.
+        // A list that runs empty again and again is refilled in fewer, larger steps.
         let large = if order != Order::ZERO && scale == SCALE_MAX { (high / 4) >> order.0 } else { 0 };
         let blocks = (least << scale).max(large).min(most);
-        // The words of two frames lie in one cache line. A frame alone would share it with another CPU's.
+        // The words of two frames share a cache line. A single frame would share its line with another CPU's.
         if order == Order::ZERO { blocks.next_multiple_of(2) } else { blocks }
     }
 
-    /// Serves a free that found its list at the limit. Puts the block on the list, or gives it and the
-    /// coldest blocks to the zones through `give`.
+    /// Serves a free that found its list at the limit. Puts the block on the list if it can, and gives the
+    /// coldest blocks, or the block itself, to the zones through `give`.
     pub(crate) fn push_or_spill(
         &self,
         held: &Exclusive<'_>,
@@ -284,8 +285,8 @@ impl PerCpuLists {
             let keep = if pressure == Pressure::BelowLow { (4 * tuning.batch).min(lower) } else { lower };
             count.saturating_sub(keep)
         } else {
-            // This CPU will allocate again as many frames as it allocated before. So its list doubles until
-            // all of them fit.
+            // This CPU will probably allocate as many frames again. So its list doubles until all of them
+            // fit.
             let owed = self.owed(held, order);
             let doubled = if owed > 0 { count + order.frames() + owed.min(count.max(most_run)) } else { 0 };
             let wanted = (run + tuning.batch).max(doubled);
@@ -302,7 +303,7 @@ impl PerCpuLists {
         if room == 0 && order.frames() <= high {
             let high = figures.high.load(Ordering::Relaxed);
             let least = tuning.batch.max(order.frames());
-            // Where this CPU allocates such blocks too, the room is as large as the next refill.
+            // If this CPU allocates such blocks too, make room for as many as its next refill.
             let run = if self.owed(held, order) > 0 { run.max(high / 4) } else { run };
             let pages = run.clamp(least, (high / 2).max(least));
             self.spill(held, order, pages, &mut give);
@@ -314,8 +315,8 @@ impl PerCpuLists {
         figures.count_before.store(self.count(held), Ordering::Relaxed);
     }
 
-    /// Returns the frames of this order that this CPU allocated, and that have not been freed here since. The
-    /// number is 0 on a CPU that frees the blocks of others, and at most `high_max`.
+    /// Returns how many frames of this order this CPU allocated and has not freed since, at most `high_max`.
+    /// The number is 0 on a CPU that only frees the blocks of others.
     fn owed(&self, held: &Exclusive<'_>, order: Order) -> u32 {
         let (balance, least) = (held.balance(order.index()), self.least_balance(held, order.index()));
         let least_seen = (least.load(Ordering::Relaxed) as i64).min(balance);
@@ -328,8 +329,8 @@ impl PerCpuLists {
         &self.figures[held.cpu()].least_balance[class]
     }
 
-    /// Gives back at least `frames` frames where there are so many. The coldest go first, beginning with
-    /// `first`'s list.
+    /// Gives back at least `frames` frames, or all if there are fewer. The coldest go first, beginning with
+    /// `first`'s list. Returns how many.
     fn spill(
         &self,
         held: &Exclusive<'_>,
@@ -352,8 +353,8 @@ impl PerCpuLists {
         (i64::from(frames) - left) as u32
     }
 
-    /// Raises the limit of a class by up to `wanted` blocks beyond the blocks that it holds, out of room that
-    /// other classes do not use. Returns by how many blocks it may grow now.
+    /// Sets the limit of a class to up to `wanted` blocks more than it holds, with room that other classes do
+    /// not use. Returns how many blocks it can add now.
     pub(crate) fn make_room(&self, held: &Exclusive<'_>, class: usize, wanted: u32) -> u32 {
         let high = self.high(held.cpu(), self.tuning());
         let order = order_of(class);
@@ -361,8 +362,7 @@ impl PerCpuLists {
         let own = (held.limit(class) as u32) << order.0;
         let needed = (held.len(class) as u32 + wanted) << order.0;
         if promised - own + needed > high {
-            // Other classes keep half of the room that they do not use. Where that is too little, they keep
-            // none.
+            // Other classes keep half of their unused room. If that frees too little, they keep none.
             for keep_half in [true, false] {
                 for other in (0..CLASSES).filter(|&other| other != class) {
                     let (len, limit) = (held.len(other), held.limit(other));
@@ -380,7 +380,7 @@ impl PerCpuLists {
         limit.saturating_sub(held.len(class) as u32)
     }
 
-    /// Gives up everything that a CPU has. Its next frees start small.
+    /// Gives away all blocks of a CPU. Its limits start again from 0.
     pub(crate) fn drain(&self, held: &Exclusive<'_>, mut give: impl FnMut(FrameId, Order)) {
         for class in 0..CLASSES {
             while let Some(value) = held.remove(class) {
@@ -403,8 +403,8 @@ impl PerCpuLists {
         self.figures[held.cpu()].high.store(lower, Ordering::Relaxed);
         for class in 0..CLASSES {
             held.set_limit(class, held.len(class));
-            // The list forgets half of the frames that the CPU has out: a program that keeps them will free
-            // them elsewhere.
+            // Forget half of the frames that this CPU allocated and has not freed: a program that keeps them
+            // for long may free them on another CPU.
             let (balance, least) = (held.balance(class), self.least_balance(held, class));
             let least_seen = least.load(Ordering::Relaxed) as i64;
             least.store((least_seen + (balance - least_seen) / 2) as u64, Ordering::Relaxed);
@@ -415,7 +415,7 @@ impl PerCpuLists {
         self.figures[held.cpu()].count_before.store(self.count(held), Ordering::Relaxed);
     }
 
-    /// Returns the CPU's present `high`, within the present bounds.
+    /// Returns the CPU's `high`, moved within the present bounds.
     fn high(&self, cpu: usize, tuning: Tuning) -> u32 {
         let high = &self.figures[cpu].high;
         let bounded = high.load(Ordering::Relaxed).clamp(tuning.high_min, tuning.high_max);
@@ -432,18 +432,18 @@ impl PerCpuLists {
         (0..CLASSES).map(|class| (held.limit(class) as u32) << order_of(class).0).sum()
     }
 
-    /// Visits every block on a CPU's lists, and checks that the limits hold.
+    /// Passes every block on a CPU's lists to `visit`, and checks the limits.
     ///
     /// # Panics
-    /// When a stack is above its limit, or when the limits are above `high` and above the frames held.
+    /// If a stack is above its limit, or the limits exceed both `high` and the frames held.
     pub(crate) fn validate(&self, held: &Exclusive<'_>, mut visit: impl FnMut(FrameId, Order, bool)) {
         for class in 0..CLASSES {
             assert!(held.len(class) <= held.limit(class), "a stack stays within its limit");
             held.for_each(class, |value| visit(FrameId(value), order_of(class), class == ZEROED_CLASS));
         }
         let bound = self.figures[held.cpu()].high.load(Ordering::Relaxed);
-        // A lowered budget lowers `high` below the frames that are already held. The limits promise nothing
-        // beyond those.
+        // A lowered budget lowers `high` below the frames that are already held. The limits allow no more
+        // than those.
         assert!(self.promised(held) <= bound.max(self.count(held)), "the limits stay within high");
     }
 }
@@ -633,7 +633,7 @@ mod tests {
         ) {
             let tuning = if batch_is_one { Tuning { batch: 1, high_min: 80, high_max: 2048 } } else { TUNING };
             let lists = lists(tuning);
-            // The model knows the blocks in the hands of the zones, of the owners, and of the lists.
+            // The model knows which blocks the zones and the owners have. The rest must be on the lists.
             let mut zone: Vec<BTreeSet<u32>> =
                 (0..10).map(|order: u32| (0..64).map(|i| (order << 20) + (i << order)).collect()).collect();
             let mut owned: Vec<(u32, Order)> = Vec::new();

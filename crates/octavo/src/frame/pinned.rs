@@ -1,9 +1,9 @@
-//! A pin in hand: its frame stays where it is until the holder gives the pin back.
+//! A pin, as a value: the frame stays where it is until the holder gives the pin back.
 //!
-//! [`PinnedFrame`] cannot be copied. Its holder hands it on, or ends it. [`PinnedFrame::unpin`] drops the
+//! [`PinnedFrame`] cannot be copied. Its holder passes it on or ends it. [`PinnedFrame::unpin`] drops the
 //! pin. [`PinnedFrame::into_frame`] leaves the pin counted for a holder that keeps only the frame's number,
-//! as a transfer does in the chain of its frames. A value that is dropped instead is a leak, and a panic
-//! where assertions are on.
+//! as a transfer does in the chain of its frames. Dropping the value leaks the pin, and panics if debug
+//! assertions are on.
 //!
 //! Cost: none. The value is the frame's number.
 
@@ -17,14 +17,14 @@ use crate::units::FrameId;
 pub(crate) struct PinnedFrame(FrameId);
 
 impl PinnedFrame {
-    /// Pins a frame, whatever its state, and returns its holds as they were. The caller then asks whether it
-    /// is still the frame that it looked for.
+    /// Pins a frame in any state, and returns its holds as they were. The caller then checks whether this is
+    /// still the frame that it looked for.
     #[inline(always)]
     pub(crate) fn take(frame: FrameId, words: &FrameWords) -> (Self, Holds) {
         (Self(frame), words.holds.take_pin())
     }
 
-    /// Takes over a pin that was counted before, and that no other thread drops.
+    /// Takes over a pin that is already counted, and that no other thread drops.
     #[inline]
     pub(crate) fn counted(frame: FrameId) -> Self {
         Self(frame)

@@ -1,4 +1,4 @@
-//! The ownership word of a frame: it says who may hand the frame out.
+//! The ownership word of a frame: whether it is free, on a list or allocated.
 //!
 //! ```text
 //!  31 ....... 24 23 ....... 16 15 ..... 9     8        7     6 ... 3  2 ... 0
@@ -16,9 +16,10 @@
 //! free of a tail cannot pass for a free of a block. A split of an owned block makes heads of all its frames.
 //!
 //! Writers: the holder of the zone's lock writes the words of Free and Isolated blocks. The thread that took
-//! a block off a list or shelf writes the word of the Cached block. The word of an Owned block changes by
-//! compare-and-swap only. The owner frees the block so ([`StateWord::take_back_plain`]), and the LRU sets its
-//! flags. Compaction sets ISOLATING, which sends the free to the zone instead of a per-CPU list.
+//! a block off a list or shelf writes the word of the Cached block. The word of an Owned block that other
+//! threads can reach changes by read-modify-write, except in a split. The owner frees the block
+//! ([`StateWord::take_back_plain`]), and the LRU sets its flags. Compaction sets ISOLATING, which sends the
+//! free to the zone instead of a per-CPU list.
 //!
 //! ZEROED says that every byte of the block is known to be zero. The flag ends when the block is handed out.
 
@@ -68,7 +69,7 @@ impl FrameState {
         Self::new(Kind::Cached, order, zeroed)
     }
 
-    /// Returns the word of a block on a list, which is not zero by its kind.
+    /// Returns the word of a block on a list. It is not zero, because its kind is not.
     #[inline]
     pub(super) fn of_a_list(self) -> NonZeroU32 {
         const LOWEST: NonZeroU32 = NonZeroU32::MIN;
@@ -102,7 +103,7 @@ impl FrameState {
         self.0 & ZEROED != 0
     }
 
-    /// Returns whether the chunk is being emptied, so that the block is not to be used again.
+    /// Returns whether the block's chunk is being emptied, so that the block must not be allocated again.
     pub(crate) fn isolating(self) -> bool {
         self.0 & ISOLATING != 0
     }
@@ -174,31 +175,31 @@ impl StateWord {
         self.set(Kind::Tail, Order::ZERO, false);
     }
 
-    /// Cached → Owned, for a block that was just taken off a list. Returns the state before. It
-    /// is a plain store, since no other thread has the block.
+    /// Cached → Owned, for a block that was just taken off a list. Returns the previous state. This is a
+    /// plain store, since no other thread has the block.
     ///
     /// # Panics
-    /// When a list held something else. A frame would have two owners.
+    /// If the list held something else: the frame would have two owners.
     #[inline]
     pub(crate) fn hand_out(&self, order: Order) -> FrameState {
-        // Acquire: pairs with `take_back_plain`. The last owner's accesses to the bytes are over.
+        // Acquire: pairs with `take_back_plain`. The previous owner's accesses to the bytes are over.
         let state = FrameState(self.0.load(Ordering::Acquire));
         assert!(state.is(Kind::Cached, order), "a list of {order:?} held a frame in state {state:?}");
         self.set(Kind::Owned, order, false);
         state
     }
 
-    /// Owned → Cached. A block comes back in no other way. It costs one compare-and-swap. Returns `Err` with
-    /// the word where the word was another one.
+    /// Owned → Cached, for a block without a mark or LRU flags. Costs one compare-and-swap. Returns `Err`
+    /// with the word if the block is in any other state.
     #[inline]
     pub(crate) fn take_back_plain(&self, order: Order) -> Result<u32, u32> {
         let owned = FrameState::new(Kind::Owned, order, false).0;
         let cached = FrameState::new(Kind::Cached, order, false).0;
-        // Release: the owner's accesses come before those of the next owner. A failure acquires nothing.
+        // Release: the owner's accesses come before those of the next owner. A failure needs no ordering.
         self.0.compare_exchange(owned, cached, Ordering::Release, Ordering::Relaxed)
     }
 
-    /// Takes a block back on all paths, where speed does not matter.
+    /// Takes a block back by either path. For tests.
     #[cfg(test)]
     pub(crate) fn take_back(&self, order: Order) -> TakeBack {
         match self.take_back_plain(order) {
@@ -207,8 +208,8 @@ impl StateWord {
         }
     }
 
-    /// Takes a block back after [`StateWord::take_back_plain`] found another word: that of a marked block, or
-    /// of no such block.
+    /// Takes a block back after [`StateWord::take_back_plain`] failed: the block is marked, or there is no
+    /// such block.
     #[cold]
     pub(crate) fn take_back_unusual(&self, order: Order, mut found: u32) -> TakeBack {
         let owned = FrameState::new(Kind::Owned, order, false).0;
@@ -250,22 +251,23 @@ impl StateWord {
         self.0.store(word, Ordering::Relaxed);
     }
 
-    /// Sets LRU flags of an owned frame, and returns those before. The caller keeps the frame from being
-    /// freed.
+    /// Sets LRU flags of an owned frame, and returns the previous flags. The caller keeps the frame from
+    /// being freed.
     #[inline]
     pub(crate) fn set_lru_flags(&self, flags: u8) -> u8 {
         FrameState(self.0.fetch_or(u32::from(flags) << LRU_SHIFT, Ordering::Relaxed)).lru_flags()
     }
 
-    /// Sets LRU flags of a frame that was just handed out, and that no other thread can reach. It is a plain
-    /// store, so compaction may lose its mark to it. Compaction looks again, as for any block on its way.
+    /// Sets LRU flags of a frame that was just handed out, and that no other thread can reach. This is a
+    /// plain store, so it may overwrite compaction's mark. Compaction looks again, as for any block that
+    /// changes hands.
     #[inline]
     pub(crate) fn set_lru_flags_unshared(&self, flags: u8) {
         let word = self.0.load(Ordering::Relaxed);
         self.0.store(word | u32::from(flags) << LRU_SHIFT, Ordering::Relaxed);
     }
 
-    /// Puts LRU flags in the place of others, if all of those are set. Returns whether they were.
+    /// Replaces the LRU flags `from` by `to`, if all of `from` are set. Returns whether they were.
     #[inline]
     pub(crate) fn replace_lru_flags(&self, from: u8, to: u8) -> bool {
         let (from, to) = (u32::from(from) << LRU_SHIFT, u32::from(to) << LRU_SHIFT);
@@ -286,7 +288,7 @@ impl StateWord {
         });
     }
 
-    /// Clears LRU flags of an owned frame, and returns those before.
+    /// Clears LRU flags of an owned frame, and returns the previous flags.
     #[inline]
     pub(crate) fn clear_lru_flags(&self, flags: u8) -> u8 {
         FrameState(self.0.fetch_and(!(u32::from(flags) << LRU_SHIFT), Ordering::Relaxed)).lru_flags()

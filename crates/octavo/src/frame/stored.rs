@@ -1,8 +1,8 @@
-//! The store that keeps the page of a frame as well, and the page's index there, in one word.
+//! One word that names the store which also keeps a frame's page, and the page's index in that store.
 //!
 //! The word is 0, or the bits of a [`StoredPage`]. The page's store writes it under the lock of the page:
-//! before the store adds its use of the frame, and after it has taken that use back. For all others the word
-//! is a hint. A thread that acts on it asks the store, and the store looks again under its lock.
+//! before the store adds its use of the frame, and after it has taken that use back. For all other threads
+//! the word is a hint. A thread that acts on it asks the store, which checks again under its lock.
 //! [`StoredPage`] says how many pages a store can have.
 
 use crate::sync::{AtomicU32, Ordering};
@@ -15,10 +15,10 @@ use crate::units::StoredPage;
 pub(crate) struct StoredWord(AtomicU32);
 
 impl StoredWord {
-    /// Returns the page that the frame has, where a store knows the frame.
+    /// Returns the stored page of the frame, or `None` if no store keeps it.
     #[inline]
     pub(crate) fn page(&self) -> Option<StoredPage> {
-        // Acquire: pairs with `set`. A thread that finds the frame no longer stored also finds what the store
+        // Acquire: pairs with `set`. A thread that finds the frame no longer stored also sees what the store
         // did before.
         StoredPage::from_bits(self.0.load(Ordering::Acquire))
     }

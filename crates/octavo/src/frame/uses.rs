@@ -1,9 +1,11 @@
-//! The use count of a frame: the page-table entries that show it, and one more while a store keeps its page.
+//! The use count of a frame: one for each page-table entry that shows it, and one more while a store keeps
+//! its page.
 //!
-//! Uses and pins are apart: a use is a way to find the frame, and a pin stands for somebody at work on its
-//! bytes. The thread that takes the last use away releases the frame ([`super::HoldWord::release`]). While
-//! pins are left, the frame lives on and nobody can find it. A frame without uses never gets one again. So a
-//! reclaimer that meets the frame just before its end is refused.
+//! Uses and pins are separate: a use is a way to find the frame, and a pin means that a thread or device
+//! works on its bytes. The thread that removes the last use releases the frame
+//! ([`super::HoldWord::release`]). While pins are left, the frame stays allocated, but nobody can find it. A
+//! frame without uses never gets one again. So a reclaimer that meets the frame just before its end is
+//! refused.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -27,7 +29,7 @@ impl UseCount {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |uses| (uses != 0).then(|| uses + 1)).is_ok()
     }
 
-    /// Takes a use away, and returns how many are left. At zero, the caller releases the frame.
+    /// Removes a use, and returns how many are left. At zero, the caller releases the frame.
     #[inline]
     #[must_use = "the caller that takes the last use away releases the frame"]
     pub(crate) fn remove(&self) -> u32 {
@@ -37,7 +39,7 @@ impl UseCount {
         before - 1
     }
 
-    /// Takes the only use away, if there is exactly one. From then on no thread can add another.
+    /// Removes the only use, if there is exactly one. From then on no thread can add another.
     pub(crate) fn take_only(&self) -> bool {
         // AcqRel: as in `remove`.
         self.0.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -45,7 +47,7 @@ impl UseCount {
 
     /// Undoes [`UseCount::take_only`].
     pub(crate) fn restore_only(&self) {
-        // Release: a thread that adds a use finds the work that was done before.
+        // Release: a thread that adds a use sees the work that was done before.
         self.0.store(1, Ordering::Release);
     }
 

@@ -1,33 +1,33 @@
 //! Watermarks: how much memory must be left before a thread should make room.
 //!
-//! The memory that is left counts free frames, and the frames that the budget still lets the zones bring
-//! online. `min` follows the budget as Linux's follows a machine's memory: it is the root of sixteen times
-//! the kibibytes, in kibibytes. From `low` to `high` it is a 64th of the budget, up to 64 MiB. That distance
-//! covers the pages used up while a thread wakes, and the pages in flight while a device writes. Both grow
-//! with the rate at which pages come, and not with the root of anything. At 500,000 pages a second 16 MiB
-//! last for 8 ms. `low` lies half as much above `min`, so a thread that is woken there is early by as much.
+//! The memory that is left is the free frames, and the frames that the budget still lets the zones bring
+//! online. `min` follows the budget as Linux's follows a machine's memory: in KiB, it is the square root of
+//! sixteen times the budget. The distance from `low` to `high` is a 64th of the budget, up to 64 MiB. That
+//! distance covers the pages used up while a thread wakes, and the pages in flight while a device writes.
+//! Both grow linearly with the rate at which pages arrive. At 500,000 pages a second, 16 MiB last for 8 ms.
+//! `low` lies half that distance above `min`, so a thread that is woken there has that much time.
 //!
-//! That is memory which holds no page. So the marks are lowered step by step, to an eighth, while accesses
-//! hardly ever have to make room themselves, and raised as soon as they do ([`crate::reclaim`]).
+//! Memory that is kept free holds no pages. So while accesses rarely have to make room themselves, the marks
+//! are lowered step by step, to an eighth. They are raised as soon as accesses make room again
+//! ([`crate::reclaim`]).
 //!
 //! `frame` never calls up. When memory falls below `low`, the allocator calls a hook that a layer above
 //! installed. The hook wakes a thread that makes room.
 
 use crate::units::{CHUNK_FRAMES, PAGE_BYTES};
 
-/// The distance from `low` to `high` is one in so many bytes of memory.
+/// The distance from `low` to `high` is memory divided by this.
 const DISTANCE_SHARE: u64 = 64;
-/// The distance is at most this.
+/// The largest distance.
 const MOST_DISTANCE_BYTES: u64 = 64 << 20;
 /// Marks and distances are not lowered below this.
 const LEAST_FRAMES: u64 = 128;
-/// With so many free frames at home, a chunk can be emptied and given back, and pages still find frames
-/// there.
+/// With this many free frames at home, pages still find frames there while a chunk is emptied and given back.
 const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// The most steps by which marks are lowered.
 pub(crate) const MOST_LOWERED: u32 = 3;
 
-/// How many frames must be left before somebody should make room, from
+/// How many frames must be left before a thread should make room, from
 /// [`FrameAllocator::watermarks`](crate::frame::FrameAllocator::watermarks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
@@ -37,18 +37,17 @@ pub struct Watermarks {
     pub low_frames: u64,
     /// At this mark, background reclaim may stop.
     pub high_frames: u64,
-    /// Free frames at home that are not given back where pages are away. The background thread leaves as many
-    /// more as `high_frames`.
+    /// Free frames at home that are kept while pages are away, in addition to `high_frames`.
     pub idle_frames: u64,
 }
 
 impl Watermarks {
-    /// Returns the marks for so many bytes of memory.
+    /// Returns the marks for `bytes` of memory.
     pub(crate) fn for_bytes(bytes: u64) -> Self {
         Self::lowered(bytes, 0)
     }
 
-    /// Returns the marks for so many bytes of memory, lowered by so many steps: each halves them.
+    /// Returns the marks for `bytes` of memory, lowered by `steps`. Each step halves them.
     pub(crate) fn lowered(bytes: u64, steps: u32) -> Self {
         let lower = |frames: u64| (frames >> steps).max(frames.min(LEAST_FRAMES));
         let min_kib = ((bytes >> 10) * 16).isqrt();
@@ -60,7 +59,7 @@ impl Watermarks {
         Self { min_frames, low_frames, high_frames, idle_frames: lower(IDLE_AT_HOME) }
     }
 
-    /// Returns the most free frames that home keeps where pages are away.
+    /// Returns the most free frames that are kept at home while pages are away.
     pub(crate) fn kept_at_home(&self) -> u64 {
         self.high_frames + self.idle_frames
     }

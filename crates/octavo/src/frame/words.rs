@@ -3,10 +3,10 @@
 //! | bytes | word | owner of its protocol |
 //! |---|---|---|
 //! | 0..4 | `state` | the allocator: who owns the frame ([`super::state`]) |
-//! | 4..8 | `holds` | its user: pins and dirt ([`super::holds`]); allocating and freeing never write it |
+//! | 4..8 | `holds` | its user: pins, dirty, I/O ([`super::holds`]); allocating and freeing never write it |
 //! | 8..16 | `next`, `prev` | buddy free lists while free; the LRU's lists while owned |
 //! | 16..24 | `owner` | reverse map |
-//! | 24..28 | `stored` | the store that keeps the page as well, and its index there ([`super::stored`]) |
+//! | 24..28 | `stored` | the store that also keeps the page, and its index there ([`super::stored`]) |
 //! | 28..32 | `uses` | entries, and a store, that lead to it ([`super::uses`]) |
 
 use std::ops::Index;
@@ -34,9 +34,9 @@ pub(crate) struct FrameWords {
 
 /// The words of all frames.
 ///
-/// The heads of large blocks lie far apart by powers of two, and would share a few sets of every cache. So
-/// frame `f` keeps its words at `f ^ (f >> 9)`. This is a bijection that takes chunks to chunks. The heads of
-/// consecutive chunks lie at different places of their 16 KiB.
+/// The heads of large blocks are powers of two apart, so their words would share a few sets of every cache.
+/// Therefore frame `f` keeps its words at `f ^ (f >> 9)`. This is a bijection that maps chunks to chunks. The
+/// heads of consecutive chunks get different places in their 16 KiB.
 #[derive(Debug)]
 pub(crate) struct FrameTable {
     words: WordArray<FrameWords>,
@@ -45,11 +45,11 @@ pub(crate) struct FrameTable {
 impl FrameTable {
     /// Makes words for frames below `end`.
     pub(crate) fn new(end: u32) -> std::io::Result<Self> {
-        // The places are a bijection only on a power of two. Words that are never used cost addresses only.
+        // The mapping is a bijection only on a power of two. Words that are never used cost only addresses.
         Ok(Self { words: WordArray::new(end.next_power_of_two() as usize)? })
     }
 
-    /// Returns a frame's words, or `None` outside the arena.
+    /// Returns a frame's words, or `None` if the frame is outside the arena.
     #[inline]
     pub(crate) fn get(&self, frame: FrameId) -> Option<&FrameWords> {
         self.words.get(Self::place(frame))
@@ -82,7 +82,8 @@ impl Index<FrameId> for FrameTable {
 }
 
 impl FrameWords {
-    /// Returns the order of the allocated block that this frame heads. The caller keeps the block allocated.
+    /// Returns the order of the allocated block that this frame heads. The caller makes sure that nobody
+    /// frees the block meanwhile.
     #[inline]
     pub(crate) fn order(&self) -> Order {
         self.state.load().order()

@@ -1,8 +1,9 @@
-//! The zero pages: one small, which stays, and one huge, counted in one of three ways.
+//! The zero pages: a small one that is never freed, and a huge one with one of three ways to count its users.
 //!
-//! Entries in state Zero show a zero page, and name no frame. It is not resident, not pinned, not reclaimed
-//! and not swapped. The count is of the rights to use the huge one, apart from the frames' own words (Linux
-//! `mm/huge_memory.c`; Linux 4.9, 6fcb52a56ff6, *thp: reduce usage of huge zero page's atomic counter*):
+//! Entries in state Zero show a zero page, and name no frame. A zero page is not resident, not pinned, not
+//! reclaimed and not swapped. A count of its own, apart from the frames' words, says who may use the huge one
+//! (Linux `mm/huge_memory.c`; Linux 4.9, 6fcb52a56ff6, *thp: reduce usage of huge zero page's atomic
+//! counter*):
 //!
 //! ```text
 //! references   0          no huge zero page, or the shrinker is taking it away
@@ -12,8 +13,7 @@
 //!
 //! - `PerUse` (base): each huge zero leaf holds one reference. Every fault and every removal is an atomic
 //!   operation on this one line, shared by all CPUs.
-//! - `PerSpace` (patched): a space takes a reference at its first use, and gives it back last when it is
-//!   dropped.
+//! - `PerSpace` (patched): a space takes a reference at its first use, and gives it back when it is dropped.
 //! - `Persistent` (best): the page is allocated when the manager is built, unless its policy for huge pages
 //!   is `Never`. Users count nothing.
 //!
@@ -27,7 +27,7 @@ use crate::frame::{FrameAllocator, FrameId};
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::units::Order;
 
-/// The source of the huge zero page: the allocator, or a model's double.
+/// The source of the huge zero page: the allocator, or a test double.
 pub(crate) trait ZeroSource {
     /// Allocates a block of the largest order whose bytes are all zero.
     fn allocate_zeroed(&self) -> Option<FrameId>;
@@ -58,12 +58,12 @@ pub(crate) struct HugeZero {
     references: AtomicU32,
     /// Frame number of the page, or `NO_FRAME`.
     frame: AtomicU64,
-    /// Held to publish the page and to tear it down.
+    /// Held while the page is published or torn down.
     lock: Mutex<()>,
     counters: Arc<Counters>,
 }
 
-/// A space's own mark that it holds a reference (`PerSpace`).
+/// A space's mark that it holds a reference (`PerSpace`).
 #[derive(Debug, Default)]
 pub(crate) struct UsedHugeZero(AtomicBool);
 
@@ -78,18 +78,17 @@ impl HugeZero {
         }
     }
 
-    /// Allocates the page if it is persistent. A manager calls this when it is built, if it has huge leaves
-    /// at all.
+    /// Allocates the page if it is persistent. A manager that has huge leaves calls this when it is built.
     pub(crate) fn prepare(&self, source: &impl ZeroSource) {
         if self.mode == ZeroPage::Persistent {
-            // Where the budget has no room for the page, huge zero leaves are not used. Linux warns and goes
-            // on too.
+            // If the budget has no room for the page, huge zero leaves are not used. Linux warns and
+            // continues too.
             let _ = self.get_or_allocate(source);
         }
     }
 
-    /// Takes the right to install one huge zero leaf in a space. Returns false where there is no memory for
-    /// the page.
+    /// Takes the right to install one huge zero leaf in a space. Returns false if there is no memory for the
+    /// page.
     #[inline]
     pub(crate) fn get(&self, used: &UsedHugeZero, source: &impl ZeroSource) -> bool {
         match self.mode {
@@ -99,7 +98,7 @@ impl HugeZero {
         }
     }
 
-    /// Gives back the right to `leaves` leaves that were removed, or not installed after all.
+    /// Gives back the rights to `leaves` leaves that were removed, or not installed after all.
     #[inline]
     pub(crate) fn put(&self, leaves: u32) {
         if self.mode == ZeroPage::PerUse && leaves > 0 {
@@ -107,7 +106,7 @@ impl HugeZero {
         }
     }
 
-    /// Gives back the reference that the space held, after its last leaf is gone.
+    /// Gives back the space's reference, after its last leaf is gone.
     pub(crate) fn put_space(&self, used: &UsedHugeZero) {
         if self.mode == ZeroPage::PerSpace && used.0.load(Ordering::Relaxed) {
             used.0.store(false, Ordering::Relaxed);
@@ -130,14 +129,14 @@ impl HugeZero {
         true
     }
 
-    /// The function is out of line, so that a profile shows its cost.
+    /// Takes a reference. Out of line, so that a profile shows its cost.
     #[inline(never)]
     pub(crate) fn get_reference(&self, source: &impl ZeroSource) -> bool {
         self.counters.count(Counter::HugeZeroGet);
         self.get_live() || self.get_or_allocate(source)
     }
 
-    /// Adds a reference unless there is none.
+    /// Adds a reference, unless the count is zero.
     fn get_live(&self) -> bool {
         self.references
             // Acquire: the page was published before the count left zero.
@@ -147,7 +146,7 @@ impl HugeZero {
 
     #[cold]
     fn get_or_allocate(&self, source: &impl ZeroSource) -> bool {
-        // The page is allocated outside the lock, since that may take long.
+        // Allocate outside the lock, since that may take long.
         let Some(block) = source.allocate_zeroed() else {
             self.counters.count(Counter::HugeZeroFailed);
             return false;
@@ -175,13 +174,13 @@ impl HugeZero {
         assert!(before > references, "only the shrinker takes the last reference on the huge zero page");
     }
 
-    /// Returns the frames that [`HugeZero::shrink`] would free now.
+    /// Returns how many frames [`HugeZero::shrink`] would free now.
     pub(crate) fn shrinkable_frames(&self) -> u32 {
         let idle = self.mode != ZeroPage::Persistent && self.references.load(Ordering::Relaxed) == 1;
         if idle { Order::MAX.frames() } else { 0 }
     }
 
-    /// Frees the page if only the shrinker's pin is left. Returns the frames freed.
+    /// Frees the page if only the shrinker's pin is left. Returns how many frames were freed.
     pub(crate) fn shrink(&self, source: &impl ZeroSource) -> u32 {
         if self.mode == ZeroPage::Persistent {
             return 0;
@@ -198,7 +197,7 @@ impl HugeZero {
         Order::MAX.frames()
     }
 
-    /// Returns the users' references, without the shrinker's pin.
+    /// Returns how many references users hold, without the shrinker's pin.
     pub(crate) fn users(&self) -> u32 {
         if self.mode == ZeroPage::Persistent {
             0

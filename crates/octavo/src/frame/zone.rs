@@ -1,7 +1,7 @@
 //! A zone: a range of frames with one lock, one backing and one memory node.
 //!
 //! Each zone starts at a multiple of a power of two, so a shift finds the zone of a frame number
-//! ([`ZoneList`]). The lock covers the buddy lists and the chunk states ([`super::chunk`]). Two figures are
+//! ([`ZoneList`]). The lock covers the buddy lists and the chunk states ([`super::chunk`]). Two counts are
 //! mirrored in atomics for readers without the lock.
 //!
 //! Locking: a thread may hold one CPU's per-CPU lists and then one zone's lock, and never two zones' locks.
@@ -19,14 +19,15 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, ChunkId, FrameId, Order};
 
 pub use octavo_platform::Backing;
 
-/// The parts that every zone needs: the frames' words and bytes, the budget and the counters.
+/// The parts that all zones share: the frames' words and bytes, the budget and the counters.
 #[derive(Debug)]
 pub(crate) struct Arena {
     pub(crate) words: FrameTable,
     pub(crate) bytes: ArenaBytes,
     pub(crate) budget: Arc<Budget>,
     pub(crate) counters: Arc<Counters>,
-    /// Whether a chunk's pages are made present when it comes online, or else at their first access.
+    /// Whether a chunk's pages are made present when it comes online. Otherwise, each becomes present at its
+    /// first access.
     pub(crate) populate: bool,
 }
 
@@ -42,20 +43,20 @@ pub(crate) struct Zone {
     inner: Mutex<ZoneInner>,
     free_frames: AtomicU32,
     offline_chunks: AtomicU32,
-    /// Chunks below this index were online at some time.
+    /// All chunks that were ever online are below this index.
     pub(super) reached: AtomicU32,
 }
 
-/// The state of a chunk. [`super::chunk`] draws the changes.
+/// The state of a chunk. [`super::chunk`] draws the transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkState {
     /// The chunk has no memory.
     Offline,
-    /// The chunk comes or goes, outside the lock.
+    /// The chunk goes online or offline, outside the lock.
     Moving,
     /// The chunk's free frames are on the lists.
     Online,
-    /// The chunk is being emptied. So many of its frames are free and held aside.
+    /// The chunk is being emptied. `free_frames` of its frames are free and held aside.
     Isolated { free_frames: u16 },
 }
 
@@ -64,9 +65,9 @@ pub(crate) enum ChunkState {
 pub(super) struct ZoneInner {
     pub(super) buddy: Buddy,
     pub(super) chunks: Vec<ChunkState>,
-    /// Chunks whose frame words have been touched and charged. The words stay.
+    /// Chunks whose frame words have been charged. They stay charged.
     pub(super) words_charged: Vec<bool>,
-    /// Offline chunks, by index in the zone. The next to come online is last.
+    /// Offline chunks, by index in the zone. The next one to come online is the last.
     pub(super) offline: Vec<u32>,
 }
 
@@ -97,12 +98,12 @@ impl Zone {
         ZoneGuard { zone: self, arena, shelf: Shelf::default(), inner: self.inner.lock() }
     }
 
-    /// Returns the frames on the buddy lists, at about this moment.
+    /// Returns about how many frames are on the lists and shelves now.
     pub(crate) fn free_frames(&self) -> u32 {
         self.free_frames.load(Ordering::Relaxed)
     }
 
-    /// Returns the chunks that could come online, at about this moment.
+    /// Returns about how many chunks are offline now.
     pub(crate) fn offline_chunks(&self) -> u32 {
         self.offline_chunks.load(Ordering::Relaxed)
     }
@@ -129,8 +130,8 @@ impl ZoneGuard<'_> {
         self.inner.buddy.take(&self.arena.words, order, self.shelf)
     }
 
-    /// Does what [`ZoneGuard::take`] does, for a caller that reads the state word later. Of a whole chunk the
-    /// word is not even looked at. So a batch of chunks costs the lock's holder no cache misses.
+    /// Does what [`ZoneGuard::take`] does, for a caller that reads the state word later. For a whole chunk,
+    /// this does not read the word at all, so a batch of chunks costs the lock's holder no cache misses.
     pub(crate) fn take_frame(&mut self, order: Order) -> Option<FrameId> {
         if order == Order::MAX {
             return self.inner.buddy.take_whole(self.shelf);
@@ -138,10 +139,10 @@ impl ZoneGuard<'_> {
         Some(self.take(order)?.frame)
     }
 
-    /// Takes back a block in state Cached. In an isolated chunk it stays aside.
+    /// Takes back a block in state Cached. If its chunk is isolated, the block stays aside.
     ///
     /// # Panics
-    /// When the block is in another state, or its chunk is offline. The block would have two owners.
+    /// If the block is in another state, or its chunk is offline: the block would have two owners.
     pub(crate) fn give(&mut self, frame: FrameId, order: Order) {
         let state = &self.arena.words[frame].state;
         let found = state.load();
@@ -160,18 +161,18 @@ impl ZoneGuard<'_> {
         }
     }
 
-    /// Returns whether a block of this order can be had without bringing a chunk online.
+    /// Returns whether the zone can supply a block of this order without bringing a chunk online.
     pub(crate) fn has(&self, order: Order) -> bool {
         (order.0..=Order::MAX.0).any(|from| self.inner.buddy.blocks(Order(from)) > 0)
     }
 
-    /// Returns the frames on the lists.
+    /// Returns how many frames are on the lists.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn free_frames(&self) -> u32 {
         self.inner.buddy.free_frames()
     }
 
-    /// Returns the blocks on one list.
+    /// Returns how many blocks are on one list.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn free_blocks(&self, order: Order) -> u32 {
         self.inner.buddy.blocks(order)
@@ -187,7 +188,7 @@ impl ZoneGuard<'_> {
     /// Checks lists, chunk states and counts. Linear in the frames.
     ///
     /// # Panics
-    /// When they contradict each other.
+    /// If they contradict each other.
     pub(crate) fn validate(&self) {
         self.inner.buddy.validate(&self.arena.words);
         let mut listed = vec![false; self.inner.chunks.len()];
@@ -281,9 +282,9 @@ impl std::ops::Deref for ZoneList {
     }
 }
 
-/// Blocks on their way back to their zones. One lock is taken for each run of blocks of one zone. The blocks
-/// go when there are enough of them, or when this value is dropped. The lock is held only while blocks are
-/// put on lists.
+/// Blocks on their way back to their zones. A full batch is given back at once, and the rest when this value
+/// is dropped. Each run of blocks of one zone takes the zone's lock once. The lock is held only while blocks
+/// are put on lists.
 #[derive(Debug)]
 pub(crate) struct Givers<'a> {
     zones: &'a ZoneList,
@@ -293,11 +294,11 @@ pub(crate) struct Givers<'a> {
     frames: u64,
 }
 
-/// Blocks that are given under one lock.
+/// The most blocks that are collected before they are given back.
 const GIVE_BATCH: usize = 128;
 
 impl<'a> Givers<'a> {
-    /// Makes a value for blocks that were on a CPU's lists.
+    /// Makes an empty batch, for blocks that were on a CPU's lists.
     pub(crate) fn new(zones: &'a ZoneList, arena: &'a Arena, cpu: usize) -> Self {
         Self { zones, arena, cpu, waiting: SmallVec::new(), frames: 0 }
     }
@@ -311,7 +312,7 @@ impl<'a> Givers<'a> {
         self.frames += u64::from(order.frames());
     }
 
-    /// Returns the frames given so far.
+    /// Returns how many frames were given so far.
     pub(crate) fn frames(&self) -> u64 {
         self.frames
     }
@@ -321,7 +322,7 @@ impl<'a> Givers<'a> {
         for (frame, order) in self.waiting.drain(..) {
             let zone = self.zones.of(frame);
             if !held.as_ref().is_some_and(|held| std::ptr::eq(held.zone, zone)) {
-                // The old lock goes before the new one comes.
+                // Drop the old lock before taking the new one: a thread never holds two zones' locks.
                 drop(held.take());
                 held = Some(zone.lock(self.arena).at(self.cpu));
             }

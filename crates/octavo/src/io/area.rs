@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::units::PAGE_BYTES;
 
 /// Describes a place for pages when memory is short, with a limit and a priority, for
-/// [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is opened when the manager is
-/// built. Pages there do not outlive the manager: a later one finds none.
+/// [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is opened when the manager is built.
+/// Pages there do not outlive the manager: a later manager finds none.
 ///
 /// ```no_run
 /// use octavo::io::SwapArea;
@@ -43,10 +43,10 @@ enum Backend {
 /// A swap area that is open.
 pub(crate) struct Opened {
     pub(crate) device: Box<dyn Device>,
-    /// The pages that may be used. Of a device of the user's own, they may be fewer than it has.
+    /// The pages that may be used, which may be fewer than a device of the user's own has.
     pub(crate) capacity_pages: u32,
     pub(crate) priority: i32,
-    /// The engine that reads and writes it, where there was a choice.
+    /// The engine that reads and writes the area, if there was a choice.
     pub(crate) engine: Option<String>,
 }
 
@@ -86,8 +86,8 @@ impl SwapArea {
         Self::new(Backend::Device(device))
     }
 
-    /// Makes an area from a [`SwapFile`], to give it a priority, or to use it along with others. `None`
-    /// for [`SwapFile::None`].
+    /// Makes an area from a [`SwapFile`], to give it a priority, or to use it along with others. Returns
+    /// `None` for [`SwapFile::None`].
     pub fn from_file(file: SwapFile) -> Option<Self> {
         match file {
             SwapFile::Temporary(directory) => Some(Self::temporary(directory)),
@@ -96,8 +96,7 @@ impl SwapArea {
         }
     }
 
-    /// Limits the bytes that are used there. Default: all bytes that have addresses, which is 8 TiB over
-    /// all areas.
+    /// Limits the bytes that are used there. Default: the limit of all areas together, 8 TiB.
     pub fn limit_bytes(mut self, bytes: u64) -> Self {
         self.limit_bytes = bytes;
         self
@@ -126,9 +125,9 @@ impl SwapArea {
     /// Costs some system calls, and reads up to 2 MiB.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::SwapUnavailable`] where the folder does not exist, lies in memory, or may not
-    /// be written to, where there is no such block device, and where the limit holds no page.
-    /// [`crate::ErrorKind::SwapNotEmpty`] where the place holds something that is not Octavo's.
+    /// [`crate::ErrorKind::SwapUnavailable`] if the folder does not exist, lies in memory, or may not be
+    /// written to, if there is no such block device, and if the limit holds no page.
+    /// [`crate::ErrorKind::SwapNotEmpty`] if the place holds something that is not Octavo's.
     pub fn check(&self) -> Result<()> {
         device::capacity_pages(self.limit_bytes)?;
         match &self.backend {
@@ -142,10 +141,10 @@ impl SwapArea {
         }
     }
 
-    /// Returns the most pages that may go there, as far as that shows without opening it.
+    /// Returns the most pages that may go there, as far as that is known before the area is opened.
     ///
     /// # Errors
-    /// Those of a limit that holds no page.
+    /// The error of a limit that holds no page.
     pub(crate) fn most_pages(&self) -> Result<u32> {
         let limit_bytes = match &self.backend {
             Backend::Ram(bytes) => self.limit_bytes.min(*bytes),
@@ -157,13 +156,13 @@ impl SwapArea {
         device::capacity_pages(limit_bytes)
     }
 
-    /// Opens it.
+    /// Opens the area.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::SwapUnavailable`] when there is no such place or it may not be used.
-    /// [`crate::ErrorKind::SwapNotEmpty`] when it holds something that is not Octavo's.
-    /// [`crate::ErrorKind::Unsupported`] when the chosen engine does not work. [`crate::ErrorKind::System`]
-    /// without memory or threads.
+    /// [`crate::ErrorKind::SwapUnavailable`] if there is no such place or it may not be used.
+    /// [`crate::ErrorKind::SwapNotEmpty`] if it holds something that is not Octavo's.
+    /// [`crate::ErrorKind::Unsupported`] if the chosen engine does not work. [`crate::ErrorKind::System`]
+    /// if there is no memory or no thread.
     pub(crate) fn open(self, engine: IoEngine) -> Result<Opened> {
         let Self { limit_bytes, priority, allow_tmpfs, overwrite, .. } = self;
         let options = FileOptions { limit_bytes, allow_tmpfs, overwrite, engine };

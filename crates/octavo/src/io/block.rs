@@ -13,21 +13,21 @@ use super::header::{self, HEADER_BYTES, HEADER_PAGES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::PAGE_BYTES;
 
-/// A disk as a device: a [`FileDevice`] whose blocks are all there. To swap to one, use
+/// A disk as a device: a [`FileDevice`] with all blocks allocated. To swap to one, use
 /// [`SwapArea::block_device`](super::SwapArea::block_device).
 pub type BlockDevice = FileDevice;
 
 /// Opens the device for this process alone.
 ///
 /// # Errors
-/// [`ErrorKind::SwapUnavailable`] when it is mounted or otherwise in use, is no block device, or cannot be
-/// opened. [`ErrorKind::SwapNotEmpty`] when it holds something that is not Octavo's.
+/// [`ErrorKind::SwapUnavailable`] if it is mounted or otherwise in use, is no block device, or cannot be
+/// opened. [`ErrorKind::SwapNotEmpty`] if it holds something that is not Octavo's.
 pub(super) fn open(path: &Path, options: FileOptions) -> Result<BlockDevice> {
     must_be_there(path)?;
     let refuse = |why: &str| refused(path, why);
     let failed = |error: &io::Error| refuse(&error.to_string());
-    // O_EXCL asks for a block device alone. The kernel refuses if it is mounted, swapped to or part of
-    // another device.
+    // O_EXCL asks for exclusive use of a block device. The kernel refuses if it is mounted, swapped to
+    // or part of another device.
     let flags = OFlags::EXCL.bits() as i32;
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let mut file: File = opened.map_err(|error| match Errno::from_io_error(&error) {
@@ -62,7 +62,7 @@ pub(super) fn open(path: &Path, options: FileOptions) -> Result<BlockDevice> {
 /// Octavo's, as far as it can be read.
 ///
 /// # Errors
-/// `SwapUnavailable` where there is none. `SwapNotEmpty`.
+/// `SwapUnavailable` if there is no disk. `SwapNotEmpty` if it holds something else.
 pub(super) fn check(path: &Path, overwrite: bool) -> Result<()> {
     must_be_there(path)?;
     let may_take = || {
@@ -73,7 +73,7 @@ pub(super) fn check(path: &Path, overwrite: bool) -> Result<()> {
     if overwrite || may_take().unwrap_or(true) { Ok(()) } else { Err(not_empty(path)) }
 }
 
-/// To open a pipe would wait for a writer, so it is not opened.
+/// Checks the path without opening it, since opening a pipe would wait for a writer.
 fn must_be_there(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.file_type().is_block_device() => Ok(()),

@@ -6,9 +6,9 @@ use crate::units::{PAGE_SHIFT, StoredPage, bytes_for_people};
 
 /// The places that slots can name.
 pub(super) const MOST_PAGES: u32 = StoredPage::MOST;
-/// The queue that is noted before a transfer's own is: [`Device::wait`] then waits for any transfer.
+/// The queue of a transfer whose own is not noted yet: [`Device::wait`] then waits for any transfer.
 pub(crate) const NO_QUEUE: u32 = u32::MAX;
-/// The queue for threads that wait for no transfer in particular, and that look again by themselves soon.
+/// The queue for threads that wait for no transfer in particular, and that soon look again.
 pub(crate) const ANY_QUEUE: u32 = u32::MAX - 2;
 
 /// The outcome for a transfer that was handed to [`Device::submit`].
@@ -19,7 +19,7 @@ pub enum Submitted {
     Accepted,
     /// The device has no room for the transfer now, and gives it back. That is no failure. Only a device that
     /// has other transfers in flight may be full: the end of any of them is the sign to try again. The device
-    /// makes the room first, and completes then.
+    /// makes room before it completes a transfer.
     Full(Transfer),
 }
 
@@ -37,7 +37,7 @@ pub enum Waited {
 /// from threads of its own, needs the required methods only. The others are for a device whose completions
 /// have to be fetched.
 pub trait Device: Send + Sync {
-    /// How many places there are, at most 2^32 - 2.
+    /// Returns how many places there are. Octavo uses at most 2^31 - 1.
     fn capacity_pages(&self) -> u32;
 
     /// Takes a transfer over, or says that there is no room for it. The transfer lies inside the device's
@@ -52,27 +52,27 @@ pub trait Device: Send + Sync {
     /// ended.
     fn poll(&self) {}
 
-    /// Waits until a transfer in `queue` has ended, and completes it; for as long as `still_waiting` says.
-    /// The queue is as noted in the transfer, `u32::MAX` before. Or says that the caller may sleep. It says
-    /// so only for a transfer that it knows of, or that completes by itself.
+    /// Waits until a transfer in `queue` has ended, and completes it, for as long as `still_waiting` returns
+    /// true. The queue is the one noted in the transfer, or `u32::MAX` before that. Or says that the caller
+    /// may sleep, but only for a transfer that the device knows of, or that completes by itself.
     fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         let _ = (queue, still_waiting);
         Waited::Sleep
     }
 
-    /// Somebody sleeps until a transfer ends. Until nothing is in flight, completions must come by
-    /// themselves.
+    /// Tells the device that a thread sleeps until a transfer ends. Until nothing is in flight, completions
+    /// must come by themselves.
     fn serve(&self) {}
 
-    /// The device's name, for messages. A manager asks for it once, when it opens the area, and with no lock
-    /// held.
+    /// Returns the device's name, for messages. A manager asks for it once, when it opens the area, and with
+    /// no lock held.
     fn describe(&self) -> String;
 }
 
-/// The whole pages in `bytes`, as many as have numbers.
+/// Returns the whole pages in `bytes`, at most [`MOST_PAGES`].
 ///
 /// # Errors
-/// [`ErrorKind::SwapUnavailable`] when there is none.
+/// [`ErrorKind::SwapUnavailable`] if there is none.
 pub(super) fn capacity_pages(bytes: u64) -> Result<u32> {
     match (bytes >> PAGE_SHIFT).min(u64::from(MOST_PAGES)) as u32 {
         0 => {

@@ -8,8 +8,8 @@
 //! In both, the calling thread does a transfer of [`Urgency::Now`](super::Urgency::Now) on the spot, since it
 //! was going to sleep anyway. Nothing is faster than a thread that the kernel wakes for its own transfer.
 //!
-//! An engine is a device with every place that has a number. The opener of the file knows which of them there
-//! are.
+//! An engine is a device with all places that can be numbered. The code that opens the file knows which of
+//! them exist.
 
 use std::fs::File;
 
@@ -20,13 +20,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Shared;
 
 /// How swap files and disks are read and written, for
-/// [`ManagerBuilder::io_engine`](crate::ManagerBuilder::io_engine). The default falls back by itself.
+/// [`ManagerBuilder::io_engine`](crate::ManagerBuilder::io_engine). The default falls back to threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoEngine {
-    /// io_uring where it works, and threads elsewhere.
+    /// io_uring if it works, otherwise threads.
     #[default]
     Probe,
-    /// io_uring. Where it does not work, to build the manager is an error.
+    /// io_uring. If it does not work, building the manager is an error.
     Uring,
     /// Threads that call `preadv` and `pwritev`.
     Threads,
@@ -41,8 +41,8 @@ pub(crate) struct Started {
 /// Starts an engine of the chosen kind on `file`.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] when io_uring was chosen and does not work. [`ErrorKind::System`] without
-/// threads.
+/// [`ErrorKind::Unsupported`] if io_uring was chosen and does not work. [`ErrorKind::System`] if no thread
+/// can be started.
 pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<Started> {
     let why_threads = match choice {
         IoEngine::Threads => None,

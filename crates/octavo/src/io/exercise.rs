@@ -39,7 +39,7 @@ struct Frames {
     waits: WaitTable,
     /// Transfers that have ended, so far.
     ended: AtomicU64,
-    /// Somebody waits for the next that ends.
+    /// Whether a thread waits for the next end.
     awaited: AtomicBool,
     errors: Mutex<Vec<(u32, io::Error)>>,
 }
@@ -51,7 +51,7 @@ struct FrameWords {
 }
 
 impl Exercise {
-    /// Opens `area`, with so many frames to move.
+    /// Opens `area`, with `frames` frames to move.
     ///
     /// # Errors
     /// The reason why the area cannot be used, or that there is no address space.
@@ -90,7 +90,7 @@ impl Exercise {
         self.capacity_pages
     }
 
-    /// The engine that reads and writes the device, where there was a choice.
+    /// The engine that reads and writes the device, if there was a choice.
     pub fn describe_engine(&self) -> Option<&str> {
         self.engine.as_deref()
     }
@@ -100,8 +100,8 @@ impl Exercise {
         self.start_scattered(direction, place, frames, urgency);
     }
 
-    /// Starts to move frames in the order given. None of them is in flight. Waits for room if the device is
-    /// full.
+    /// Starts to move frames in the order given. None of them may be in flight. Waits for room if the
+    /// device is full.
     pub fn start_scattered(
         &self,
         direction: Direction,
@@ -140,7 +140,7 @@ impl Exercise {
         Transfer::new(Shared::clone(&self.host) as Shared<dyn Host>, job, place)
     }
 
-    /// Waits until more transfers than that have ended.
+    /// Waits until more than `ended` transfers have ended.
     fn wait_for_more_than(&self, ended: u64) {
         let none_ended = || self.host.ended.load(Ordering::SeqCst) == ended;
         self.device.flush();
@@ -212,7 +212,7 @@ impl Frames {
     fn look_for_more_than(&self, ended: u64, waker: &Waker) -> Poll<()> {
         let none_ended = || self.ended.load(Ordering::SeqCst) == ended;
         let announce = || {
-            // In one order with the end of a transfer, which first counts and then asks.
+            // In one order with the end of a transfer, which first counts and then reads `awaited`.
             self.awaited.swap(true, Ordering::SeqCst);
             none_ended()
         };

@@ -1,10 +1,10 @@
 //! A file as a device. By default it is a temporary without a name, which leaves nothing behind, whatever
 //! happens.
 //!
-//! The file grows in steps, ahead of the writes. A write inside the file needs none of the locks and of the
-//! journal that a write at its end takes. A named file keeps its blocks and is used as it is, since blocks
-//! that were written once are written faster. It begins with a [header](super::header), and a file that holds
-//! anything else is refused. Transfers go past the page cache if the file system allows it.
+//! The file grows in steps, ahead of the writes. A write inside the file avoids the locks and the journal of
+//! the file system that a write at its end needs. A named file keeps its blocks and is used as it is, since
+//! blocks that were written once are written faster. It begins with a [header](super::header), and a file
+//! that holds anything else is refused. Transfers go past the page cache if the file system allows it.
 //!
 //! Locking: `growing`. One thread at a time makes the file larger; writes inside the file do not take it.
 
@@ -33,16 +33,16 @@ use crate::units::PAGE_SHIFT;
 pub enum SwapFile {
     /// An unlinked temporary file in this directory.
     Temporary(PathBuf),
-    /// A file of this name, which is made if it is not there, and left behind. A file that holds anything but
-    /// Octavo's pages is refused, except by [`SwapArea::overwrite`](super::SwapArea::overwrite).
+    /// A file of this name, which is created if it does not exist, and left behind. A file that holds
+    /// anything but Octavo's pages is refused, except by [`SwapArea::overwrite`](super::SwapArea::overwrite).
     Named(PathBuf),
     /// No swap. When the budget is used up, accesses that need room fail.
     None,
 }
 
 impl Default for SwapFile {
-    /// A temporary in `$TMPDIR`; in /var/tmp if that is not set or is memory. /var/tmp is on a disk where
-    /// /tmp may not be.
+    /// A temporary in `$TMPDIR`; in /var/tmp if that is not set or is memory. /var/tmp is on a disk, but /tmp
+    /// may not be.
     fn default() -> Self {
         let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
         let on_disk =
@@ -64,10 +64,10 @@ pub struct FileDevice {
     /// The page of the file at which place 0 begins.
     first_page: u32,
     capacity_pages: u32,
-    /// Below here the file has blocks, or would have them if the file system could give blocks ahead.
+    /// Up to here, the file has blocks, or would have them if the file system could allocate ahead.
     grown_bytes: AtomicU64,
     growing: Mutex<()>,
-    /// The file system cannot give blocks ahead.
+    /// The file system cannot allocate blocks ahead.
     plain: AtomicBool,
 }
 
@@ -76,7 +76,7 @@ pub struct FileDevice {
 pub(super) struct FileOptions {
     pub(super) limit_bytes: u64,
     pub(super) allow_tmpfs: bool,
-    /// Whatever a place of a name holds, it is taken.
+    /// Takes a named place, whatever it holds.
     pub(super) overwrite: bool,
     pub(super) engine: IoEngine,
 }
@@ -99,12 +99,12 @@ pub(super) struct Extent {
 }
 
 impl FileDevice {
-    /// Opens the file that `swap` describes, to hold at most `limit_bytes`, on any file system. `None` for
-    /// [`SwapFile::None`].
+    /// Opens the file that `swap` describes, to hold at most `limit_bytes`, on any file system. Returns
+    /// `None` for [`SwapFile::None`].
     ///
     /// # Errors
-    /// [`ErrorKind::SwapUnavailable`] when it cannot be made or opened. [`ErrorKind::SwapNotEmpty`] when it
-    /// holds something that is not Octavo's.
+    /// [`ErrorKind::SwapUnavailable`] if it cannot be made or opened. [`ErrorKind::SwapNotEmpty`] if it holds
+    /// something that is not Octavo's.
     pub fn open(swap: &SwapFile, limit_bytes: u64) -> Result<Option<Self>> {
         let engine = IoEngine::Probe;
         let options = FileOptions { limit_bytes, allow_tmpfs: true, overwrite: false, engine };
@@ -138,7 +138,7 @@ impl FileDevice {
         if !metadata.is_file() {
             return Err(unavailable_because(path, "it is not a file"));
         }
-        // Some network file systems have no locks, so any other answer will do.
+        // Some network file systems have no locks, so every other error is ignored.
         if let Err(Errno::WOULDBLOCK) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             return Err(unavailable_because(path, "another manager, here or in another process, uses it"));
         }
@@ -164,8 +164,7 @@ impl FileDevice {
 
     fn new(file: File, name: String, mut extent: Extent, engine: IoEngine) -> Result<Self> {
         let direct = bypass_page_cache(&file);
-        // The process could not write places beyond this limit of its own. The limit may be lowered later,
-        // too.
+        // The process cannot write beyond its own file size limit. That limit may be lowered later, too.
         let most_bytes = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
         let before_bytes = u64::from(extent.first_page) << PAGE_SHIFT;
         extent.limit_bytes = extent.limit_bytes.min(most_bytes.saturating_sub(before_bytes));
@@ -200,7 +199,7 @@ impl FileDevice {
         &self.engine_description
     }
 
-    /// The end of so many places, in the file.
+    /// Returns where in the file the first `places` places end.
     fn end_of(&self, places: u64) -> u64 {
         (u64::from(self.first_page) + places) << PAGE_SHIFT
     }
@@ -226,7 +225,7 @@ impl FileDevice {
                 self.grown_bytes.store(reached, Ordering::Release);
                 Ok(())
             }
-            // Then each write extends the file as it comes.
+            // From now on, each write extends the file.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 self.plain.store(true, Ordering::Relaxed);
                 Ok(())
@@ -301,8 +300,8 @@ impl fmt::Debug for FileDevice {
     }
 }
 
-/// Opens past the page cache if the file system allows it: the cache would count against the process's
-/// control group.
+/// Makes transfers bypass the page cache if the file system allows it: the cache would count against the
+/// process's control group.
 fn bypass_page_cache(file: &File) -> bool {
     // tmpfs before Linux 6.6, and some network file systems, refuse. Then transfers go through the cache.
     rustix::fs::fcntl_getfl(file)
@@ -321,7 +320,7 @@ fn names_memory(status: &rustix::fs::StatFs) -> bool {
     MEMORY.contains(&status.f_type)
 }
 
-/// Says what is wrong with a place for a file, as far as that shows without making one.
+/// Checks a place for a file, as far as possible without making one.
 ///
 /// # Errors
 /// `SwapUnavailable`.
@@ -349,7 +348,7 @@ pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Says whether a file holds something that is not Octavo's, as far as it can be read.
+/// Checks that a file holds nothing that is not Octavo's, as far as it can be read.
 ///
 /// # Errors
 /// `SwapNotEmpty`.

@@ -1,14 +1,14 @@
-//! The header of a file or disk that has a name: it tells places of Octavo from those that hold something
-//! else. These are never overwritten unless the user says so.
+//! The header of a named file or disk. It tells Octavo's places from those that hold something else, which
+//! are never overwritten unless the user says so.
 //!
 //! ```text
 //! | a text, then zeros, 1 MiB in all | place 0 | place 1 | ...
 //! ```
 //!
 //! A file is taken if it is empty, and a disk if its first and last MiB are zeros. Both are taken if they
-//! begin with the header. A file system, a partition table, a volume or a swap area that is made on a disk of
-//! Octavo's later writes into that MiB, and the disk is taken no more. So no list of signatures is needed,
-//! which would miss those that it does not know, and data that has none.
+//! begin with the header. If a file system, a partition table, a volume or a swap area is made on Octavo's
+//! disk later, it writes into that MiB, and the disk is no longer taken. So no list of signatures is needed.
+//! A list would miss unknown signatures, and data without one.
 //!
 //! The header is written when the place is opened. It says nothing about the pages behind it: they mean
 //! something to one manager only.
@@ -28,7 +28,7 @@ pub(super) const HEADER_BYTES: u64 = 1 << 20;
 /// The pages before place 0.
 pub(super) const HEADER_PAGES: u32 = (HEADER_BYTES / PAGE_BYTES as u64) as u32;
 
-/// The text, for those who look into the file.
+/// The text, for people who look into the file.
 const TEXT: &[u8] = b"Octavo swap area, version 1\n\
     The pages behind this text mean something to a running program only. When none runs, the file may be deleted.\n";
 
@@ -51,7 +51,7 @@ pub(super) fn write(file: &File) -> io::Result<()> {
     without_size_signal(|| file.write_all_at(&header, 0))
 }
 
-/// Says that the place holds something.
+/// Makes the error for a place that holds something else.
 #[cold]
 pub(super) fn not_empty(path: &Path, what: &str) -> Error {
     Error::new(
@@ -70,7 +70,8 @@ fn read(file: &File, at: u64, len: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The end may be missing: a process may have been killed while it wrote the header.
+/// Returns whether these bytes are a header. Its end may be missing: a process may have been killed while it
+/// wrote the header.
 fn is_header(bytes: &[u8]) -> bool {
     bytes.strip_prefix(TEXT).is_some_and(is_zero)
 }

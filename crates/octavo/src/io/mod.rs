@@ -3,12 +3,12 @@
 //! [`SwapArea`] describes a place to a builder, and most programs need nothing else of this module. Implement
 //! [`Device`] to send pages to a place that Octavo does not know.
 //!
-//! A device is a parameter of the manager: a file, or a test's own that fails, delays and tears as told. It
-//! gets [`Transfer`]s, and completes each once. It may complete inline, or from a thread of its own. Or
-//! threads *pull* completions: through [`Device::poll`] in passing, or through [`Device::wait`] when there is
-//! nothing else to do. [`Device::serve`] tells such a device that somebody sleeps who cannot pull.
+//! A device is a parameter of the manager: a file, or a test device that fails, delays and tears transfers as
+//! told. It gets [`Transfer`]s, and completes each once, inline or from a thread of its own. Or threads
+//! *pull* completions: through [`Device::poll`] in passing, or through [`Device::wait`] when there is nothing
+//! else to do. [`Device::serve`] tells such a device that a sleeping thread cannot pull.
 //!
-//! Nobody holds a lock when a device is called.
+//! No caller of a device holds a lock.
 //!
 //! # In the source
 //!
@@ -17,7 +17,7 @@
 //! | `transfer` | one transfer in flight, and where it comes from and goes back to | |
 //! | `device` | the trait of a device | `transfer` |
 //! | `ram` | memory as a device | `device` |
-//! | `header` | what tells our files and disks from those that hold something | |
+//! | `header` | tells Octavo's files and disks from those that hold something else | |
 //! | `pending` | the parts that the engines share | `transfer` |
 //! | `uring`, `threads` | the engines, for one file | `device`, `pending` |
 //! | `engine` | chooses between them | `uring`, `threads` |

@@ -56,7 +56,7 @@ impl Pending {
     }
 
     /// Records the outcome of an attempt: the bytes that it moved, or its error. Returns the transfer if a
-    /// rest is to be moved. Otherwise completes it.
+    /// part of it is left. Otherwise completes it.
     pub(crate) fn advance(mut self, moved: io::Result<usize>) -> Option<Self> {
         let moved = match moved {
             Ok(0) => Err(self.nothing_moved_error()),

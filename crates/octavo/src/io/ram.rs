@@ -1,5 +1,5 @@
-//! Memory as a device: `submit` copies, and is done. It simulates persistent memory, to measure the costs of
-//! all but a device. The memory is outside the budget.
+//! Memory as a device: `submit` copies and completes. It simulates persistent memory, to measure all costs
+//! except a device's. The memory is outside the budget.
 
 use octavo_platform::ArenaBytes;
 
@@ -19,8 +19,8 @@ impl RamDevice {
     /// A device of `bytes`, which the kernel gives as they are written.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::SwapUnavailable`] for less than a page. [`crate::ErrorKind::System`] without
-    /// address space.
+    /// [`crate::ErrorKind::SwapUnavailable`] for less than a page. [`crate::ErrorKind::System`] if there
+    /// is no address space.
     pub(super) fn new(bytes: u64) -> Result<Self> {
         let capacity_pages = capacity_pages(bytes)?;
         let memory = ArenaBytes::new(capacity_pages as usize * PAGE_BYTES)

@@ -18,7 +18,7 @@ use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
 const ENGINES: [IoEngine; 2] = [IoEngine::Uring, IoEngine::Threads];
 
 fn disk() -> tempfile::TempDir {
-    // On a disk, where the default directory may be memory.
+    // On a disk: the default directory may be memory.
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
@@ -26,7 +26,7 @@ fn exercise(area: SwapArea, engine: IoEngine, frames: u32) -> Exercise {
     Exercise::new(area, engine, frames).unwrap()
 }
 
-/// A word that is at home in this place, of this round.
+/// The word for this place in this round.
 fn mark(place: u32, round: u64) -> u64 {
     (u64::from(place) << 32) ^ round.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
@@ -343,7 +343,7 @@ fn what_is_no_place_for_pages_is_refused() {
     let directory = disk();
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
-    // Mounted, or for others than root not to be opened.
+    // Mounted, or closed to users other than root.
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     let mounted =
         mounts.lines().filter(|line| line.starts_with("/dev/")).filter_map(|line| line.split(' ').next());
@@ -402,7 +402,7 @@ fn where_io_uring_is_forbidden_threads_take_its_place() {
     assert_eq!(code.unwrap(), 0);
 }
 
-/// Whose transfers end when it lets them.
+/// A host whose transfers end when it lets them.
 struct Gated {
     arena: ArenaBytes,
     open: Mutex<bool>,
@@ -422,7 +422,7 @@ impl Gated {
         Transfer::new(Shared::clone(self) as Shared<dyn Host>, job, 0)
     }
 
-    /// Submits transfers until one comes back; how many were accepted.
+    /// Submits transfers until one comes back. Returns how many were accepted.
     fn fill(self: &Shared<Self>, engine: &dyn Device, direction: Direction) -> u32 {
         for accepted in 0.. {
             if let Submitted::Full(back) = engine.submit(self.transfer(direction), Urgency::Queued) {

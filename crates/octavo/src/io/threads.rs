@@ -42,7 +42,7 @@ struct Queue {
 
 impl ThreadsEngine {
     /// # Errors
-    /// The kernel's, without threads.
+    /// The kernel's error, if it cannot start a thread.
     pub(super) fn start(file: &Shared<File>) -> io::Result<Self> {
         let canary = ForkCanary::new()?;
         let waiting = VecDeque::with_capacity(CAPACITY);
@@ -52,7 +52,7 @@ impl ThreadsEngine {
         for number in 0..THREADS {
             let pool = Shared::clone(&engine.pool);
             let name = format!("octavo-io-{number}");
-            // Threads that run already end with `engine`.
+            // After a failure, the threads that already run end with `engine`.
             engine.threads.push(thread::Builder::new().name(name).spawn(move || pool.work())?);
         }
         Ok(engine)
@@ -113,7 +113,7 @@ impl Pool {
 impl Drop for ThreadsEngine {
     fn drop(&mut self) {
         if !self.canary.is_original_process() {
-            // A forked child has no such threads, and the lock may be held for ever.
+            // A forked child has no such threads, and the lock may be held forever.
             return std::mem::forget(std::mem::take(&mut self.threads));
         }
         self.pool.queue.lock().stop = true;

@@ -2,7 +2,7 @@
 //! device.
 //!
 //! A transfer is a few words, moved by value, so the way out needs no allocation. Its pages are chained
-//! through the links of their frame words. These links are nobody else's while the frames are off the LRU.
+//! through the links of their frame words. Nothing else uses these links while the frames are off the LRU.
 //! The device completes the transfer once, from any thread, perhaps before `submit` returns.
 
 use std::fmt;
@@ -52,9 +52,9 @@ pub(crate) trait Host: Send + Sync {
     fn arena(&self) -> &ArenaBytes;
     /// The frame that follows in a chain.
     fn chained(&self, frame: FrameId) -> FrameId;
-    /// Notes beside a frame the queue of its device in which it waits.
+    /// Notes beside a frame in which queue of its device it waits.
     fn note_queue(&self, frame: FrameId, queue: u32);
-    /// The device is done.
+    /// Takes a transfer back: the device is done with it.
     fn ended(&self, job: Job, result: io::Result<()>);
 }
 
@@ -86,7 +86,7 @@ impl TransferPage<'_> {
 }
 
 /// Pages that a [`Device`](super::Device) is to read or write. [`Transfer::complete`] ends it, from any
-/// thread. One that is dropped before has failed.
+/// thread. A transfer that is dropped before that has failed.
 #[must_use = "a transfer that is dropped has failed"]
 pub struct Transfer {
     host: Shared<dyn Host>,
@@ -123,7 +123,7 @@ impl Transfer {
         self.job.count as usize
     }
 
-    /// The arena's memory. Devices of others do not see it: the rest of it may be lent.
+    /// The arena's memory. Users' own devices do not see it: the rest of it may be lent.
     pub(crate) fn arena(&self) -> &ArenaBytes {
         self.host.arena()
     }
@@ -155,7 +155,7 @@ impl Transfer {
         })
     }
 
-    /// Notes the queue in which the device keeps this transfer, for threads that come to
+    /// Notes the queue in which the device keeps this transfer, for threads that call
     /// [`super::Device::wait`].
     pub fn note_queue(&self, queue: u32) {
         let mut frame = self.job.head;
@@ -166,18 +166,18 @@ impl Transfer {
         }
     }
 
-    /// Ends the transfer. All bytes are in their places, or, with an error, any of them may be missing.
+    /// Ends the transfer. All bytes are in their places; with an error, any of them may be missing.
     pub fn complete(mut self, result: io::Result<()>) {
         self.end(result);
     }
 
-    /// Returns whether this is the transfer that was made of this job for this host: no other one has the
-    /// same frames meanwhile.
+    /// Returns whether this is the transfer that was made from this job for this host. No other transfer has
+    /// the same frames meanwhile.
     pub(crate) fn is_of(&self, host: *const (), job: &Job) -> bool {
         Shared::as_ptr(&self.host).cast() == host && self.job == *job
     }
 
-    /// The transfer did not begin, and nobody is told of an end.
+    /// Takes back a transfer that did not begin. The host is told of no end.
     pub(crate) fn take_back(mut self) -> Job {
         self.ended = true;
         self.job

@@ -8,14 +8,14 @@
 //!    "octavo-io": a thread, only while others sleep who cannot ─────────────────────────────────┘
 //! ```
 //!
-//! A thread that waits for any transfer leaves all of them to that thread, too: one thread then completes for
+//! A thread that waits for any transfer also leaves all of them to that thread, so one thread completes for
 //! many.
 //!
-//! **Nobody sleeps in vain.** `announced` counts the transfers of a ring. It does so from before the ring's
-//! number is noted in them until they are completed. A thread may sleep until it is woken if it finds the
-//! number noted and another thread leading. It has set `serving`, and the I/O thread serves until nothing is
-//! announced. The I/O thread takes `serving` back first and looks at the counts then. That is in one order
-//! with threads that count first and look at `serving` then.
+//! **Nobody sleeps in vain.** `announced` counts the transfers of a ring, from before the ring's number is
+//! noted in them until they are completed. If a thread finds the number noted and another thread leading, it
+//! sets `serving`, and may sleep until it is woken: the I/O thread serves until nothing is announced. The I/O
+//! thread first clears `serving`, then looks at the counts. Other threads first count, then look at
+//! `serving`. All of these are in one order.
 //!
 //! Locking: the ring's own two locks, and `stop` of the I/O thread. No transfer is completed under them.
 
@@ -37,16 +37,16 @@ use crate::sync::{
 
 /// The most rings: beyond that, CPUs share them.
 const MOST_RINGS: usize = 16;
-/// The transfers in flight in a ring, at the most.
+/// The most transfers in flight in a ring.
 const ENTRIES: u32 = 128;
 /// The queue of a transfer that its submitter does itself.
 const IN_PLACE: u32 = u32::MAX - 1;
-/// The queue of the first ring; the others follow. It is no number of a frame, which may lie where queues are
-/// noted.
+/// The queue of the first ring; the others follow. No frame has such a number: frame numbers may lie where
+/// queues are noted.
 const FIRST_RING: u32 = 0xFFFF_0000;
 /// How long a leader sleeps before it looks again, whatever happens.
 const LEAD: Duration = Duration::from_millis(50);
-/// How long a thread sleeps that waits for several rings.
+/// How long a thread that waits for several rings sleeps.
 const WATCH: Duration = Duration::from_millis(5);
 /// How often the I/O thread looks whether it should end.
 const SERVE: Duration = Duration::from_millis(100);
@@ -62,7 +62,7 @@ pub(super) struct UringEngine {
 struct Rings {
     lanes: Box<[CachePadded<Lane>]>,
     file: Shared<File>,
-    /// The I/O thread is to complete the transfers that are announced.
+    /// The I/O thread must complete the announced transfers.
     serving: AtomicBool,
     stop: Mutex<bool>,
     changed: Condvar,
@@ -139,7 +139,7 @@ impl Device for UringEngine {
     }
 
     fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        // The number was read before, and the counts are read after.
+        // The caller has read the number before, and the counts are read after.
         fence(Ordering::Acquire);
         if queue == IN_PLACE {
             return Waited::Sleep;
@@ -163,7 +163,7 @@ impl Device for UringEngine {
                 self.serve();
                 Waited::Sleep
             }
-            // It is completed already, or on its way into the ring.
+            // The transfer is completed already, or on its way into the ring.
             Lead::Busy | Lead::Idle => {
                 thread::yield_now();
                 Waited::Progress
@@ -193,7 +193,7 @@ impl Rings {
         lane.announced.fetch_add(1, Ordering::SeqCst);
         pending.transfer().note_queue(FIRST_RING + index as u32);
         let queued = queue(pending).or_else(|Full(pending)| {
-            // Ended transfers may only have to be taken out. Errors show in the second try.
+            // Perhaps ended transfers only have to be taken out. Errors show in the second try.
             let _ = lane.ring.submit();
             lane.ring.reap(|pending, moved| self.hand_back(lane, pending, moved));
             queue(pending)
@@ -204,10 +204,10 @@ impl Rings {
         })
     }
 
-    /// The kernel is done with a transfer, or with a part of it.
+    /// Takes back a transfer: the kernel is done with it, or with a part of it.
     fn hand_back(&self, lane: &Lane, pending: Pending, moved: io::Result<usize>) {
         if let Some(rest) = pending.advance(moved) {
-            // That is rare, and soon done: it is not worth another way through the ring.
+            // That is rare and soon done, so it is not worth another trip through the ring.
             rest.in_place(&self.file);
         }
         lane.announced.fetch_sub(1, Ordering::SeqCst);
@@ -224,7 +224,7 @@ impl Rings {
         self.lanes.iter().any(|lane| lane.announced.load(Ordering::SeqCst) > 0)
     }
 
-    /// For a thread that waits for any transfer. Completes some, or sleeps until there is one, or for a
+    /// Waits for any transfer: completes those that have ended, or sleeps until one ends, but only for a
     /// moment.
     fn watch_all(&self, still_waiting: &dyn Fn() -> bool) {
         if !self.is_anything_announced() {
@@ -279,8 +279,8 @@ impl Rings {
         }
     }
 
-    /// Completes the transfers that end next. Returns whether nothing is left, and nobody has to be served
-    /// any more.
+    /// Completes the transfers that end next. Returns whether nothing is left, so that no thread has to be
+    /// served any more.
     fn serve_until_quiet(&self) -> bool {
         self.reap();
         if !self.is_anything_announced() {
@@ -288,7 +288,7 @@ impl Rings {
             if !self.is_anything_announced() {
                 return true;
             }
-            // The thread that announced it may have seen it served.
+            // The thread that announced a transfer may have found `serving` set.
             self.serving.store(true, Ordering::SeqCst);
         }
         self.lanes.iter().for_each(|lane| drop(lane.ring.submit()));
@@ -305,7 +305,7 @@ impl Drop for UringEngine {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if !self.canary.is_original_process() {
-            // A forked child has no such thread, and the lock may be held for ever.
+            // A forked child has no such thread, and the lock may be held forever.
             return std::mem::forget(thread);
         }
         *self.rings.stop.lock() = true;

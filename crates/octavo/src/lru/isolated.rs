@@ -1,8 +1,8 @@
-//! Frames in a reclaimer's hand: they are off the lists, and pinned.
+//! Isolated frames: a reclaimer has taken them off the lists and pinned them.
 //!
-//! [`IsolatedFrame`] cannot be copied. A putback lists the frame again. [`IsolatedFrame::into_pin`] takes the
-//! frame off the LRU for good, and leaves a mere pin on its way to be freed. [`Isolated`] is a batch of such
-//! frames that knows how many pages it holds.
+//! [`IsolatedFrame`] cannot be copied. A putback lists the frame again. [`IsolatedFrame::into_pin`] leaves
+//! only a pin: the frame stays off the LRU. [`Isolated`] is a batch of such frames that knows how many pages
+//! it holds.
 
 use smallvec::SmallVec;
 
@@ -10,19 +10,19 @@ use super::ISOLATED;
 use crate::frame::{FrameAllocator, PinnedFrame};
 use crate::units::FrameId;
 
-/// A frame, or the head of a block, that its holder has taken off the lists.
+/// A pinned frame, or head of a block, that its holder has taken off the lists.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an isolated frame has to be put back, or to go"]
 pub(crate) struct IsolatedFrame(PinnedFrame);
 
 impl IsolatedFrame {
-    /// Makes an isolated frame of a pin. The caller has taken the frame off the lists, or the frame was never
-    /// on one.
+    /// Makes an isolated frame from a pin. The caller has taken the frame off the lists, or it was never on
+    /// one.
     pub(crate) fn new(pin: PinnedFrame) -> Self {
         Self(pin)
     }
 
-    /// Takes over a frame of which a transfer kept only the number.
+    /// Takes over an isolated frame whose pin is already counted, if only its number was kept.
     pub(crate) fn counted(frame: FrameId) -> Self {
         Self(PinnedFrame::counted(frame))
     }
@@ -32,13 +32,13 @@ impl IsolatedFrame {
         self.0.frame()
     }
 
-    /// Takes the frame off the LRU for good, and returns its pin.
+    /// Returns the frame's pin. The frame stays off the LRU.
     pub(crate) fn into_pin(self) -> PinnedFrame {
         self.0
     }
 
-    /// Returns the base pages of the frame, or of the block that it heads. While the block is in hand, no
-    /// other thread splits it.
+    /// Returns how many base pages the frame, or the block that it heads, has. While the block is isolated,
+    /// no other thread splits it.
     pub(crate) fn pages(&self, frames: &FrameAllocator) -> u64 {
         u64::from(frames.words(self.frame()).order().frames())
     }
@@ -61,7 +61,7 @@ impl Isolated {
         self.frames.push(frame);
     }
 
-    /// Returns the base pages in hand. A block counts with all of its pages.
+    /// Returns how many base pages the batch has. A block counts with all of its pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
@@ -71,7 +71,7 @@ impl Isolated {
         self.frames.len()
     }
 
-    /// Returns whether the batch has as many frames as reclaim moves together.
+    /// Returns whether the batch has as many frames as reclaim evicts together.
     pub(crate) fn is_full(&self) -> bool {
         self.frames.len() >= ISOLATED
     }

@@ -11,8 +11,8 @@ use crate::units::FrameId;
 /// Links, tags and sizes of frames.
 pub(super) struct EngineLinks<'a> {
     frames: &'a FrameAllocator,
-    /// Whether a frame is pinned as it is taken off. Once its flags are gone, nothing else would keep the
-    /// frame.
+    /// Whether to pin a frame when it is taken off its queue. Once its flags are cleared, only a pin keeps
+    /// the frame.
     pins: bool,
     found_live: Cell<bool>,
 }
@@ -26,7 +26,7 @@ impl<'a> EngineLinks<'a> {
         Self { pins: true, ..Self::new(frames) }
     }
 
-    /// Returns whether the frame that was taken off last was live.
+    /// Returns whether the frame taken off last was live.
     pub(super) fn found_live(&self) -> bool {
         self.found_live.get()
     }
@@ -63,8 +63,8 @@ impl Links for EngineLinks<'_> {
         if self.pins {
             self.found_live.set(words.holds.take_pin().is_live());
         }
-        // The flags go last. A thread that frees the frame takes no lock once the flags are gone, and the
-        // links become the allocator's.
+        // Clear the flags last. Once they are cleared, a thread that frees the frame takes no lock, and the
+        // allocator uses the links.
         fence(Ordering::Release);
         words.state.clear_lru_flags(u8::MAX);
     }

@@ -1,5 +1,5 @@
-//! The LRU: it knows which pages were used lately. A reclaim policy orders the frames, and per-CPU batches
-//! feed it.
+//! The LRU: the queues of frames that reclaim takes from. A reclaim policy orders the frames, and per-CPU
+//! batches feed it.
 //!
 //! The LRU state of a frame is eight flags in its ownership word. Its position in a queue is the two links in
 //! its words:
@@ -9,7 +9,7 @@
 //!  (none) ────────► PENDING ───────────────────► LISTED ────────────────► (none), pinned by the reclaimer
 //!     ▲               │ forget                     │ forget                  │ putback, decide: LISTED
 //!     ├───────────────┴────────────────────────────┘                         ▼
-//!     │                                                      decide, where others have pins: parked
+//!     │                                                      decide, if others have pins: parked
 //!     └───── list_again, when the last of their pins has gone ◄──────────────┘
 //!
 //!   7 ............ 2      1        0
@@ -19,20 +19,20 @@
 //! ```
 //!
 //! The [policy](crate::policy) has the queues, and chooses the frame that goes next. The reclaimer tests the
-//! marks of candidates without any lock, and the policy then decides about them. When a page comes back, the
+//! marks of candidates without a lock, and the policy then decides about them. When a page comes back, the
 //! policy places it by the shadow that the page left behind.
 //!
-//! Pages that are held by pins cannot go. A scan that meets one *parks* its frame: it leaves the lists, so
-//! that no scan meets it again, and whoever drops the last pin lists it anew (`frame/holds.rs`). So the lists
-//! only have what may go, however much is held.
+//! Pinned pages cannot go. A scan that meets one *parks* its frame: the frame leaves the lists, so that no
+//! scan meets it again. The thread that drops the last pin lists the frame again (`frame/holds.rs`). So the
+//! lists hold only pages that can go, however many are pinned.
 //!
 //! A batch holds bare frame numbers. A frame that is freed while its number is in a batch loses PENDING, so
-//! the drain skips the stale number. If the frame is in use again by then, and PENDING again, the drain lists
-//! it once, for the first of its numbers.
+//! the drain skips the stale number. If the frame has been allocated again by then and is PENDING again, the
+//! drain lists it once, for the first of its numbers.
 //!
 //! Locking: one lock guards the policy and all links. It is a leaf, except in [`Lru::split`], which splits
-//! the block under it. To add a page costs one push on a per-CPU stack, and each batch of 32 pages takes the
-//! lock once. Hits never come here: they set the entry's accessed mark, and reclaim looks at the mark.
+//! the block under it. Adding a page costs one push on a per-CPU stack, and each batch of 32 pages takes the
+//! lock once. Hits never come here: they set the entry's accessed mark, and reclaim tests the mark.
 
 mod isolated;
 mod links;
@@ -57,7 +57,7 @@ pub(crate) use crate::sizes::ISOLATED;
 
 /// Frames that a batch collects before the policy is locked.
 const BATCH: usize = 32;
-/// Candidates that are taken together. The number bounds how long a thread holds the lock.
+/// The most candidates that are taken together. This bounds how long a thread holds the lock.
 const CANDIDATES: usize = 64;
 
 /// The frame is in a batch.
@@ -67,7 +67,7 @@ const LISTED: u8 = 2;
 /// The lowest bit of the policy's tag.
 const TAG_SHIFT: u32 = 2;
 
-/// A frame that may go, as the policy says.
+/// A frame that the policy proposes for eviction.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub(crate) frame: IsolatedFrame,
@@ -77,7 +77,7 @@ pub(crate) struct Candidate {
 /// Candidates that were taken together.
 pub(crate) type Candidates = SmallVec<[Candidate; CANDIDATES]>;
 
-/// The use of a candidate, as the reclaimer saw it.
+/// What the reclaimer saw of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// The candidate's mark was set; the reclaimer has cleared it.
@@ -102,7 +102,7 @@ pub(crate) struct Decided {
 pub(crate) struct Lru {
     policy: Mutex<Box<dyn Policy>>,
     batches: PerCpuStacks,
-    /// The shadow of the pages that go now.
+    /// The shadow for pages that go now.
     shadow: AtomicU32,
     refaults: Refaults,
 }
@@ -126,8 +126,8 @@ impl Lru {
         }
     }
 
-    /// Adds a fresh frame that has the page of the frame `from` from now on, as young as any. The policy gets
-    /// the tag of `from`, which stays where it is.
+    /// Adds a fresh frame that takes over the page of the frame `from`, at the young end. It gets the tag of
+    /// `from`, which stays on its queue.
     pub(crate) fn add_in_place_of(&self, frames: &FrameAllocator, from: FrameId, frame: FrameId) {
         let flags = frames.words(from).state.load().lru_flags();
         match flags >> TAG_SHIFT {
@@ -164,27 +164,26 @@ impl Lru {
         }
     }
 
-    /// Takes a frame that is about to be freed off its list or out of its batch.
+    /// Takes a frame that will be freed off its list or out of its batch.
     #[inline]
     pub(crate) fn forget(&self, frames: &FrameAllocator, frame: FrameId) {
         if frames.words(frame).state.load().lru_flags() == 0 {
-            // Acquire: pairs with the fence in `unlist`, which writes the frame's links before the flags are
-            // gone.
+            // Acquire: pairs with the fence in `unlist`. The queue's accesses to the frame's links are over.
             fence(Ordering::Acquire);
             return;
         }
         if !self.take(frames, frame) {
-            // The frame was admitted, and its read never ended well.
+            // The frame was admitted, but its read failed; or it was parked.
             frames.words(frame).state.clear_lru_flags(u8::MAX);
         }
     }
 
-    /// Takes a frame off its list or out of its batch. Returns false where the frame was on none: a thread is
-    /// just adding it, or another reclaimer has taken it off before. In the second case only that reclaimer
-    /// may put it back.
+    /// Takes a frame off its list or out of its batch. Returns false if the frame was in neither: a thread is
+    /// about to add it, or another reclaimer has taken it. In the second case only that reclaimer may put it
+    /// back.
     pub(crate) fn take(&self, frames: &FrameAllocator, frame: FrameId) -> bool {
         let state = &frames.words(frame).state;
-        // The number stays in the batch. The drain will find the flag gone.
+        // The number stays in the batch. The drain skips it, since the flag is gone.
         if state.replace_lru_flags(PENDING, 0) {
             return true;
         }
@@ -196,8 +195,8 @@ impl Lru {
         listed
     }
 
-    /// Takes a frame that shows a page off the LRU, and pins it. `None` means that the frame is not on the
-    /// LRU: its page is just being made, or another reclaimer has the frame in hand. `unpin` drops a pin
+    /// Takes a frame that holds a page off the LRU, and pins it. Returns `None` if the frame is not on the
+    /// LRU: its page is not complete yet, or another reclaimer has isolated the frame. `unpin` drops a pin
     /// that was taken in vain.
     pub(crate) fn isolate(
         &self,
@@ -218,8 +217,8 @@ impl Lru {
         None
     }
 
-    /// Lists the frames of a block where the block was listed, once `split` has made them frames of their
-    /// own. Until then no reclaimer that has the block in hand can put it back as a whole block.
+    /// Runs `split`, which splits a block, and lists the frames at the block's place. Meanwhile, a reclaimer
+    /// that has isolated the block cannot put it back as a whole.
     pub(crate) fn split(&self, frames: &FrameAllocator, head: FrameId, count: u32, split: impl FnOnce()) {
         let mut policy = self.policy.lock();
         let links = EngineLinks::new(frames);
@@ -229,7 +228,7 @@ impl Lru {
         let tag = if is_listed { policy.remove(&links, head.0) } else { 0 };
         let place = if is_listed { policy.place(tag) } else { Place::Cold };
         split();
-        // The reclaimer that has the head in hand puts it back.
+        // The reclaimer that has isolated the head puts it back.
         let in_hand = !was_pending && !is_listed;
         for index in u32::from(in_hand)..count {
             policy.putback(&links, head.plus(index).0, tag, place);
@@ -237,7 +236,7 @@ impl Lru {
     }
 
     /// Takes candidates until they have `most` pages, and pins each for the caller. With `stuck`, takes them
-    /// from the pages that are to stay. Drops the pins of frames that it found dying.
+    /// from the hot pages. Drops the pins of dying frames.
     pub(crate) fn candidates(
         &self,
         frames: &FrameAllocator,
@@ -262,8 +261,8 @@ impl Lru {
         taken
     }
 
-    /// Has the policy decide about candidates by their looks. Lists those that stay again and drops their
-    /// pins, parks those that others have pinned, and adds those that are to go to `going`.
+    /// Lets the policy decide about candidates by their looks. Candidates that stay are listed again and
+    /// unpinned. Candidates that others have pinned are parked. The rest are added to `going`.
     pub(crate) fn decide(
         &self,
         frames: &FrameAllocator,
@@ -303,8 +302,8 @@ impl Lru {
         decided
     }
 
-    /// Lists a frame that was parked, where it was before. The caller has dropped the last of the pins that
-    /// kept it, and gets one of its own back.
+    /// Lists a frame that was parked, at its old place. The caller has dropped the last of the pins that kept
+    /// it off the lists, and gets back the pin that it passes in.
     pub(crate) fn list_again(&self, frames: &FrameAllocator, frame: IsolatedFrame) -> PinnedFrame {
         let (pin, mut policy) = (frame.into_pin(), self.policy.lock());
         let flags = frames.words(pin.frame()).state.load().lru_flags();
@@ -321,13 +320,13 @@ impl Lru {
         Shadow::from_bits(self.shadow.load(Ordering::Relaxed)).expect("a shadow's bits")
     }
 
-    /// Returns how much more memory would have kept the pages that came back.
+    /// Returns how much more memory would have kept the pages that came back in memory.
     pub(crate) fn refaults(&self) -> RefaultSnapshot {
         self.refaults.snapshot()
     }
 
-    /// Admits a page that comes back. Its frame is not listed yet. Returns the place where the page belongs;
-    /// [`Lru::arrive`] puts it there once it has been read.
+    /// Admits a page that arrives. Its frame is not listed yet. Returns the place where the page belongs.
+    /// [`Lru::arrive`] puts it there after it has been read.
     pub(crate) fn admit(&self, frames: &FrameAllocator, frame: FrameId, arrival: Arrival) -> Place {
         self.refaults.note(arrival, self.shadow());
         let mut policy = self.policy.lock();
@@ -343,15 +342,13 @@ impl Lru {
     pub(crate) fn arrive(&self, frames: &FrameAllocator, frame: FrameId) {
         let mut policy = self.policy.lock();
         let flags = frames.words(frame).state.load().lru_flags();
-        // Compaction finds frames by their position in memory. It may have listed this one, because the frame
-        // is live.
+        // Compaction finds live frames by their position in memory, and may have listed this one already.
         if flags & (PENDING | LISTED) == 0 {
             policy.insert(&EngineLinks::new(frames), frame.0, flags >> TAG_SHIFT);
         }
     }
 
-    /// Puts a frame at the young end of a queue of `place`, unless it is listed. The caller gets the pin
-    /// back.
+    /// Puts a frame at the young end of a queue of `place`, unless it is listed already. Returns the pin.
     pub(crate) fn putback(&self, frames: &FrameAllocator, frame: IsolatedFrame, place: Place) -> PinnedFrame {
         let (pin, mut policy) = (frame.into_pin(), self.policy.lock());
         if frames.words(pin.frame()).state.load().lru_flags() & (PENDING | LISTED) == 0 {
@@ -360,12 +357,12 @@ impl Lru {
         pin
     }
 
-    /// Returns the base pages that are to stay, and those that go first.
+    /// Returns the numbers of hot and cold base pages.
     pub(crate) fn pages(&self) -> (u64, u64) {
         self.policy.lock().pages()
     }
 
-    /// Returns whether a frame is listed, or about to be.
+    /// Returns whether a frame is listed, or in a batch.
     pub(crate) fn knows(&self, words: &FrameWords) -> bool {
         words.state.load().lru_flags() & (PENDING | LISTED) != 0
     }
@@ -377,7 +374,7 @@ impl Lru {
         policy::validate(&**policy, &EngineLinks::new(frames));
     }
 
-    /// Returns all frames, isolated and pinned.
+    /// Isolates all frames.
     #[cfg(all(test, loom))]
     pub(crate) fn isolate_all(&self, frames: &FrameAllocator, unpin: impl Fn(PinnedFrame)) -> Isolated {
         let mut all = Isolated::new();
@@ -403,19 +400,19 @@ fn make(policy: ReclaimPolicy) -> Box<dyn Policy> {
     }
 }
 
-/// Lists a frame out of a batch, unless the frame was freed or listed since.
+/// Lists a frame from a batch, unless the frame was freed or listed since.
 fn list_pending(frames: &FrameAllocator, policy: &mut dyn Policy, frame: FrameId) {
-    // The frame is never without a flag in between. So a thread that frees it meanwhile waits for the lock.
+    // The frame always has one of the two flags, so a thread that frees it meanwhile waits for the lock.
     if frames.words(frame).state.replace_lru_flags(PENDING, LISTED) {
         policy.insert(&EngineLinks::new(frames), frame.0, 0);
     }
 }
 
-/// Parks a frame in the caller's hand that others have pinned. Its flags keep its tag. A frame under I/O, or
-/// without such pins by now, is not parked.
+/// Parks a frame that the caller has isolated and others have pinned. Its flags keep its tag. Returns false
+/// if the frame is under I/O, or the others have dropped their pins.
 fn park(frames: &FrameAllocator, frame: FrameId, tag: u8) -> bool {
     let words = frames.words(frame);
-    // The flags come first: with PARKED the frame leaves the caller's hand.
+    // Set the flags first: once PARKED is set, another thread may list the frame.
     words.state.exchange_lru_flags(tag << TAG_SHIFT);
     !words.holds.load().is_under_io() && words.holds.park()
 }

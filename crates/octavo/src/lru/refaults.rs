@@ -1,9 +1,9 @@
-//! How much more memory would have kept the pages that came back.
+//! How much more memory would have kept the pages that came back in memory.
 //!
-//! A page that returns after `d` pages have gone out would have stayed if there had been room for `d` more.
-//! For an LRU that is exact (Mattson, Gecsei, Slutz and Traiger, *Evaluation techniques for storage
-//! hierarchies*, 1970). For other policies it is what Linux goes by too (`mm/workingset.c`). Cost: one
-//! addition on a line of this CPU for each page that returns.
+//! A page that returns after `d` pages have gone out would have stayed with room for `d` more pages. For an
+//! LRU, this is exact (Mattson, Gecsei, Slutz and Traiger, *Evaluation techniques for storage hierarchies*,
+//! 1970). For other policies, it is an estimate, which Linux uses too (`mm/workingset.c`). Cost: one addition
+//! on a line of this CPU for each page that returns.
 
 use hdrhistogram::Histogram;
 
@@ -12,7 +12,7 @@ use crate::policy::{Arrival, Shadow};
 use crate::sync::percpu::PerCpuCells;
 use crate::units::PAGE_SHIFT;
 
-/// The distances of pages that returned, in pages that had gone out meanwhile.
+/// For each page that returned, how many pages had gone out meanwhile.
 #[derive(Debug)]
 pub(crate) struct Refaults {
     cells: PerCpuCells,
@@ -23,7 +23,7 @@ impl Refaults {
         Ok(Self { cells: PerCpuCells::new(BUCKETS)? })
     }
 
-    /// Takes note of a page that comes, at the time of `now`.
+    /// Counts a page that arrives at the time `now`, if it returns.
     #[inline]
     pub(crate) fn note(&self, arrival: Arrival, now: Shadow) {
         if let Some(shadow) = arrival.shadow() {
@@ -36,9 +36,9 @@ impl Refaults {
     }
 }
 
-/// How much more memory would have kept the pages that came back since the manager was built, from
-/// [`Manager::refaults`](crate::Manager::refaults). Figures err by some percent, as far as the use of memory
-/// stays as it is.
+/// How much more memory would have kept in memory the pages that came back since the manager was built, from
+/// [`Manager::refaults`](crate::Manager::refaults). The figures are accurate to some percent, as long as the
+/// program's use of memory stays the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefaultSnapshot {
     counts: Vec<u64>,
@@ -50,19 +50,19 @@ impl RefaultSnapshot {
         self.counts.iter().sum()
     }
 
-    /// Returns the bytes of memory with which this share of the pages would have stayed, from 0 to 1. `None`
-    /// where none came back.
+    /// Returns how many more bytes of memory would have kept this share (0 to 1) of the pages in memory.
+    /// Returns `None` if no page came back.
     pub fn bytes_to_keep(&self, share: f64) -> Option<u64> {
         let histogram = self.histogram();
         (!histogram.is_empty()).then(|| histogram.value_at_quantile(share) << PAGE_SHIFT)
     }
 
-    /// Returns the histogram of the pages that would have had to have room.
+    /// Returns the histogram of how many more pages of memory each page would have needed to stay.
     pub fn histogram(&self) -> Histogram<u64> {
         histogram_of(self.counts.iter().copied())
     }
 
-    /// Returns the pages that came back since `earlier`.
+    /// Returns the figures for the pages that came back since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = self.counts.iter().zip(&earlier.counts).map(|(now, then)| now.wrapping_sub(*then));

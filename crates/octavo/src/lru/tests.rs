@@ -1,4 +1,4 @@
-//! The policies through the engine's own frames and batches.
+//! Tests of the policies with the engine's own frames and batches.
 
 use super::*;
 use crate::budget::Budget;
@@ -109,8 +109,7 @@ fn a_frame_is_in_one_hand_or_listed_once() {
         let going = fixture.decide(taken.drain(..100), Look::Unused);
         assert_eq!(fixture.decide(taken.drain(..100), Look::Busy).len(), 0);
         let going_too = fixture.decide(taken, Look::Accessed);
-        // The default policy takes a page without even its fault's mark for one that was read ahead, and lets
-        // it wait.
+        // The default policy assumes that a page without its fault's mark was read ahead, and lets it wait.
         assert_eq!(going.len(), if policy == ReclaimPolicy::Reuse { 0 } else { 100 });
         assert_eq!(going_too.len(), if policy == ReclaimPolicy::Fifo { 100 } else { 0 });
         assert_eq!(fixture.listed(), 300 - (going.len() + going_too.len()) as u64);
@@ -144,7 +143,7 @@ fn a_frame_that_is_pinned_leaves_the_lists_until_its_last_pin_has_gone() {
         .collect();
         assert_eq!(fixture.decide(all, Look::Busy).len(), 0);
         assert_eq!(fixture.listed(), 60, "{policy:?}: those that nobody pinned");
-        // One of the parked frames dies. It goes with its last pin, and is not listed.
+        // One of the parked frames dies. It is freed with its last pin, and not listed.
         fixture.release(frames[39]);
         let doubly = pins.split_off(42);
         for (index, pin) in pins.into_iter().enumerate() {
@@ -156,7 +155,7 @@ fn a_frame_that_is_pinned_leaves_the_lists_until_its_last_pin_has_gone() {
         }
         doubly.into_iter().for_each(|pin| fixture.unpin(pin));
         assert_eq!(fixture.listed(), 131, "{policy:?}");
-        // A frame whose pins have gone before it could be parked is only put back.
+        // A frame whose pins are dropped before it can be parked is only put back.
         let candidates = fixture.candidates(1);
         let late = pin(candidates[0].frame.frame());
         fixture.unpin(late);
@@ -176,7 +175,7 @@ fn a_freed_frame_leaves_its_batch_its_queue_and_its_admission() {
             left -= 1;
         }
         assert_eq!(fixture.listed(), left, "{policy:?}");
-        // A frame that is taken off while its owner releases it goes with its last pin.
+        // A frame that is taken off while its owner releases it is freed with its last pin.
         let candidates = fixture.candidates(1);
         fixture.release(candidates[0].frame.frame());
         assert_eq!(fixture.decide(candidates, Look::Busy).len(), 0);
@@ -208,7 +207,7 @@ fn a_block_that_is_split_is_listed_frame_by_frame() {
                 (1..16).for_each(|index| fixture.frames.words(head.plus(index)).holds.begin(true));
             });
             for candidate in candidates {
-                // The candidate does not go after all: the head is listed already.
+                // The candidate is put back instead of evicted: the head is listed already.
                 fixture.putback(candidate.frame);
             }
             assert_eq!(fixture.listed(), if in_hand { 32 } else { 16 }, "{policy:?}");
@@ -221,7 +220,7 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     let fixture = Fixture::new(ReclaimPolicy::Reuse);
     let frames: Vec<_> = (0..300).map(|_| fixture.add(Order::ZERO)).collect();
     fixture.listed();
-    // These marks are those that the faults left.
+    // These are the marks that the faults left.
     for _ in 0..5 {
         assert_eq!(fixture.decide(fixture.candidates(60), Look::Accessed).len(), 0);
     }

@@ -20,8 +20,8 @@ use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, bytes_for_people};
 /// The smallest budget that leaves room to work in.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
 
-/// Chunks leave a 64th of the budget to tables and swap maps: as much as four times the budget needs of both.
-/// For more, chunks are given back.
+/// Chunks leave a 64th of the budget to tables and swap maps: enough for data of about three times the
+/// budget. For more, chunks are given back.
 const HEADROOM_SHIFT: u32 = 6;
 
 /// The largest readahead window by default: 2 MiB.
@@ -113,7 +113,7 @@ impl ManagerBuilder {
     }
 
     /// For measurements: selects how the per-CPU lists are protected. Default: by restartable sequences,
-    /// where the kernel has them.
+    /// if the kernel has them.
     pub fn percpu_form(mut self, form: PercpuForm) -> Self {
         self.percpu_form = form;
         self
@@ -183,17 +183,16 @@ impl ManagerBuilder {
         self
     }
 
-    /// Selects how files and block devices are read and written. Default: by io_uring, where that is
-    /// allowed.
+    /// Selects how files and block devices are read and written. Default: by io_uring, if that is allowed.
     pub fn io_engine(mut self, engine: IoEngine) -> Self {
         self.io_engine = engine;
         self
     }
 
     /// Sets the compression of pages in the pool in front of the swap areas. The pool takes up to 28 % of
-    /// the budget: that much where pages shrink to a fifth, or where pages that it had no room for return
-    /// from devices. It takes less otherwise, and where a program mostly waits for pages that would fit
-    /// without the pool. Default: LZ4.
+    /// the budget: that much if pages shrink to a fifth, or if pages that it had no room for return from
+    /// devices. It takes less otherwise, and if a program mostly waits for pages that would fit without
+    /// the pool. Default: LZ4.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
@@ -273,9 +272,9 @@ impl ManagerBuilder {
     ///
     /// # Errors
     /// `InvalidBudget` for a budget below [`MIN_BUDGET_BYTES`], above the machine's memory, or above
-    /// `max_budget_bytes`. `SwapUnavailable` when a swap area cannot be created or opened, and
-    /// `SwapNotEmpty` when it holds something that is not Octavo's. `Unsupported` when the chosen I/O
-    /// engine does not work here. `System` when the kernel refuses addresses or a thread.
+    /// `max_budget_bytes`. `SwapUnavailable` if a swap area cannot be created or opened, and
+    /// `SwapNotEmpty` if it holds something that is not Octavo's. `Unsupported` if the chosen I/O engine
+    /// does not work here. `System` if the kernel refuses addresses or a thread.
     pub fn build(mut self) -> Result<Manager> {
         let _inside = Inside::enter();
         let (budget_bytes, most_bytes) = self.budgets()?;
@@ -320,7 +319,7 @@ impl ManagerBuilder {
         Ok(Manager { running: Arc::new(running), blocks: Arc::default() })
     }
 
-    /// The budget, and the most that it may grow to.
+    /// Returns the budget, and the most that it may grow to.
     fn budgets(&self) -> Result<(u64, u64)> {
         let memory = self.machine.memory;
         let default_bytes = (memory.usable_bytes / 5 * 4).min(MOST_BUDGET_BYTES);

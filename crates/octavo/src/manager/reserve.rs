@@ -15,14 +15,14 @@ use crate::sizes::MAX_SPACES;
 use crate::sync::Cpus;
 use crate::units::{CHUNK_BYTES, PAGE_BYTES, bytes_for_people};
 
-/// The largest budget that there are numbers of frames for: 2 MiB less than 8 TiB.
+/// The largest budget whose frames can be numbered: 2 MiB less than 8 TiB.
 pub(super) const MOST_BUDGET_BYTES: u64 = MOST_FRAMES * PAGE_BYTES as u64;
 
 /// Reclaim may take so many table nodes over the budget, before it gives a chunk back.
 const NODES_OVER_BUDGET: u64 = 1024;
 
-/// Pages that are away and shared are charged in each space that shows them. Seven, with one for pages at
-/// home, make a power of two.
+/// How many budgets of addresses pages that are away get: shared ones are charged in each space that
+/// shows them. Seven, and one for pages at home, make a power of two.
 const AWAY_TIMES: u64 = 7;
 
 /// Addresses left for memory that is not reserved here: heap, stacks of threads, rings.
@@ -32,7 +32,7 @@ const SLACK_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Reserve {
     pub(super) zones: Vec<ZoneConfig>,
-    /// Of pages that are away: [`AWAY_TIMES`] the budget, as far as there are numbers of frames.
+    /// For pages that are away: [`AWAY_TIMES`] the budget, as far as frames can be numbered.
     pub(super) away_bytes: u64,
     pub(super) table_nodes: usize,
     pub(super) spaces: usize,
@@ -42,7 +42,8 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// For a budget that may grow to `most_bytes`, with so many bytes kept of each swap slot.
+    /// Returns the sizes for a budget that may grow to `most_bytes`, with `slot_bytes` kept for each swap
+    /// slot.
     pub(super) fn for_budget(most_bytes: u64, backing: Backing, slot_bytes: u64) -> Self {
         let pages = most_bytes / PAGE_BYTES as u64;
         let zones = zones(most_bytes, backing);
@@ -63,15 +64,16 @@ impl Reserve {
     /// Asks the kernel once whether there are addresses for all of it, and for later allocations.
     ///
     /// # Errors
-    /// `System` where there are not. That is better now than later, when an allocation that fails ends the
+    /// `System` if there are not. That is better now than later, when a failed allocation would end the
     /// process.
     pub(super) fn probe(&self, swap_slots: u64, slot_bytes: u64, cpus: Cpus) -> Result<()> {
         let frames = FrameConfig::span_frames(&self.zones);
-        // The root of a table, the share of pins, and figures.
+        // For each: the root of its table, its share of pins, and its figures.
         let spaces = self.spaces * (8 + 8 + 32 * cpus.count());
         let away = self.away_bytes / PAGE_BYTES as u64;
-        // A frame, its word in the reverse map, and its latch; the place that a clean page that is away
-        // keeps; and words for a power of two.
+        // For each frame: its bytes, its word in the reverse map, and its latch. For each page that is
+        // away: the place that it keeps while clean. For both, rounded up to a power of two: the frame
+        // words.
         let bytes = frames * (PAGE_BYTES + rmap::BYTES_OF_FRAME + LATCH_BYTES) as u64
             + away * 4
             + (frames + away).next_power_of_two() * size_of::<FrameWords>() as u64
@@ -90,8 +92,8 @@ impl Reserve {
     }
 }
 
-/// Two zones, each of which holds all of the budget, since any order may use either zone. One zone, where
-/// there are no numbers of frames for two.
+/// Returns two zones, each of which holds all of the budget, since any order may use either zone. Returns
+/// one zone if the frames of two cannot be numbered.
 fn zones(most_bytes: u64, backing: Backing) -> Vec<ZoneConfig> {
     let zone = |backing| ZoneConfig { bytes: most_bytes, backing, node: 0 };
     let two = vec![zone(backing), zone(Backing::HugePages)];

@@ -60,9 +60,9 @@ impl Manager {
     /// last one.
     ///
     /// # Errors
-    /// Each error holds the manager. `Busy` when spaces are left, files are open, or leaked pins still
-    /// hold frames.
-    /// `TimedOut` when a device does not end its transfers within 10 s. `ForkedChild` in a forked child.
+    /// Each error holds the manager. `Busy` if spaces are left, files are open, or leaked pins still hold
+    /// frames. `TimedOut` if a device does not end its transfers within 10 s. `ForkedChild` in a forked
+    /// child.
     pub fn shutdown(self) -> Result<(), ShutdownRefused> {
         match self.check_unused() {
             Ok(()) => Ok(()),
@@ -103,7 +103,7 @@ impl Manager {
     }
 }
 
-/// Frames that only pins hold, and not just for a moment.
+/// Returns how many frames only pins hold, for longer than a moment.
 fn pinned_for_long(engine: &Engine) -> u64 {
     let clock = &engine.machine.clock;
     let until = clock.now() + MOMENT;

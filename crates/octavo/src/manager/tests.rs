@@ -1,4 +1,4 @@
-//! Cases that the public face does not reach yet: frames with two owners, which snapshots and files will
+//! Cases that the public API does not reach yet: frames with two owners, which snapshots and files will
 //! make.
 
 mod chunks;
@@ -79,7 +79,8 @@ fn blocks_for_the_pool_that_cannot_be_made_do_not_keep_pages_from_blocks() {
     assert!(!engine.blocks_for_faults.turns_away());
 }
 
-/// Another chunk could come for them, and the pages would go to and fro for ever.
+/// Otherwise, another chunk could come online for them, and the pages would move back and forth
+/// forever.
 #[test]
 fn no_chunk_comes_online_for_the_pages_of_one_that_is_to_go() {
     let manager = manager(HugePolicy::Never);
@@ -112,7 +113,7 @@ fn take_and_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     migrate(engine, IsolatedFrame::new(pin))
 }
 
-/// Shows the frame at `from` at `to` too, where nothing but the zero page is.
+/// Also shows the frame of `from` at `to`, where only the zero page is.
 fn share(manager: &Manager, from: (&Space, u64), to: (&Space, u64)) {
     let engine = manager.engine();
     let frame = frame_at(manager, from.0, from.1).expect("the page has a frame");
@@ -266,7 +267,7 @@ fn a_pin_of_one_owner_keeps_the_frame_when_both_are_gone() {
     manager.validate();
 }
 
-/// Shows the block at `from` at `to` too, where nothing but the huge zero page is.
+/// Also shows the block of `from` at `to`, where only the huge zero page is.
 fn share_block(manager: &Manager, from: (&Space, u64), to: (&Space, u64)) {
     let engine = manager.engine();
     let head = frame_at(manager, from.0, from.1).expect("the page has a block");
@@ -364,7 +365,7 @@ fn without_swap_a_page_with_two_owners_stays() {
     manager.validate();
 }
 
-/// Another thread may begin what a wait was for, right after that has ended.
+/// Another thread may begin a transfer again right after the awaited one has ended.
 #[test]
 fn a_wait_is_over_though_what_it_was_for_begins_anew() {
     let manager = Manager::builder().budget_bytes(16 << 20).background(false).build().unwrap();

@@ -11,7 +11,7 @@ pub(crate) struct Changes<'a> {
     stock: MutexGuard<'a, Stock>,
 }
 
-/// The nodes on the way to the word of an index, found once for all changes to it. A path is good until the
+/// The nodes on the way to the word of an index, found once for all changes to it. A path is valid until the
 /// lock is released, or until another index is set or removed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
@@ -53,7 +53,7 @@ impl<'a> Changes<'a> {
         PageWord::from_bits(leaf.word(offset(path.index, 0)).load(Ordering::Relaxed))
     }
 
-    /// Gives an index a word, and returns the word it had. Its tags stay.
+    /// Sets the word of an index, and returns the previous word. Its tags stay.
     pub(crate) fn set(&mut self, index: u64, word: PageWord) -> PageWord {
         assert_ne!(word, PageWord::NOTHING, "an index is removed, not set to nothing");
         let (mut node, levels) = self.grow_to(index);
@@ -65,7 +65,7 @@ impl<'a> Changes<'a> {
             if node == 0 {
                 node = nodes.take(&mut self.stock);
                 parent.set_used(parent.used() + 1);
-                // Release: a reader that finds the node in the tree finds it emptied.
+                // Release: a reader that finds the node in the tree finds it empty.
                 link.store(node, Ordering::Release);
             }
         }
@@ -80,15 +80,15 @@ impl<'a> Changes<'a> {
         before
     }
 
-    /// Changes the word at a path. The index keeps having a word.
+    /// Changes the word at a path. The new word is not `NOTHING`.
     pub(crate) fn replace(&mut self, path: &Path, word: PageWord) {
         assert_ne!(word, PageWord::NOTHING, "a word is removed, not emptied");
         let leaf = self.mapping.nodes.at(path.nodes[0]);
         leaf.word(offset(path.index, 0)).store(word.bits(), Ordering::Release);
     }
 
-    /// Takes away the word at a path, its tags, and the nodes that only it needed. `left` is a word to leave
-    /// there instead.
+    /// Removes the word at a path, its tags, and the nodes that only it needed. If `left` is not `NOTHING`,
+    /// leaves that word and the nodes.
     pub(crate) fn remove(&mut self, path: &Path, left: PageWord) {
         if self.mapping.keeps_tags() {
             Tag::ALL.iter().for_each(|tag| self.clear_tag(path, *tag));
@@ -121,8 +121,8 @@ impl<'a> Changes<'a> {
         self.mapping.root.store(pack(node, levels), Ordering::Release);
     }
 
-    /// Makes the tree high enough for an index. Only an empty tree gets lower, and then it goes whole: so a
-    /// path to an existing word stays.
+    /// Makes the tree high enough for an index. The tree never gets lower until it is empty, so a path to an
+    /// existing word stays.
     fn grow_to(&mut self, index: u64) -> (u32, u32) {
         let nodes = &self.mapping.nodes;
         let (mut root, mut levels) = self.root();
@@ -133,7 +133,7 @@ impl<'a> Changes<'a> {
         while !reaches(levels, index) {
             let above = nodes.take(&mut self.stock);
             let words = nodes.at(above);
-            // Only this call can have made an empty node, so nobody needs it below another.
+            // An empty root is new from this call, and not needed below.
             if nodes.at(root).used() == 0 {
                 nodes.give_back(&mut self.stock, root);
             } else {
@@ -196,12 +196,12 @@ impl<'a> Changes<'a> {
         levels != 0 && self.mapping.nodes.at(root).tagged(tag) != 0
     }
 
-    /// Returns the first index from `from` on with the tag, and its word.
+    /// Returns the first index at or after `from` that has the tag, and its word.
     pub(crate) fn next_tagged(&self, from: u64, tag: Tag) -> Option<(u64, PageWord)> {
         self.next_tagged_counting(from, tag, &mut 0)
     }
 
-    /// Does what `next_tagged` does, and counts the nodes that it looked at.
+    /// Does what `next_tagged` does, and adds to `seen` the nodes that it looked at.
     pub(super) fn next_tagged_counting(
         &self,
         from: u64,
@@ -237,7 +237,7 @@ impl<'a> Changes<'a> {
                 return Some(start);
             }
             let child = words.word(at as usize).load(Ordering::Relaxed);
-            // Only the child that `from` falls into may have all its tagged pages before `from`.
+            // Only in the child that `from` falls into may all tagged pages be before `from`.
             if let Some(index) = self.next_below(child, level - 1, start, from, tag, seen) {
                 return Some(index);
             }
@@ -253,9 +253,9 @@ impl<'a> Changes<'a> {
         self.stock.in_use()
     }
 
-    /// Checks that counts add up, and that a node is tagged where a word of it is. Takes linear time.
+    /// Checks that counts add up, and that a node is tagged if a word of it is. Takes linear time.
     ///
-    /// When a check fails.
+    /// Panics if a check fails.
     pub(crate) fn validate(&self) {
         let (root, levels) = self.root();
         let nodes = if levels == 0 { 0 } else { self.validate_below(root, levels - 1) };

@@ -1,8 +1,7 @@
-//! The nodes of a mapping: 64 words, and a bitmap of the words for each tag.
+//! The nodes of a mapping: 64 words each, with a bitmap for each tag.
 //!
-//! Nodes lie in one reservation and are numbered from 1. A node that was given back goes to other pages of
-//! the same mapping. So a late reader that still looks at it reads words, although they may belong to other
-//! pages by then.
+//! Nodes lie in one reservation and are numbered from 1. A node that was given back is used for other pages
+//! of the same mapping. So a late reader still reads words, although they may belong to other pages by then.
 
 use crate::budget::Budget;
 use crate::mapping::Tag;
@@ -11,17 +10,17 @@ use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, WordArray};
 
 pub(super) use crate::sizes::{MAPPING_LEVELS as MAX_LEVELS, MAPPING_NODE_BITS as NODE_BITS};
 
-/// Words of a node.
+/// The number of words of a node.
 pub(super) const NODE_WORDS: usize = 1 << NODE_BITS;
 
-/// A node. While it is free, or about to get its first word, all its words are zero.
+/// A node. While it is free, and until it gets its first word, all its words are zero.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(super) struct Node {
     words: [AtomicU32; NODE_WORDS],
-    /// For each tag, the words that have it.
+    /// For each tag, the bitmap of the words that have it.
     tags: [AtomicU64; Tag::ALL.len()],
     /// The number of words that are not 0.
     used: AtomicU32,
@@ -53,14 +52,14 @@ impl Node {
     }
 }
 
-/// Returns where in a node of this level the index has its word.
+/// Returns the place of an index's word in a node of this level.
 #[inline]
 pub(super) fn offset(index: u64, level: u32) -> usize {
     (index >> (level * NODE_BITS)) as usize & (NODE_WORDS - 1)
 }
 
-/// Returns the most nodes that `pages` pages below `end` may need. Each page may have a leaf of its own, and
-/// each leaf its own nodes above.
+/// Returns the most nodes that `pages` pages below `end` can need. Each page may need its own leaf, and each
+/// leaf its own nodes above.
 pub(super) fn most_nodes(pages: usize, end: u64) -> usize {
     let (mut nodes, mut of_level) = (0, end.max(1));
     loop {
@@ -83,7 +82,7 @@ pub(super) struct Nodes {
 #[derive(Debug, Default)]
 pub(super) struct Stock {
     first_free: u32,
-    /// The number of nodes that were used at some time.
+    /// The number of nodes that were ever used.
     reached: usize,
     charged: usize,
     in_use: usize,
@@ -101,7 +100,7 @@ impl Nodes {
         Ok(Self { nodes: WordArray::new(most)?, budget })
     }
 
-    /// Returns a node by its number, where there is one.
+    /// Returns a node by its number, or `None` if there is none.
     #[inline]
     pub(super) fn get(&self, node: u32) -> Option<&Node> {
         self.nodes.get((node as usize).wrapping_sub(1))
@@ -138,7 +137,7 @@ impl Nodes {
         stock.in_use -= 1;
     }
 
-    /// Gives the charge back, as the mapping and its memory go.
+    /// Gives the charge back when the mapping and its memory are dropped.
     pub(super) fn uncharge(&self, stock: &mut Stock) {
         self.budget.uncharge((stock.charged * size_of::<Node>()) as u64);
         stock.charged = 0;

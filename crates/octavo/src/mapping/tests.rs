@@ -23,7 +23,7 @@ enum Step {
     Next(u64, usize),
 }
 
-/// Indices near each other, across nodes, and far away.
+/// Indices near each other, in different nodes, and far apart.
 fn index() -> impl Strategy<Value = u64> {
     prop_oneof![0..20u64, 60..70u64, 4090..4100u64, 0..300_000u64, (1u64 << 40) - 2..1 << 40]
 }
@@ -161,7 +161,7 @@ fn memory_is_charged_as_it_is_reached_and_used_again() {
         for leaf in 0..64 {
             mapping.lock().set(leaf * 64, PageWord::frame(FrameId(round)));
         }
-        // The tree has 64 leaves and two nodes above, charged by 64 at once.
+        // The tree has 64 leaves and two nodes above, charged 64 at a time.
         assert_eq!(budget.used_bytes(), 2 * 64 * 320);
         for leaf in 0..64 {
             let mut changes = mapping.lock();

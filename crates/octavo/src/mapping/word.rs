@@ -7,7 +7,7 @@
 //! +----+----------+----------+
 //! | 1  |    0     |  shadow  |   the page was evicted; the policy's shadow says when
 //! +----+----------+----------+
-//! | all ones                 |   reserved: somebody has the index, and it has no page now
+//! | all ones                 |   reserved: the index is in use, but has no page now
 //! +--------------------------+
 //!   0: nothing
 //! ```
@@ -15,7 +15,7 @@
 use crate::policy::Shadow;
 use crate::units::FrameId;
 
-/// The word is a shadow. No shadow has all of the other bits, so `RESERVED` is not one.
+/// The word is a shadow. No shadow has all of the other bits set, so `RESERVED` is not a shadow.
 const SHADOW: u32 = 1 << 31;
 
 /// The word of an index.
@@ -41,7 +41,7 @@ impl PageWord {
         Self(frame.0 + 1)
     }
 
-    /// Makes the word that stays behind: a shadow, or nothing.
+    /// Makes the word that an evicted page leaves: a shadow, or nothing.
     pub(crate) fn left(shadow: Option<Shadow>) -> Self {
         shadow.map_or(Self::NOTHING, |shadow| Self(SHADOW | shadow.bits()))
     }
@@ -68,7 +68,7 @@ impl PageWord {
         }
     }
 
-    /// Returns the frame, where the word names one.
+    /// Returns the frame, if the word names one.
     #[inline]
     pub(crate) fn as_frame(self) -> Option<FrameId> {
         match self.meaning() {
@@ -77,7 +77,7 @@ impl PageWord {
         }
     }
 
-    /// Returns the shadow, where the word is one.
+    /// Returns the shadow, if the word is one.
     pub(crate) fn as_shadow(self) -> Option<Shadow> {
         match self.meaning() {
             Meaning::Shadow(shadow) => Some(shadow),

@@ -1,29 +1,29 @@
-//! Generations, as in Linux's multi-generational LRU: four queues by age, of which the oldest is emptied.
+//! Generations, as in Linux's multi-generational LRU: four queues by age. Pages are evicted from the oldest.
 //!
 //! A page found marked in the oldest generation joins the youngest. A newcomer joins the second oldest. Its
-//! fault leaves a mark, so the first mark found only takes the page one generation up. The refault distance
-//! decides about a page that returns: it joins the youngest if the generation that it was evicted from would
-//! still be among the four. When the oldest generation is empty the next one takes its place. Where only two
-//! are left a new youngest begins.
+//! fault leaves a mark, so the first mark only moves the page to the second oldest generation. A page that
+//! returns joins the youngest if its refault distance is no more than the pages in memory. When the oldest
+//! generation is empty, the next takes its place. There are always at least three: if only two are left, a
+//! new youngest begins.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// The most generations there may be.
+/// The most generations.
 const COUNT: usize = 4;
-/// The fewest generations there may be: newcomers join the last but one.
+/// The fewest generations that are younger than the oldest, and the number of cold generations.
 const FEWEST: u64 = 2;
 /// The bits of a tag that hold the generation.
 const GENERATION: u8 = COUNT as u8 - 1;
 /// The page's first mark has been cleared.
 const SEEN: u8 = 4;
-/// The page is not in memory yet, and is to join the youngest generation.
+/// The page is not in memory yet, and will join the youngest generation.
 const TO_YOUNGEST: u8 = 8;
 
 /// Evicts from the oldest of four age groups, as Linux's multi-generational LRU does.
 #[derive(Debug, Default)]
 pub struct Generations {
     queues: [Queue; COUNT],
-    /// Number of the oldest generation. Generations are numbered without end.
+    /// The number of the oldest generation. Numbers only grow.
     oldest: u64,
     /// How many generations are younger than the oldest.
     younger: u64,
@@ -45,12 +45,14 @@ impl Generations {
         self.queues.iter().map(Queue::pages).sum()
     }
 
-    /// Makes the oldest generation one that holds a frame, if any does, and keeps two others above it.
+    /// Skips empty generations, so that the oldest holds a frame if any does. Keeps at least two others above
+    /// it.
     fn age(&mut self) {
         for _ in 0..COUNT {
             self.younger = self.younger.max(FEWEST);
             if self.queues[(self.oldest % COUNT as u64) as usize].oldest().is_some() {
-                // A youngest generation that has its full share ends where there is room for another.
+                // If the youngest generation has more than its share, and there is room for another, begin
+                // one.
                 let share = self.total() / COUNT as u64;
                 let youngest = (self.youngest() % COUNT as u64) as usize;
                 if self.younger + 1 < COUNT as u64 && self.queues[youngest].pages() > share {

@@ -1,14 +1,14 @@
-//! To try eviction policies on recorded accesses, outside of a manager. A manager takes one of them by name
-//! ([`ReclaimPolicy`](crate::ReclaimPolicy)), and none of your own.
+//! Eviction policies. Use them directly to try them on recorded accesses, outside of a manager. A manager
+//! takes one of them by name ([`ReclaimPolicy`](crate::ReclaimPolicy)), and cannot run your own.
 //!
-//! A policy keeps frames on queues of its own. It hears of no hits: an access leaves a *mark*, and the caller
-//! that takes candidates tests and clears their marks. When a page goes, the policy gives out a *shadow*,
-//! which is kept where the page went. The policy gets the shadow back when the page returns. So a policy
-//! remembers no page that is not in memory.
+//! A policy keeps frames on its own queues. It is not told of hits: an access leaves a *mark*, and the caller
+//! that takes candidates tests and clears their marks. When a page goes, the policy returns a *shadow*, which
+//! is kept where the page went. The policy gets the shadow back when the page returns. So a policy stores
+//! nothing about pages that are not in memory.
 //!
 //! ```text
 //!   admit(Fresh | Back(shadow))
-//!      └────────► insert ──────► on a queue ──take_next──► in the caller's hands
+//!      └────────► insert ──────► on a queue ──take_next──► with the caller
 //!                                  ▲  │                       │ judge(accessed?)
 //!                      putback ───┘  └─ remove ──►           ├── Keep: on a queue again
 //!                                                             └── Evict(shadow): the caller's
@@ -17,15 +17,15 @@
 //! | file | policy | page that goes |
 //! |---|---|---|
 //! | `simple` | [`Fifo`] | the oldest |
-//! | `simple` | [`Clock`] | the oldest without a mark; a marked page goes round again |
-//! | `sieve` | [`Sieve`] | as in a clock, but survivors keep their place, and newcomers do not join behind the hand |
-//! | `s3_fifo` | [`S3Fifo`] | a newcomer from a small queue, unless it was used there or is remembered; else one from the main clock |
+//! | `simple` | [`Clock`] | the oldest without a mark; a marked page gets another round |
+//! | `sieve` | [`Sieve`] | like a clock, but survivors keep their place: newcomers join far from the hand |
+//! | `s3_fifo` | [`S3Fifo`] | a newcomer neither used nor remembered, or else one from the main clock |
 //! | `generations` | [`Generations`] | one of the oldest generation; returning pages join the youngest |
-//! | `reuse` | [`Reuse`] | a newcomer, unless it returns sooner than a page that was kept long was used: the default |
-//! | `returns` | [`Returns`] | a newcomer, unless it returns among the soonest: for pages whose marks nobody sets |
+//! | `reuse` | [`Reuse`] | a newcomer, unless it returns sooner than old pages are used: the default |
+//! | `returns` | [`Returns`] | a newcomer, unless it returns among the soonest: for pages without marks |
 //!
-//! The engine runs this code under the LRU's lock, and the benches run the same code on recorded traces. The
-//! code reaches frames through [`Links`].
+//! The engine runs this code under the LRU's lock, and the benchmarks run it on recorded traces. The code
+//! reaches frames through [`Links`].
 
 mod generations;
 mod queue;
@@ -44,30 +44,30 @@ pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use simple::{Clock, Fifo};
 
-/// What a [`Policy`] remembers of a page that is out: when it went, counted in evictions. It is never 0, and
-/// it is below 2^24.
+/// What a [`Policy`] remembers of a page that is out: when it was evicted, counted in evictions. It is never
+/// 0, and below 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shadow(u32);
 
 impl Shadow {
     /// Width of a shadow in bits.
     pub const BITS: u32 = 24;
-    /// Evictions that one shadow does not tell apart. A tebibyte of evictions passes before an old shadow
-    /// looks like a young one.
+    /// The number of evictions that share one shadow. An old shadow looks like a young one only after a
+    /// tebibyte of evictions.
     pub(crate) const UNIT: u64 = 16;
     const WRAP: u64 = (1 << Self::BITS) - 1;
 
-    /// Makes the shadow of a page that goes as the `evictions`-th.
+    /// Makes the shadow of the `evictions`-th page to be evicted.
     pub fn at(evictions: u64) -> Self {
         Self((evictions / Self::UNIT % Self::WRAP) as u32 + 1)
     }
 
-    /// Returns the pages evicted since, given that `now` have been evicted in all.
+    /// Returns the number of pages evicted since this shadow's time. `now` is the number evicted in all.
     pub fn distance(self, now: u64) -> u64 {
         self.until(Self::at(now))
     }
 
-    /// Returns the pages evicted from this shadow's time to a later one's.
+    /// Returns the number of pages evicted between this shadow's time and a later shadow's.
     pub fn until(self, later: Self) -> u64 {
         (u64::from(later.0) + Self::WRAP - u64::from(self.0)) % Self::WRAP * Self::UNIT
     }
@@ -77,7 +77,7 @@ impl Shadow {
         self.0
     }
 
-    /// Makes a shadow from kept bits. `None` where the bits are no shadow's.
+    /// Makes a shadow from kept bits. Returns `None` if the bits are not a shadow's.
     pub fn from_bits(bits: u32) -> Option<Self> {
         (bits != 0 && u64::from(bits) <= Self::WRAP).then_some(Self(bits))
     }
@@ -90,8 +90,8 @@ pub enum Arrival {
     Fresh,
     /// The page returns after it was evicted.
     Back(Shadow),
-    /// The page returns along with one that is wanted, as the next of a run does. To bring it back once more
-    /// costs little.
+    /// The page returns along with a page that is needed, for instance as the next of a run. Bringing it back
+    /// again costs little.
     Along(Shadow),
 }
 
@@ -114,12 +114,12 @@ impl Arrival {
     }
 }
 
-/// Whether a [`Policy`] means to keep a page.
+/// Whether a [`Policy`] intends to keep a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Pages that the policy tries first.
+    /// Pages that the policy tries to evict first.
     Cold,
-    /// Pages that the policy means to keep.
+    /// Pages that the policy intends to keep.
     Hot,
 }
 
@@ -128,22 +128,22 @@ pub enum Place {
 pub enum Verdict {
     /// The frame stays, and is on a queue again.
     Keep(Place),
-    /// The frame is to go, and is on no queue.
+    /// The page must be evicted, and its frame is on no queue.
     Evict(Shadow),
 }
 
 /// Chooses which page leaves memory next. Most programs need only [`ReclaimPolicy`](crate::ReclaimPolicy).
 ///
-/// A frame is on its queues from `insert` (or from `putback`, or from a `judge` that keeps
-/// it) to a `take_..` or a `remove`. The `tag` handed out with a frame holds what the policy knows of the
-/// frame. The caller gives the tag back with the frame.
+/// A frame is on a queue from `insert` (or from `putback`, or from a `judge` that keeps it) to a `take_..` or
+/// a `remove`. The `tag` that is returned with a frame holds what the policy knows about it. The caller gives
+/// the tag back with the frame.
 pub trait Policy: std::fmt::Debug + Send {
-    /// Returns the tag to insert a page with that is about to be in memory. It says where the page belongs,
-    /// and is 0 for a fresh page.
+    /// Returns the tag with which to insert a page that is being brought into memory. The tag says where the
+    /// page belongs, and is 0 for a fresh page.
     fn admit(&mut self, arrival: Arrival) -> u8;
 
-    /// Takes in an admitted page that is in memory now, or one that was on a queue in another frame, with its
-    /// tag there. The mark of its first use says nothing.
+    /// Lists an admitted page that is in memory now, or a page that moved from another frame, with that
+    /// frame's tag. The mark of its first use does not count.
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8);
 
     /// Admits a page and inserts its frame.
@@ -152,35 +152,35 @@ pub trait Policy: std::fmt::Debug + Send {
         self.insert(links, frame, tag);
     }
 
-    /// Takes a frame that was to stay, if there is one. The caller does so when the others cannot go.
+    /// Takes a hot frame, if there is one. The caller does this if no other frame can go.
     fn take_hot(&mut self, _: &dyn Links) -> Option<(u32, u8)> {
         None
     }
 
-    /// Takes the next candidate, and its tag. `None` when no frame is on any queue.
+    /// Takes the next candidate, and its tag. Returns `None` if no frame is on any queue.
     fn take_next(&mut self, links: &dyn Links) -> Option<(u32, u8)>;
 
     /// Decides about a candidate that was taken. `accessed` says whether the page was used since its mark was
     /// last cleared.
     fn judge(&mut self, links: &dyn Links, frame: u32, tag: u8, accessed: bool) -> Verdict;
 
-    /// Puts back a frame that was taken or removed and cannot go just now. The caller that lost the frame's
-    /// tag gives 0.
+    /// Puts back a frame that was taken or removed, but cannot go now. A caller that no longer has the
+    /// frame's tag passes 0.
     fn putback(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place);
 
-    /// Takes a frame off its queue, wherever it is, and returns its tag.
+    /// Takes a frame off its queue, and returns its tag.
     fn remove(&mut self, links: &dyn Links, frame: u32) -> u8;
 
-    /// Returns the part that a page with this tag is in, was in, or is to join.
+    /// Returns the place that a page with this tag has, had, or will get.
     fn place(&self, tag: u8) -> Place;
 
-    /// Returns the base pages among the hot, and among the cold.
+    /// Returns the numbers of hot and cold base pages.
     fn pages(&self) -> (u64, u64);
 
     /// Returns every queue, for checks.
     fn queues(&self) -> Vec<&Queue>;
 
-    /// Returns whether a frame with this tag belongs on the queue of this index in [`Policy::queues`].
+    /// Returns whether a frame with this tag belongs on the queue with this index in [`Policy::queues`].
     fn belongs(&self, tag: u8, queue: usize) -> bool;
 }
 
@@ -188,7 +188,7 @@ pub trait Policy: std::fmt::Debug + Send {
 /// add up. Returns the number of frames.
 ///
 /// # Panics
-/// When one of the checks fails.
+/// If one of the checks fails.
 #[doc(hidden)]
 pub fn validate(policy: &dyn Policy, links: &dyn Links) -> u64 {
     let mut frames = 0;

@@ -1,13 +1,13 @@
 //! A queue of frames, linked through words that belong to the frames.
 
-/// In [`Links`]: no neighbour, since the queue ends here.
+/// In [`Links`]: no neighbour. The queue ends here.
 pub const NIL: u32 = u32::MAX;
 
-/// How many bits a tag in [`Links`] has.
+/// The number of bits of a tag in [`Links`].
 pub const TAG_BITS: u32 = 6;
 
 /// Implement this to run a [`Policy`](super::Policy): the storage of its queues, two links and a tag of six
-/// bits for each frame. The caller of the policy makes sure that nobody else writes the words of listed
+/// bits for each frame. The caller of the policy makes sure that nothing else writes the words of listed
 /// frames.
 pub trait Links {
     /// Returns the neighbour towards the old end.
@@ -20,17 +20,17 @@ pub trait Links {
     fn set_prev(&self, frame: u32, to: u32);
     /// Returns the tag of a listed frame.
     fn tag(&self, frame: u32) -> u8;
-    /// Marks the frame as listed from now on, with this tag.
+    /// Marks the frame as listed, with this tag.
     fn list(&self, frame: u32, tag: u8);
     /// Marks the frame as no longer listed. The queue calls this last, and does not touch the frame's links
     /// afterwards.
     fn unlist(&self, frame: u32);
-    /// Returns the base pages of the frame: more than one where it heads a block.
+    /// Returns the number of base pages of the frame: more than one if it heads a block.
     fn pages(&self, frame: u32) -> u64;
 }
 
-/// A list of frames by age, of which policies are built. Frames come in at the young end, and leave at the
-/// old one or from anywhere.
+/// A list of frames by age, from which policies are built. Frames normally join at the young end, and can
+/// leave from any place.
 #[derive(Debug)]
 pub struct Queue {
     young: u32,
@@ -45,7 +45,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Returns the base pages on the queue.
+    /// Returns the number of base pages on the queue.
     pub fn pages(&self) -> u64 {
         self.pages
     }

@@ -1,4 +1,4 @@
-//! Returns: the pages that came back soonest stay. For pages whose use nobody sees except by their faults.
+//! Returns: the pages that came back soonest stay. For pages whose use shows only in their faults.
 //!
 //! ```text
 //!   fresh, or back late ──► newcomers: a sixteenth ──► evicted
@@ -7,56 +7,56 @@
 //!                             └── a round for each halving of the time that it was away
 //! ```
 //!
-//! A page at the other side of a translation may have no mark that tells of its use. To other policies it
-//! looks unused, however hot it is. What tells is its eviction: a page in use returns, and its shadow says
-//! after how many evictions. So each return is one measurement, and to evict a page from the main queue is to
-//! ask a *question*, which costs a fault if the page is in use.
+//! A page on the other side of a translation may have no mark that shows its use. To other policies it looks
+//! unused, however hot it is. Eviction shows its use: a page in use returns, and its shadow says after how
+//! many evictions. So each return is a measurement, and each eviction from the main queue is a *question*,
+//! which costs a fault if the page is in use.
 //!
-//! - **Who joins the main queue**: the soonest of the returning pages, those within a *window* of evictions.
-//!   The clock gives a page more rounds the sooner it came back, up to three. So what is always in use is
-//!   asked about least.
-//! - **How many questions**: the window follows the main queue's own evictions, which are to be a certain
-//!   share of all. Where most pages that were asked about return, the share is small: the queue holds what is
-//!   in use, and questions are a waste. In a loop, most of the queue then stays and is hit. Where few return,
-//!   the queue is stale, and its share of evictions grows to all.
+//! - **Which pages join the main queue**: those that return within a *window* of evictions. The sooner a page
+//!   came back, the more rounds the clock gives it, up to three. So pages that are always in use are asked
+//!   about least.
+//! - **How many questions**: the window is adjusted so that the main queue's evictions are a certain share of
+//!   all. If most pages that were asked about return, the share is small: the queue holds pages in use, and
+//!   questions are wasted. In a loop, most of the queue then stays and is hit. If few return, the queue is
+//!   stale, and its share grows to all evictions.
 //!
-//! Whether a returning page was asked about follows from the time of its eviction. Questions come in bursts,
-//! and a ring of slots remembers how many evictions of each slot of time were questions.
+//! The time of its eviction tells how likely a returning page was asked about. Questions come in bursts, and
+//! a ring records, for each slot of time, how many evictions were questions.
 //!
-//! The queues are those of S3-FIFO, and a mark counts as there, for pages that have marks. To learn of use by
-//! unmapping pages is what Linux's NUMA balancing does with its hinting faults.
+//! The queues are those of S3-FIFO. Pages that have marks are treated as in S3-FIFO's small queue, and a
+//! marked page on the clock keeps its rounds. Linux's NUMA balancing also unmaps pages to learn of their use,
+//! with hinting faults.
 
 use super::two_queues::{self, MAIN, TwoQueues};
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// Newcomers' share of memory is one in so many.
+/// The newcomers' share of memory is a sixteenth.
 const SMALL_SHARE: u64 = 16;
-/// The window is set anew after so many evictions. It grows or shrinks by one part in `STEP`.
+/// The window is adjusted after this many evictions. It grows or shrinks by one part in `STEP`.
 const TURN: u64 = 1024;
 const STEP: u64 = 4;
-/// The window at first, and at least.
+/// The first window, and the shortest.
 const FIRST_WINDOW: u64 = 4096;
 const LEAST_WINDOW: u64 = 64;
-/// The longest window: so many times memory. What is away for longer is as good as new.
+/// The longest window, in sizes of memory. A page that was away for longer counts as new.
 const LONGEST_SHARE: u64 = 16;
-/// A burst of questions is one page in so many of memory, and at least so many pages.
+/// The length of a burst of questions: one page in `BURST_SHARE` of memory, but at least `LEAST_BURST` pages.
 const BURST_SHARE: u64 = 256;
 const LEAST_BURST: u64 = 16;
 const MOST_ROUNDS: u32 = 3;
 
-/// Keeps the pages that came back soonest after an eviction. For pages whose use nobody sees except by their
-/// faults.
+/// Keeps the pages that came back soonest after an eviction. For pages whose use shows only in their faults.
 #[derive(Debug)]
 pub struct Returns {
-    /// A page's count on the main queue is the rounds that it has left.
+    /// A page's count on the main queue is the number of rounds that it has left.
     both: TwoQueues,
     evictions: u64,
-    /// Pages that return after no more evictions than that join the main queue.
+    /// Pages that return after at most this many evictions join the main queue.
     window: u64,
     /// When this turn began, and how many pages the main queue has evicted in it.
     turn_began: u64,
     asked: u64,
-    /// A burst of questions is under way.
+    /// Whether a burst of questions is under way.
     asks: bool,
     questions: Questions,
 }
@@ -99,7 +99,7 @@ impl Returns {
         (self.turn_began, self.asked) = (self.evictions, 0);
     }
 
-    /// Returns the rounds of a page that was away for so long.
+    /// Returns the rounds of a page that was away for `distance` evictions.
     fn rounds(&self, distance: u64) -> u8 {
         (self.window / distance.max(1)).checked_ilog2().unwrap_or(0).min(MOST_ROUNDS) as u8
     }
@@ -169,16 +169,15 @@ impl Policy for Returns {
     }
 }
 
-/// When the main queue has evicted pages, and how many of them have returned.
+/// When the main queue evicted pages, and how many of them have returned.
 #[derive(Debug)]
 struct Questions {
     /// Evictions from the main queue in each slot of time.
     slots: Box<[u64; Self::SLOTS]>,
-    /// Evictions in a slot, and the number of the last slot.
+    /// The length of a slot, in evictions, and the number of the last slot.
     width: u64,
     last: u64,
-    /// Questions of late, and how many were answered by a return, in `SCALE`ths. The older they are, the less
-    /// they count.
+    /// Recent questions, and how many of their pages returned, in `SCALE`ths. Older ones count less.
     asked: u64,
     returned: u64,
 }
@@ -191,21 +190,21 @@ impl Default for Questions {
 
 impl Questions {
     const SLOTS: usize = 1024;
-    /// A slot is at least as wide as shadows tell apart.
+    /// A slot is no shorter than the time that shadows can tell apart.
     const LEAST_WIDTH: u64 = Shadow::UNIT;
     const SCALE: u64 = 1024;
-    /// The ring remembers as many evictions as memory has pages, so many times.
+    /// The ring covers this many times as many evictions as memory has pages.
     const REMEMBERED: u64 = 4;
-    /// Questions before their answers say anything.
+    /// The fewest questions whose answers are used.
     const FEW: u64 = 64 * Self::SCALE;
-    /// The share of questions among evictions is at least that, in `SCALE`ths.
+    /// The least share of questions among evictions, in `SCALE`ths.
     const LEAST_SHARE: u64 = Self::SCALE / 12;
 
     fn slot(number: u64) -> usize {
         (number % Self::SLOTS as u64) as usize
     }
 
-    /// Pages of the main queue have gone.
+    /// Notes that the main queue has evicted `pages` pages.
     fn note(&mut self, now: u64, pages: u64) {
         let slot = now / self.width;
         self.last = self.last.max(slot.saturating_sub(Self::SLOTS as u64));
@@ -217,16 +216,16 @@ impl Questions {
         self.asked += pages * Self::SCALE;
     }
 
-    /// A page has returned that went `then`.
+    /// Notes the return of a page that was evicted at the time `then`.
     fn note_return(&mut self, then: u64) {
         let slot = then / self.width;
         if slot <= self.last && slot + Self::SLOTS as u64 > self.last {
-            // One page in so many of those that went then was asked about.
+            // Add the probability that this page was asked about.
             self.returned += (self.slots[Self::slot(slot)] * Self::SCALE / self.width).min(Self::SCALE);
         }
     }
 
-    /// After so many evictions, with so many pages in memory: forgets a part of what was learned.
+    /// Forgets a part of what was learned, after `passed` evictions, with `total` pages in memory.
     fn forget(&mut self, passed: u64, total: u64) {
         let width =
             (total * Self::REMEMBERED / Self::SLOTS as u64).next_power_of_two().max(Self::LEAST_WIDTH);
@@ -239,8 +238,8 @@ impl Questions {
         self.returned -= self.returned * passed / part;
     }
 
-    /// Returns the share that questions are to have of all evictions, in `SCALE`ths: the more, the fewer of
-    /// them return.
+    /// Returns the share of all evictions that should be questions, in `SCALE`ths. The fewer of their pages
+    /// return, the larger it is.
     fn share(&self) -> u64 {
         let returned = match self.asked {
             ..Self::FEW => Self::SCALE / 2,

@@ -1,5 +1,4 @@
-//! Reuse distances: the pages that are used again soonest stay. Shadows and the age of generations measure
-//! the distances.
+//! Reuse: the pages that are used again soonest stay. Shadows and the age of generations measure how soon.
 //!
 //! ```text
 //!        fresh             back, and not         back, and there is room, or
@@ -14,67 +13,66 @@
 //! ```
 //!
 //! The policy counts time in evictions. The shadow of a returning page says for how many evictions the page
-//! was away. Before that the page was in memory for as many evictions as the cold queue is long. The sum of
-//! both is the page's *reuse distance*.
+//! was away. Before that, the page was in memory for about as many evictions as the cold queue has pages. The
+//! sum of both is the page's *reuse distance*.
 //!
-//! A returning page belongs among the hot exactly if some hot page has not been used for longer than that. So
-//! it *challenges* the oldest hot pages: those whose last look came before the page left. Each challenge pays
-//! for a few looks at hot pages. A hot page found marked is young again. A hot page found unmarked makes
-//! room; one that was marked the time before gets a second look first. The room is for the challenger, which
-//! waits in the cold queue, or for another page that returns as soon.
+//! A returning page should be hot exactly if some hot page has been unused for longer than that. So it
+//! *challenges* the oldest hot pages, those whose last look is longer ago. Each challenge pays for a few
+//! looks at hot pages. A hot page found marked is young again. A hot page found unmarked makes room, but if
+//! it was marked the time before, it first gets a second look. The room is for the challenger, which waits in
+//! the cold queue, or for another page that returns as soon.
 //!
 //! - The pages of a **scan** do not return, so they challenge nobody: they pass through the cold queue.
-//! - In a **loop** larger than memory all distances are the same, so no challenge succeeds. The hot part of
-//!   the loop is hit each time round. That gives as many hits as there can be, except for the cold queue's
-//!   share.
+//! - In a **loop** larger than memory, all distances are the same, so no challenge succeeds. The hot part of
+//!   the loop is hit in each round. No policy can have more hits, except for the cold queue's share.
 //! - When the **hot set moves**, most looks find the page unused. Challenges then pay for more looks, and no
-//!   page gets a second one. The move still costs two faults a page where an LRU needs one, which is the
+//!   page gets a second one. The move still costs two faults a page, and an LRU needs only one. This is the
 //!   price of resisting scans.
 //!
-//! The policy is LIRS (Jiang, Zhang, SIGMETRICS 2002), as far as marks tell pages apart. It is CLOCK-Pro
-//! (Jiang, Chen, Zhang, USENIX 2005) with two differences. First, the ghosts are shadows, as in Linux's
-//! `workingset.c`, so a test period is a comparison of numbers and not a hand. Second, hot pages are kept in
-//! generations. Each generation knows when it was closed, so the disuse of an unmarked page has a length.
+//! The policy approximates LIRS (Jiang, Zhang, SIGMETRICS 2002) with marks. It is CLOCK-Pro (Jiang, Chen,
+//! Zhang, USENIX 2005) with two differences. First, the ghosts are shadows, as in Linux's `workingset.c`, so
+//! a test period is a comparison of numbers and not a hand. Second, hot pages are kept in generations. Each
+//! generation knows when it was closed, so the policy knows for how long an unmarked page has been unused.
 //!
-//! **Pages that come along.** A page that comes back with others, as the next of a run, costs a fraction of a
-//! fault. A program that goes through its memory in order is fast, so that its pages have short distances,
-//! and could keep out a page that costs its thread a whole fault each time. So distances are weighed by what
-//! a return costs, as GreedyDual does (Young, Algorithmica 1994): a page that came for a fault of its own
-//! beats one that came along whose distance is not [`ALONG_COST`] times shorter. For as long as the
-//! challenger's own distance its challenge *weighs*: looks make pages that came along cold, used or not, and
-//! none of them becomes hot.
+//! **Pages that come along.** A page that comes back with others, for instance as the next of a run, costs a
+//! fraction of a fault. A program that goes through its memory in order is fast, so its pages have short
+//! distances, and could keep out a page that costs its thread a whole fault each time. So distances are
+//! weighted by what a return costs, as in GreedyDual (Young, Algorithmica 1994). A page that came by its own
+//! fault beats a page that came along, unless the distance of the latter is [`ALONG_COST`] times shorter. Its
+//! challenge then *weighs* for as many evictions as its own distance: looks make pages that came along cold,
+//! used or not, and none of them becomes hot.
 //!
-//! Pages go through the cold queue twice, because the fault itself leaves a mark: only a mark found the
-//! second time says that a page was used again. A page without even the fault's mark was read ahead. It goes
-//! round a few times more, and the cold queue grows for as long as there are such pages.
+//! Pages pass through the cold queue twice, because the fault itself leaves a mark: only a mark found the
+//! second time shows that a page was used again. A page without even the fault's mark was read ahead. It gets
+//! a few more rounds, and the cold queue grows for as long as there are such pages.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// The cold queue's share of memory is one in so many. In a smaller cold queue no page is used again. A
-/// larger one costs hits in a loop.
+/// The cold queue's share of memory is a sixteenth. In a smaller cold queue, no page is used again. A larger
+/// one costs hits in a loop.
 const COLD_SHARE: u64 = 16;
 /// The most generations of hot pages.
 const GENERATIONS: usize = 8;
-/// The youngest generation is closed when it holds one hot page in so many.
+/// The youngest generation is closed when it holds more than a quarter of the hot pages.
 const GENERATION_SHARE: u64 = 4;
-/// Looks at hot pages that a challenge pays for.
+/// The looks at hot pages that a challenge pays for.
 const LOOKS: u64 = 32;
-/// Looks that a challenge pays for while the hot set is stale.
+/// The looks that a challenge pays for while the hot set is stale.
 const LOOKS_IF_STALE: u64 = 64;
-/// The most looks that may be owed.
+/// The most looks that can be outstanding.
 const MOST_LOOKS: u64 = 1024;
-/// The hot set is stale when more than this many of `UNUSED_SCALE` looks found a page unused.
+/// The hot set is stale if more than this many of `UNUSED_SCALE` looks found a page unused.
 const STALE: u32 = 600;
 const UNUSED_SCALE: u32 = 1024;
-/// Each look forgets one part in so many of what earlier looks found.
+/// Each look forgets one part in this many of what earlier looks found.
 const UNUSED_MEMORY: u32 = 32;
-/// A page that comes along costs one in so many parts of a fault.
+/// A page that comes along costs an eighth of a fault.
 const ALONG_COST: u64 = 8;
-/// One in so many parts of the distance of pages that come along is the latest one's.
+/// The weight of the latest page in the average distance of pages that come along is one in this many.
 const ALONG_MEMORY: u64 = 64;
-/// At most one page in so many may wait for its first use, beside the cold queue's share.
+/// At most one page in this many may wait for its first use, beyond the cold queue's share.
 const WAITING_SHARE: u64 = 2;
-/// Evictions until the policy expects one page fewer to wait.
+/// The number of evictions after which the policy expects one waiting page fewer.
 const WAITING_MEMORY: u64 = 16;
 
 /// The bits of a hot page's tag that hold its generation.
@@ -85,13 +83,13 @@ const HOT: u8 = 8;
 const USED: u8 = 16;
 /// The page is cold, and its first mark has been cleared.
 const SEEN: u8 = 16;
-/// The page is hot, and came along the last time.
+/// The page is hot, and came along at its last return.
 const HOT_ALONG: u8 = 32;
-/// The page is cold, and came along the last time.
+/// The page is cold, and came along at its last return.
 const COLD_ALONG: u8 = 4;
 /// The page is cold, and has challenged.
 const CHALLENGER: u8 = 32;
-/// The page is cold and not used yet: how many looks it has had.
+/// The page is cold and not used yet: the bits count its looks.
 const WAITED: u8 = 3;
 
 /// The default: keeps the pages with the shortest time from one use to the next. It resists scans, and keeps
@@ -102,31 +100,31 @@ pub struct Reuse {
     hot: [Queue; GENERATIONS],
     /// The time when each generation was closed. Its pages had their last look before then.
     closed_at: [u64; GENERATIONS],
-    /// Numbers of the oldest and the youngest generation, without end.
+    /// The numbers of the oldest and the youngest generation. Numbers only grow.
     oldest: u64,
     youngest: u64,
     hot_pages: u64,
     evictions: u64,
-    /// Looks at hot pages that challenges have paid for, and the distance of the last challenge.
+    /// The looks at hot pages that challenges have paid for, and the distance of the last challenge.
     looks: u64,
     challenge: u64,
-    /// How many looks find hot pages unused, in `UNUSED_SCALE`ths. The latest looks count most.
+    /// The share of looks that find hot pages unused, in `UNUSED_SCALE`ths. The latest looks count most.
     unused: u32,
-    /// Pages by which the cold queue is longer than its share, so that pages that were read ahead last until
-    /// they are used.
+    /// The pages by which the cold queue is longer than its share, so that pages that were read ahead stay
+    /// until they are used.
     waiting: u64,
-    /// The distance of pages that come along: the latest ones count most.
+    /// The average distance of pages that come along. The latest ones count most.
     along: u64,
-    /// Until so many evictions, a challenge weighs.
+    /// A challenge weighs until this time.
     weighs_until: u64,
 }
 
-/// Returns whether the page of this tag came along the last time.
+/// Returns whether the page with this tag came along at its last return.
 fn came_along(tag: u8) -> bool {
     tag & if tag & HOT != 0 { HOT_ALONG } else { COLD_ALONG } != 0
 }
 
-/// Returns the tag of a cold page.
+/// Adds COLD_ALONG to a cold page's tag, if the page came along.
 fn cold_tag(tag: u8, along: bool) -> u8 {
     if along { tag | COLD_ALONG } else { tag }
 }
@@ -179,14 +177,14 @@ impl Reuse {
         }
     }
 
-    /// Returns whether the oldest hot pages had their last look longer ago than `distance`.
+    /// Returns whether the last look at the oldest hot pages was longer ago than `distance`.
     fn is_beaten_by(&mut self, distance: u64) -> bool {
         self.skip_empty();
-        // The youngest generation is not closed: a page in it may just have had a look.
+        // The youngest generation is not closed: a page in it may have had a look just now.
         self.oldest < self.youngest && self.evictions - self.closed_at[index(self.oldest)] > distance
     }
 
-    /// Asks for room among the hot, for a page of this reuse distance.
+    /// Asks for room among the hot pages, for a page with this reuse distance.
     fn challenge(&mut self, distance: u64) {
         if self.is_beaten_by(distance) {
             let looks = if self.is_stale() { LOOKS_IF_STALE } else { LOOKS };
@@ -195,7 +193,7 @@ impl Reuse {
         }
     }
 
-    /// Returns whether a challenge counts more than pages that come along.
+    /// Returns whether a challenge takes precedence over pages that come along.
     fn weighs(&self) -> bool {
         self.evictions < self.weighs_until
     }
@@ -227,8 +225,8 @@ impl Policy for Reuse {
                 return COLD_ALONG;
             }
         }
-        // While the hot pages are fewer than they might be, every page that returns is hot. Otherwise the
-        // room was made for pages that were away no longer than the challenger.
+        // While there are fewer hot pages than there can be, every page that returns is hot. Otherwise, the
+        // room was made for pages whose distance is no longer than the challenger's.
         let is_filling = self.cold.pages() > 2 * self.cold_target();
         if is_filling || self.has_room() && distance <= self.challenge {
             return if along { HOT | HOT_ALONG } else { HOT };
@@ -288,7 +286,7 @@ impl Policy for Reuse {
         }
         let pages = links.pages(frame);
         if tag & (SEEN | CHALLENGER) == 0 && tag & WAITED < WAITED {
-            // Not even a fault has used the page: it was read ahead, and is early.
+            // Not even a fault has used the page: it was read ahead, and its use is still to come.
             let most = (self.cold.pages() + self.hot_pages) / WAITING_SHARE;
             self.waiting = (self.waiting + 2 * pages).min(most);
             return Verdict::Keep(self.push_cold(links, frame, tag + 1));

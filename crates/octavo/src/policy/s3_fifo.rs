@@ -1,14 +1,14 @@
 //! S3-FIFO (Yang et al., SOSP 2023): a small queue for newcomers, a main clock, and ghosts.
 //!
-//! The ghosts are shadows. A page that returns before the main queue's length of evictions would still be in
-//! the ghost queue. Hits are marked and not counted. So a page's frequency is the number of scans that found
-//! it used, up to three. The fault itself leaves a mark, so a newcomer goes through the small queue twice,
-//! and only the second time counts.
+//! The ghosts are shadows. A page counts as still in the ghost queue if it returns after no more evictions
+//! than the main queue has pages. Hits are marked and not counted. So a page's frequency is the number of
+//! scans that found it used, up to three, less one for each that did not. The fault itself leaves a mark, so
+//! a newcomer passes through the small queue twice, and only the second time counts.
 
 use super::two_queues::{self, MAIN, TwoQueues};
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// The small queue's share of memory is one in so many.
+/// The small queue's share of memory is a tenth.
 const SMALL_SHARE: u64 = 10;
 /// The highest frequency.
 const MOST: u8 = 3;

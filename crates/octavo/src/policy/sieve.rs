@@ -1,19 +1,18 @@
 //! SIEVE (Zhang et al., NSDI 2024): a clock whose survivors keep their place.
 //!
-//! Newcomers join at the young end, far from the hand. The hand moves from the old end to the young one. So
-//! it meets a newcomer that is not used again before it meets the pages that it has passed. Candidates that
-//! were taken together return behind the hand in their order.
+//! Newcomers join at the young end. The hand moves from the old end to the young one, so it meets a newcomer
+//! before it meets again the pages that it has passed. Candidates that were taken together return behind the
+//! hand in their order.
 
 use super::{Arrival, Links, NIL, Place, Policy, Queue, Shadow, Verdict};
 
-/// SIEVE (Zhang et al., NSDI 2024): evicts the oldest page that was not used, and leaves used ones where they
-/// are.
+/// SIEVE (Zhang et al., NSDI 2024): a clock that leaves used pages where they are.
 #[derive(Debug)]
 pub struct Sieve {
     queue: Queue,
     /// The next candidate. [`NIL`] stands for the old end.
     hand: u32,
-    /// Whether the hand went over the young end since the last candidate. Survivors then go to the young end.
+    /// Whether the hand passed the young end with the last candidate. Survivors then go to the young end.
     wrapped: bool,
     evictions: u64,
 }

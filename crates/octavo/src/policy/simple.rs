@@ -1,13 +1,13 @@
-//! Policies of one queue: first in, first out; and the same with a second chance.
+//! Policies with one queue: first in, first out, and the same with a second chance.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// Evicts the page that came first, used or not: the baseline for others.
+/// Evicts the page that came first, whether used or not. The baseline for other policies.
 #[derive(Debug, Default)]
 pub struct Fifo(OneQueue);
 
-/// Evicts the oldest page that was not used; a used one goes round again (second chance, Corbató 1968). An
-/// active and an inactive list amount to the same, if every page found marked is promoted.
+/// Evicts the oldest page that was not used. A used page gets another round (second chance, Corbató 1968). An
+/// active and an inactive list behave the same way if every page found marked is promoted.
 #[derive(Debug, Default)]
 pub struct Clock(OneQueue);
 

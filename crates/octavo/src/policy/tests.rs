@@ -1,4 +1,5 @@
-//! Tests of every policy against a model that only knows which frames are listed, and of the purpose of each.
+//! Tests of every policy against a model that only knows which frames are listed, and tests of each policy's
+//! purpose.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -170,7 +171,7 @@ fn scans_end_even_if_every_page_is_always_marked_once_more() {
         for frame in 0..FRAMES {
             policy.arrive(&memory, frame, Arrival::Fresh);
         }
-        // Each page is found marked twice, and then no more. So some page goes within a few rounds.
+        // Each page is found marked twice, and then never again. So some page goes within a few rounds.
         let mut marks = vec![2_u32; FRAMES as usize];
         let looks = (1..).find(|_| {
             let (frame, tag) = policy.take_next(&memory).expect("all are listed");
@@ -182,7 +183,7 @@ fn scans_end_even_if_every_page_is_always_marked_once_more() {
     }
 }
 
-/// Pages over so many frames, as the engine would have them.
+/// Pages in a limited number of frames, handled as the engine does.
 struct Replay {
     memory: Memory,
     free: Vec<u32>,
@@ -215,7 +216,7 @@ impl Replay {
         self.bring_as(policy, page, marked, false)
     }
 
-    /// As [`bring`](Self::bring), maybe along with another page.
+    /// Does what [`bring`](Self::bring) does. With `along`, the page comes along with another.
     fn bring_as(&mut self, policy: &mut dyn Policy, page: u32, marked: bool, along: bool) -> bool {
         if self.at.contains_key(&page) {
             return false;
@@ -238,12 +239,12 @@ impl Replay {
     }
 }
 
-/// Replays pages over so many frames under a policy, and returns the faults in the second half.
+/// Replays a trace in `frames` frames under a policy, and returns the faults in its second half.
 fn faults(policy: &mut dyn Policy, frames: u32, trace: &[u32]) -> usize {
     faults_where(policy, frames, trace, true)
 }
 
-/// As [`faults`]. Unless `hits_mark`, nobody sees the use of a page that is there.
+/// Does what [`faults`] does. Without `hits_mark`, a hit leaves no mark.
 fn faults_where(policy: &mut dyn Policy, frames: u32, trace: &[u32], hits_mark: bool) -> usize {
     let mut replay = Replay::new(frames);
     let mut faults = 0;
@@ -299,7 +300,7 @@ fn pages_that_a_sieve_keeps_stay_where_they_are() {
     for frame in 0..4 {
         policy.arrive(&memory, frame, Arrival::Fresh);
     }
-    // The two are taken together and put back: in their old order, behind the hand.
+    // The two are taken together and put back behind the hand, in their old order.
     let taken = [policy.take_next(&memory).unwrap(), policy.take_next(&memory).unwrap()];
     for (frame, tag) in taken {
         assert_eq!(policy.judge(&memory, frame, tag, true), Verdict::Keep(Place::Cold));
@@ -309,8 +310,7 @@ fn pages_that_a_sieve_keeps_stay_where_they_are() {
     assert_eq!(order, [2, 3, 4, 0, 1]);
 }
 
-/// Every other access goes to a hot set of half the memory. The accesses between never go to the same page
-/// again.
+/// Every other access goes to a hot set of half the memory. The accesses between them use each page once.
 fn hot_set_under_a_scan(frames: u32) -> Vec<u32> {
     let mut random = Random(7);
     let hot = frames / 2;
@@ -364,8 +364,8 @@ fn a_hot_set_that_moved_unseen_is_followed() {
     assert!(faults < 700 * 12, "{faults} faults for 700 pages");
 }
 
-/// Eight readers go in order through five times the memory, each two windows ahead of itself, again and
-/// again. Returns how many in a hundred of the pages that were read ahead were gone before they were used.
+/// Eight readers go again and again through five times the memory in order, each reading two windows ahead.
+/// Returns which percentage of the pages that were read ahead was evicted before use.
 fn lost_ahead(policy: &mut dyn Policy) -> usize {
     const WINDOW: u32 = 25;
     let (frames, length) = (1000, 625);
@@ -393,9 +393,9 @@ fn pages_read_ahead_last_until_they_are_used() {
     assert!(lost < 5, "{lost} in a hundred pages were read for nothing");
 }
 
-/// Two threads, each as fast as its faults let it be: one goes round a loop as large as memory, and its
-/// faults bring fifteen pages along; the other uses a quarter of memory at random. Returns the rounds of the
-/// first, the accesses of the second and how many of these were faults, of the second half.
+/// Two threads, each as fast as its faults allow. One goes round a loop as large as memory, and its faults
+/// bring fifteen pages along. The other uses a quarter of memory at random. Returns, for the second half, the
+/// rounds of the first thread, the accesses of the second, and how many of these were faults.
 fn loop_beside_random(policy: &mut dyn Policy, tells_along: bool) -> (u64, u64, u64) {
     const RUN: u32 = 16;
     let (frames, small, end, mut random) = (1000, 250, 40_000_000, Random(11));
@@ -445,7 +445,8 @@ fn a_hot_set_that_moved_is_followed() {
     let trace: Vec<u32> =
         (0..200_000).map(|time| random.below(700) + if time < 100_000 { 0 } else { 5000 }).collect();
     let faults = faults(&mut Reuse::default(), frames, &trace);
-    // Each page comes once and is forgotten, and comes once more and is remembered. A few come a third time.
+    // Each page is brought in once and forgotten, and again and remembered. A few are brought in a third
+    // time.
     assert!(faults < 700 * 4, "{faults} faults for 700 pages");
 }
 

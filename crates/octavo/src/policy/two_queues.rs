@@ -1,4 +1,4 @@
-//! The two queues of S3-FIFO: a small one for newcomers, and a main clock. Each page of the clock has a
+//! The two queues of S3-FIFO: a small one for newcomers, and a main clock. Each page on the clock has a
 //! count.
 //!
 //! ```text
@@ -14,15 +14,15 @@ use super::{Links, Place, Queue};
 pub(super) const MAIN: u8 = 1;
 /// The page is a newcomer, and its first mark has been cleared.
 const SEEN: u8 = 2;
-/// Where in a tag the count begins.
+/// The lowest bit of the count in a tag.
 const COUNT_SHIFT: u32 = 2;
 
-/// The tag of a page that is to join the main queue.
+/// Returns the tag of a page that will join the main queue.
 pub(super) fn main_tag(count: u8) -> u8 {
     MAIN | count << COUNT_SHIFT
 }
 
-/// The count of a page of the main queue.
+/// Returns the count of a page of the main queue.
 pub(super) fn count(tag: u8) -> u8 {
     tag >> COUNT_SHIFT
 }
@@ -48,8 +48,8 @@ impl TwoQueues {
         Place::Hot
     }
 
-    /// Decides about a newcomer that was taken. A fault leaves a mark, so the first one says nothing. `None`:
-    /// the page is to go.
+    /// Decides about a newcomer that was taken. The fault leaves a mark, so the first mark does not count.
+    /// Returns `None` if the page must be evicted.
     pub(super) fn judge_newcomer(
         &mut self,
         links: &dyn Links,
@@ -67,7 +67,7 @@ impl TwoQueues {
         }
     }
 
-    /// Takes in an admitted page. It has not been seen yet, wherever it was before.
+    /// Lists an admitted page, without SEEN.
     pub(super) fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8) {
         self.putback(links, frame, tag & !SEEN, place(tag));
     }

@@ -1,4 +1,4 @@
-//! Advice of users about the pages of a range: the pages are not wanted soon.
+//! Advice that the pages of a range are not needed soon.
 
 use crate::engine::Engine;
 use crate::lru::{Isolated, IsolatedFrame, Place};
@@ -7,8 +7,7 @@ use crate::table::entry::{Entry, EntryWord, State};
 use crate::table::{PageNumberRange, SpaceId, Walk};
 use crate::units::FrameId;
 
-/// Makes the pages of a range look as if nobody had used them lately, and puts them among the pages that go
-/// next.
+/// Clears the accessed marks of a range's pages, and puts the pages among those that are evicted next.
 pub(crate) fn cool(engine: &Engine, space: SpaceId, range: PageNumberRange) {
     for_each_present(engine, space, range, |word, entry, frame| {
         if entry.is_accessed() {
@@ -21,7 +20,7 @@ pub(crate) fn cool(engine: &Engine, space: SpaceId, range: PageNumberRange) {
     });
 }
 
-/// Sends the pages of a range out, as far as nobody holds them. It only starts the writes.
+/// Sends the pages of a range out, except for those that are held. It only starts the writes.
 pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) {
     // Neighbours go out together, so that they come back together.
     engine.lru.drain_all(&engine.frames);
@@ -51,7 +50,7 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
         let ends = engine.ends();
         let outcome = evict_batch(engine, std::mem::take(&mut out));
         if outcome.full && engine.wait_for_room(ends) {
-            // Some of these pages stayed.
+            // Some of these pages stayed. Try them again.
             walks.go_on_from(first);
             continue;
         }
@@ -62,7 +61,7 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
     }
 }
 
-/// A block that is away is only split when it is evicted. Its pages are met next.
+/// Splits a block that is away. Evicting it does only that. The caller meets its pages next.
 fn split_away(engine: &Engine, block: IsolatedFrame) {
     let mut batch = Isolated::new();
     batch.push(&engine.frames, block);

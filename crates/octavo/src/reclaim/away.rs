@@ -1,9 +1,9 @@
 //! Reclaim of pages that are away.
 //!
-//! Nobody marks the entries of these pages when they are used. So the translation is asked before candidates
-//! are judged. A page that is to go comes home first, in batches by space (`engine/homecoming.rs`). Then it
-//! goes on as any page at home. One that the translation never lets go leaves the lists
-//! (`engine/immovable.rs`). A clean page that keeps its place in a store goes from where it is, unless the
+//! Using such a page does not mark its entry, so reclaim asks the translation before it judges candidates. A
+//! page to be evicted comes home first, in batches by space (`engine/homecoming.rs`). Then it goes out as
+//! any page at home does. A page that the translation never lets go leaves the lists
+//! (`engine/immovable.rs`). A clean page that keeps its place in a store is freed where it is, unless the
 //! store wants a copy.
 
 use smallvec::SmallVec;
@@ -37,7 +37,7 @@ pub(super) struct CameHome {
     pub(super) obstructed: bool,
 }
 
-/// Brings pages of away frames home. With `clean`, only pages go that need no write.
+/// Brings pages of away frames home. With `clean`, only those that need no write.
 #[inline(never)]
 pub(super) fn come_home(engine: &Engine, away: Frames, clean: bool) -> CameHome {
     let mut came = CameHome::default();
@@ -104,7 +104,7 @@ fn bring_one_space_home(
     }
 }
 
-/// Marks the entries of candidates accessed whose pages the other sides of translations have used.
+/// Marks the entries of candidates as accessed, if the other side of a translation has used their pages.
 pub(super) fn harvest(engine: &Engine, candidates: &lru::Candidates) {
     if !engine.has_translations() {
         return;
@@ -129,7 +129,7 @@ pub(super) fn harvest(engine: &Engine, candidates: &lru::Candidates) {
     }
 }
 
-/// As [`harvest`], of so many pages of a space.
+/// As [`harvest`], for `pages` pages of a space.
 pub(super) fn harvest_range(engine: &Engine, space: SpaceId, first: PageNumber, pages: u32) {
     if let Some(translation) = engine.translation(space) {
         let mut batch = Batch::new();
@@ -142,7 +142,7 @@ fn mark_accessed(engine: &Engine, space: SpaceId, translation: &dyn Translation,
     batch.ask(|runs| {
         translation.harvest(runs, &mut |touched| {
             let walk = engine.table.walk(space, touched);
-            // This is a hint. Whatever is there now is in use.
+            // This is a hint: the page that is there now counts as used.
             if matches!(walk.entry().state(), State::Present(_)) {
                 walk.word().mark_accessed(walk.entry());
             }

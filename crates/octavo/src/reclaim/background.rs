@@ -1,6 +1,6 @@
-//! The background thread: it keeps ahead of the accesses. It reclaims from the low watermark to the high one,
-//! for frames at home and for pages that are away. It brings the charged bytes back under a lowered budget.
-//! It zeroes free frames ahead, and lets per-CPU lists decay.
+//! The background thread, which makes room before accesses need it. It reclaims from the low watermark to the
+//! high one, for frames at home and for pages that are away. It brings the charged bytes back under a lowered
+//! budget. It zeroes free frames ahead, and lets per-CPU lists decay.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter, in_place};
@@ -16,11 +16,11 @@ use crate::swap::Pool;
 use crate::sync::{Arc, Duration, Instant, Shared, thread};
 use crate::units::CHUNK_BYTES;
 
-/// How long the thread waits at once for writes under way that will make room.
+/// The longest single wait of the thread for writes under way that will make room.
 const MOMENT: Duration = Duration::from_millis(200);
-/// Frames that the thread zeroes between two looks at whether something is more pressing.
+/// Frames that the thread zeroes between two checks for more pressing work.
 const ZERO_BATCH: usize = 32;
-/// Pages that leave a crowded pool at once, at least and at most.
+/// The fewest and the most pages that leave a crowded pool at once.
 const LEAST_POOL_BATCH: usize = 32;
 const POOL_BATCH: usize = 512;
 /// The most blocks that a starved pool gets at once.
@@ -32,7 +32,7 @@ const MOST_CLOSED: u32 = 4;
 const RECLAIM_BATCH: u64 = 256;
 const MOST_BATCHES: u32 = 8;
 
-/// An engine, and its background thread. Both last as long as somebody holds this value.
+/// An engine, and its background thread. Both last as long as this value.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) engine: Shared<Engine>,
@@ -44,7 +44,7 @@ impl Running {
     /// Starts the thread, if `background`.
     ///
     /// # Errors
-    /// The system's error, when it has no thread to give.
+    /// The system's error, if it cannot start a thread.
     pub(crate) fn start(engine: Shared<Engine>, background: bool) -> std::io::Result<Self> {
         forget_account();
         let signal = Arc::new(Signal::default());
@@ -57,8 +57,8 @@ impl Running {
         self.signal.wake();
     }
 
-    /// Calls `act` while the thread has no frame in hand. Returns `None` where the thread did not come to
-    /// rest in time.
+    /// Calls `act` while the thread holds no frame. Returns `None` if the thread did not come to rest in
+    /// time.
     pub(crate) fn at_rest<T>(&self, until: Instant, act: impl FnOnce() -> T) -> Option<T> {
         let _rest = match self.thread {
             Some(_) => Some(self.signal.rest(&self.engine.machine.clock, until)?),
@@ -81,7 +81,7 @@ fn spawn(engine: &Shared<Engine>, signal: &Arc<Signal>) -> std::io::Result<threa
 impl Drop for Running {
     fn drop(&mut self) {
         let Ok(_inside) = self.engine.enter() else {
-            // A forked child has no such thread, and locks of the engine may be held there for ever. So the
+            // A forked child has no such thread, and locks of the engine may be held there forever. So the
             // child drops neither.
             std::mem::forget((self.thread.take(), Shared::clone(&self.engine)));
             return;
@@ -89,7 +89,7 @@ impl Drop for Running {
         if let Some(thread) = self.thread.take() {
             self.signal.stop();
             self.engine.wait_no_more();
-            // The thread ends by itself. A panic in it has been printed.
+            // If the thread panicked, the panic has been printed.
             let _ = thread.join();
         }
         // Transfers hold the engine until they end.
@@ -108,7 +108,7 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
         if turn == Turn::End {
             return;
         }
-        // No other thread may be left to take note of completions.
+        // Perhaps no other thread is left to take completions.
         engine.poll_transfers();
         empty_pool(engine, signal, goes_on);
         close_holes(engine, signal);
@@ -123,8 +123,8 @@ fn keep_ahead(engine: &Engine, signal: &Signal) {
     }
 }
 
-/// Sends pages of a crowded pool on their way until it has room. Where that has to wait for writes, other
-/// work comes first.
+/// Sends pages of a crowded pool on to the areas until the pool has room. If that has to wait for writes,
+/// other work comes first.
 fn empty_pool(engine: &Engine, signal: &Signal, has_work: bool) {
     while engine.swap.pool().is_some_and(Pool::is_crowded)
         && !engine.swap.is_failing()
@@ -140,14 +140,14 @@ fn empty_pool(engine: &Engine, signal: &Signal, has_work: bool) {
     }
 }
 
-/// Returns how many pages leave a crowded pool together: few of a small one, whose pages are there until
+/// Returns how many pages leave a crowded pool together. A small pool sends few, since its pages stay until
 /// their writes end.
 fn pool_batch(engine: &Engine) -> usize {
     let pages = engine.swap.pool().map_or(0, |pool| pool.stats().pages as usize);
     (pages / 16).clamp(LEAST_POOL_BATCH, POOL_BATCH).min(most_writing_pages(engine).max(1) as usize)
 }
 
-/// Gives blocks of the pool back that are mostly holes.
+/// Gives back blocks of the pool that are mostly holes.
 fn close_holes(engine: &Engine, signal: &Signal) {
     let Some(pool) = engine.swap.pool() else { return };
     for _ in 0..MOST_CLOSED {
@@ -158,13 +158,13 @@ fn close_holes(engine: &Engine, signal: &Signal) {
     }
 }
 
-/// Feeds a pool that may grow, and that finds no block because memory is full and in pieces. The pool gets as
-/// much as it has, from chunks whose pages move together.
+/// Feeds a pool that may grow but finds no block, because memory is full and fragmented. The pool gets as
+/// many blocks as it has, within limits, from chunks that compaction empties.
 fn feed_pool(engine: &Engine, signal: &Signal) {
     let Some(pool) = engine.swap.pool().filter(|pool| pool.is_starved()) else { return };
     let has = pool.stats().used_bytes / CHUNK_BYTES as u64;
     for _ in 0..has.clamp(1, MOST_FED) {
-        // The last of the pages that move have to go out.
+        // Memory is full, so some pages have to go out before the others can move.
         work(engine, signal, false);
         let Some(block) = block_for_pool(engine) else { return };
         if let Some(block) = pool.feed(block) {
@@ -173,7 +173,7 @@ fn feed_pool(engine: &Engine, signal: &Signal) {
     }
 }
 
-/// Makes room up to the high watermark, where the low one is not reached or this `goes_on`. Returns whether
+/// Makes room up to the high watermark, if memory is below the low one or if this `goes_on`. Returns whether
 /// there is more to do.
 fn work(engine: &Engine, signal: &Signal, goes_on: bool) -> bool {
     if engine.budget.room_bytes() < 0 {

@@ -1,8 +1,8 @@
-//! Making a block of 2 MiB where memory is full, or in pieces.
+//! Making a block of 2 MiB if memory is full or fragmented.
 //!
-//! Where memory is full, as many pages go out as a block has. Where it is in pieces, compaction picks the
-//! chunk with the fewest pages and moves them elsewhere. After a failure, further requests are turned away
-//! for some time (`backoff.rs`).
+//! If memory is full, as many pages go out as a block has. If it is fragmented, compaction picks the chunk
+//! with the fewest pages and moves them elsewhere. After a failure, further requests are turned away for some
+//! time (`backoff.rs`).
 
 use crate::backoff::Backoff;
 use crate::counters::Counter;
@@ -20,11 +20,11 @@ use crate::units::{CHUNK_FRAMES, Order};
 enum Compacted {
     Made(Block),
     Failed,
-    /// Another thread empties chunks just now. This says nothing of the next try.
+    /// Another thread empties chunks just now. This says nothing about the next try.
     LeftToOther,
 }
 
-/// Makes a block of order 9 for an access that found none. Returns `None` where no chunk can be emptied, or
+/// Makes a block of order 9 for an access that found none. Returns `None` if no chunk can be emptied, or
 /// another thread empties chunks. After each failure in a row, twice as many requests get `None` at once.
 pub(crate) async fn block_for_fault(engine: &Engine, waiter: &mut Waiter<'_>) -> Option<Block> {
     if engine.blocks_for_faults.turns_away() {
@@ -49,8 +49,8 @@ impl Compacted {
     }
 }
 
-/// Where memory is full, sends out pages until so many frames are free: at least as many as a block has. A
-/// cold block may go and leave its chunk whole. Or single pages go, and their frames give compaction room.
+/// If memory is full, sends out pages until `frames` frames are free, at least as many as a block has. A cold
+/// block may go and leave its chunk whole. Otherwise, single pages go, and their frames give compaction room.
 async fn evict_for_block(engine: &Engine, frames: u32, waiter: &mut Waiter<'_>) -> Option<Block> {
     let missing = u64::from(frames).saturating_sub(engine.frames.free_frames());
     if missing == 0 || !engine.swap.is_available() {
@@ -62,18 +62,19 @@ async fn evict_for_block(engine: &Engine, frames: u32, waiter: &mut Waiter<'_>) 
     engine.frames.alloc(Order::MAX)
 }
 
-/// Looks for frames that lie together, before it gives up. Others may take each block that is made.
+/// Looks for frames that lie together, before the call gives up. Other threads may take each block that is
+/// made.
 const MOST_LOOKS: u32 = 16;
 /// How long such a look waits for another thread that empties chunks.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Looks for fewer frames than a block has, before whole blocks are made for them.
 const LOOKS_FOR_LITTLE: u32 = 4;
 
-/// So many frames that lie together, each a block of its own, for pages that are to lie together. Makes room
-/// where there is none.
+/// Returns `frames` frames that lie together, each a block of its own, for pages that must lie together.
+/// Makes room if there is none.
 ///
 /// # Errors
-/// As for [`make_more_room`]; `OutOfMemory` where pages that cannot be moved lie everywhere.
+/// As for [`make_more_room`]; `OutOfMemory` if pages that cannot be moved lie everywhere.
 pub(crate) async fn frames_together(
     engine: &Engine,
     waiter: &mut Waiter<'_>,
@@ -85,7 +86,7 @@ pub(crate) async fn frames_together(
         let mut block = engine.frames.alloc(order);
         let compacts = block.is_none() && (order == Order::MAX || look >= LOOKS_FOR_LITTLE);
         if compacts {
-            // Each time more, so that compaction has more room.
+            // Each time, more pages go out, to give compaction more room.
             block = match evict_for_block(engine, (look + 1) * CHUNK_FRAMES, waiter).await {
                 Some(block) => Some(block),
                 None => match compact_after_others(engine, waiter).await {
@@ -102,7 +103,7 @@ pub(crate) async fn frames_together(
         }
         no_room = make_more_room(engine, waiter).await.err();
         if compacts && look >= MOST_LOOKS / 2 {
-            // Blocks of the pool stay where they are.
+            // Compaction does not move blocks of the pool.
             give_pool_back(engine, waiter).await;
         }
         if compacts && look + 1 < MOST_LOOKS && !until_nothing_is_in_the_way(engine, waiter).await {
@@ -119,8 +120,8 @@ pub(crate) async fn frames_together(
     Err(Error::new(ErrorKind::OutOfMemory, message))
 }
 
-/// Pages that are being written stay where they are, in the chunks that are to be emptied. Waits for those
-/// that are on their way now, as long as their devices answer. False: not in time.
+/// Waits for the pages that are being written now, as long as their devices answer: they cannot move out of
+/// the chunks that are to be emptied. Returns `false` if they did not end in time.
 async fn until_nothing_is_in_the_way(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
     let last = engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages());
     while engine.transfers.ended_pages() < last && engine.coming_pages() > 0 {
@@ -131,7 +132,7 @@ async fn until_nothing_is_in_the_way(engine: &Engine, waiter: &mut Waiter<'_>) -
     !waiter.has_given_up()
 }
 
-/// Makes a block by compaction, and lets another thread that empties chunks do so first.
+/// Makes a block by compaction. If another thread empties chunks, waits for it first, up to `PATIENCE`.
 async fn compact_after_others(engine: &Engine, waiter: &mut Waiter<'_>) -> Compacted {
     let began = engine.machine.clock.now();
     loop {
@@ -143,7 +144,7 @@ async fn compact_after_others(engine: &Engine, waiter: &mut Waiter<'_>) -> Compa
 }
 
 /// Makes a block of order 9 for the compressed pool, only by moving pages. Returns `None` as
-/// [`block_for_fault`] does. Failures of the one do not count for the other.
+/// [`block_for_fault`] does. The two count their failures separately.
 pub(crate) fn block_for_pool(engine: &Engine) -> Option<Block> {
     if engine.blocks_for_pool.turns_away() {
         return None;
@@ -153,15 +154,14 @@ pub(crate) fn block_for_pool(engine: &Engine) -> Option<Block> {
 
 /// Makes a block of order 9 in fragmented memory.
 fn compact(engine: &Engine) -> Compacted {
-    // Two threads would both take the emptiest chunk, and the first that gives up would take the marks of the
-    // other.
+    // Two threads would both take the emptiest chunk, and the first to give up would clear the other's marks.
     let Some(_single) = engine.shrinking.try_lock() else { return Compacted::LeftToOther };
     engine.counters.count(Counter::CompactStall);
     engine.frames.drain();
     // Moving a chunk's pages takes as many frames elsewhere. Without those frames it would be eviction, which
     // is worse than base pages.
     let room = engine.frames.free_frames();
-    // To empty a full chunk would break one block to make another.
+    // Emptying a full chunk would break one block to make another.
     let is_suitable = |movable: &MovableChunk| {
         movable.used_frames < CHUNK_FRAMES && u64::from(movable.used_frames) * 2 < room
     };

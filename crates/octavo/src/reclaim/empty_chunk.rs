@@ -1,8 +1,8 @@
 //! Emptying a chunk: its pages move elsewhere, and leave 2 MiB in one piece.
 //!
 //! The chunk is isolated first, so that it only empties. Then every frame that shows a page is migrated, or
-//! evicted where there is no frame to move it to. A frame that cannot go now ends the attempt. The caller
-//! then gives the freed frames back to the lists.
+//! evicted if there is no frame to move it to. A frame that cannot go now ends the attempt. The caller then
+//! gives the freed frames back to the lists.
 
 use smallvec::SmallVec;
 
@@ -18,8 +18,8 @@ use crate::units::{CHUNK_FRAMES, FrameId, Order};
 
 /// Chunks that are tried for one request, emptiest first.
 const TRIED: usize = 8;
-/// Rounds of migration for one chunk. A frame that is in use for a moment is met again, unless nothing is to
-/// go for the chunk.
+/// Rounds of migration for one chunk. A frame that is in use for a moment is tried again, unless no page may
+/// be evicted for the chunk.
 const ROUNDS: usize = 6;
 /// Frames that are freed elsewhere at once, for pages of a chunk to move to.
 const MAKE_WAY: u64 = 64;
@@ -30,7 +30,7 @@ pub(super) struct MovableChunk {
     /// Frames that show pages.
     pub(super) used_frames: u32,
     pub(super) chunk: ChunkId,
-    /// Frames whose pages would have to move: all that are used, but for pages that just go.
+    /// Frames whose pages would have to move: all used ones, except for pages that can simply be dropped.
     moving_frames: u32,
     free_frames: u32,
     /// Blocks do not move. Eviction splits them.
@@ -38,7 +38,7 @@ pub(super) struct MovableChunk {
 }
 
 impl MovableChunk {
-    /// Whether all its pages can move where `free_frames` are free, those of this chunk among them.
+    /// Returns whether all its pages can move if `free_frames` are free, including those of this chunk.
     pub(super) fn can_move_into(&self, free_frames: u64) -> bool {
         !self.has_blocks && u64::from(self.moving_frames + self.free_frames) <= free_frames
     }
@@ -63,7 +63,7 @@ pub(super) fn emptiest_chunks(
     best
 }
 
-/// Looks at what an online chunk holds. `None` means that the chunk is offline, or holds a block that cannot
+/// Looks at what an online chunk holds. Returns `None` if the chunk is offline, or holds a block that cannot
 /// move, or a page that was found pinned.
 fn movable(engine: &Engine, chunk: ChunkId) -> Option<MovableChunk> {
     let mut found =
@@ -128,7 +128,7 @@ pub(super) fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere)
             let frame = chunk.first().plus(index);
             let moved = move_page(engine, frame, elsewhere);
             if moved == Moved::Stuck {
-                // To move the others would be in vain.
+                // Moving the others would be in vain.
                 return false;
             }
             if moved == Moved::MustGoOut
@@ -136,7 +136,7 @@ pub(super) fn empty_chunk(engine: &Engine, chunk: ChunkId, elsewhere: Elsewhere)
             {
                 out.push(&engine.frames, frame);
                 if engine.swap.is_failing() {
-                    // Neither way is open, and it will not be open for the pages behind this one.
+                    // This page can neither move nor go out, nor can those behind it.
                     evict_batch(engine, out);
                     return false;
                 }
@@ -160,7 +160,7 @@ enum Moved {
     Done,
     /// The page has no frame to move to, or it is a huge block, which eviction splits.
     MustGoOut,
-    /// The page stays, and nothing is to be made to go for it.
+    /// The page stays, and no page may be evicted for it.
     Stuck,
 }
 

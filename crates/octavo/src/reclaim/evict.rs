@@ -35,12 +35,11 @@ use crate::units::{CHUNK_FRAMES, FrameId, Order, StoredPage};
 pub(crate) struct Outcome {
     /// Frames that are free now.
     pub(crate) freed: u64,
-    /// Frames on their way out. Each is free when it is written, if nobody comes for its page.
+    /// Frames on their way out. Each becomes free when its write ends, unless a fault takes its page back.
     pub(crate) started: u64,
     /// There was no slot, or something holds pages back.
     pub(crate) obstructed: bool,
-    /// A device had no room for more transfers, and pages stayed. The end of a write is the time to try
-    /// again.
+    /// A device had no room for more transfers, and pages stayed. Try again when a write ends.
     pub(crate) full: bool,
 }
 
@@ -67,7 +66,7 @@ pub(crate) fn evict_batch(engine: &Engine, batch: Isolated) -> Outcome {
     evict(engine, batch, if engine.swap.is_silent() { Evict::Clean } else { Evict::All })
 }
 
-/// Moves the pages out that `what` names.
+/// Moves out the pages that `what` allows.
 pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
     let mut outcome = Outcome::default();
     let (mut candidates, mut away) = (Candidates::new(), Candidates::new());
@@ -76,7 +75,7 @@ pub(crate) fn evict(engine: &Engine, batch: Isolated, what: Evict) -> Outcome {
             Verdict::Keep => engine.putback(frame, Place::Cold),
             Verdict::Evict if engine.frames.is_away(frame.frame()) => away.push(frame),
             Verdict::Split if engine.frames.is_away(frame.frame()) => {
-                // The block's pages come by again.
+                // A later scan meets the block's pages again.
                 split_block_of(engine, frame.frame());
                 outcome.obstructed |= engine.frames.words(frame.frame()).order() != Order::ZERO;
                 engine.putback(frame, Place::Cold);
@@ -107,7 +106,7 @@ fn must_stay(engine: &Engine, frame: FrameId, what: Evict) -> bool {
     !has_place || what == Evict::Clean && words.holds.load().is_dirty()
 }
 
-/// Sends frames out whose stores know them. Their entries become what the stores say. Dirty pages go on to
+/// Sends out frames that their stores know. Their entries become what the stores say. Dirty pages go on to
 /// their stores.
 pub(crate) fn send_out(engine: &Engine, going: Going, outcome: &mut Outcome) {
     for (page, frame) in &going {
@@ -118,8 +117,8 @@ pub(crate) fn send_out(engine: &Engine, going: Going, outcome: &mut Outcome) {
 }
 
 /// Sends a block of 2 MiB to a slot of order 9. That is a whole cluster, so the block's pages lie together on
-/// the device, and come back together. Without such a slot the block is only split, and its pages come by
-/// again.
+/// the device, and come back together. Without such a slot, the block is only split, and a later scan meets
+/// its pages again.
 fn evict_block(engine: &Engine, block: IsolatedFrame, outcome: &mut Outcome) {
     let head = block.frame();
     let first = engine.swap.allocate_huge();
@@ -138,7 +137,7 @@ fn evict_block(engine: &Engine, block: IsolatedFrame, outcome: &mut Outcome) {
         let (page, frame) = (first.plus(index), head.plus(index));
         let words = engine.frames.words(frame);
         let isolated = is_split.then(|| engine.isolate(frame)).flatten();
-        // The frame is in hand when it is asked, so no other thread gives its page a place now.
+        // The frame is isolated when its word is read, so no other thread gives its page a place now.
         let (goes, stays) = match isolated {
             Some(frame) if words.stored.page().is_none() && words.order() == Order::ZERO => {
                 (Some(frame), None)
@@ -175,7 +174,7 @@ fn judge(engine: &Engine, frame: FrameId) -> Verdict {
     if engine.frames.words(frame).order() == Order::ZERO { Verdict::Evict } else { Verdict::Split }
 }
 
-/// Looks at a candidate, and clears its mark.
+/// Looks at a candidate, and clears its accessed mark.
 pub(super) fn look(engine: &Engine, frame: FrameId) -> Look {
     if engine.frames.words(frame).holds.load().is_held_by_others(1) {
         return Look::Busy;
@@ -202,14 +201,14 @@ fn split_block_of(engine: &Engine, frame: FrameId) {
     if let Some(&Owner { space, page }) = engine.rmap.owners(&engine.frames, frame).first() {
         let walk = engine.table.walk(space, page);
         if walk.level == 1 && walk.entry().state() == State::Present(frame) && walk.links_hold() {
-            // In each case the frame is put back, and looked at again.
+            // Whatever the outcome, the frame is put back and looked at again.
             let _ = split_leaf(engine, space, page, &walk, 1);
         }
     }
 }
 
-/// Returns the place that a frame's page keeps. A dirty page gives its place up where its device does not do
-/// well and other devices do.
+/// Returns the place that a frame's page keeps. A dirty page gives its place up if its device does badly and
+/// others do well.
 fn place_of(engine: &Engine, frame: FrameId) -> Option<StoredPage> {
     let words = engine.frames.words(frame);
     let page = words.stored.page()?;
@@ -265,7 +264,7 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
         // The reference is counted first, because the entry must never lead to a place that may go. A refusal
         // means that the store does not know the frame any more.
         let Some(reference) = store.add_reference(&engine.frames, page, frame) else { return };
-        // Only the accessed mark may have changed. Then the page is in use, and stays.
+        // Only the accessed mark can have changed. Then the page is in use, and stays.
         let seen = walk.entry();
         if walk.word().change(seen, store.entry(seen, page)).is_ok() {
             engine.rmap.remember(&engine.frames, frame, owner);
@@ -284,7 +283,7 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
 }
 
 /// Sends dirty pages on, neighbours together. The stores put them away at once, or start to write them to a
-/// device. Returns the frames whose pages are in their places, and that are neither under way nor put back.
+/// device. Returns the frames whose pages are in their places now.
 fn put_away_dirty(engine: &Engine, mut going: Going, outcome: &mut Outcome) -> Going {
     going.sort_unstable_by_key(|(page, _)| *page);
     let leaving = engine.leaving();
@@ -328,8 +327,8 @@ pub(super) enum Away {
     ToBeWritten(IsolatedFrame),
 }
 
-/// Wakes threads that saw the frame under writeback. `None` means that the page stays, and that the frame was
-/// put back.
+/// Wakes threads that saw the frame under writeback. Returns `None` if the page stays. Its frame is then put
+/// back.
 pub(super) fn after_put_away(engine: &Engine, frame: IsolatedFrame, put: PutAway) -> Option<Away> {
     if let PutAway::Done { awaited: true } | PutAway::Refused { awaited: true } = put {
         engine.wake_io(frame.frame());
@@ -345,7 +344,7 @@ pub(super) fn after_put_away(engine: &Engine, frame: IsolatedFrame, put: PutAway
 }
 
 /// Starts to write frames under WRITEBACK whose pages belong on a device, sorted by page. Returns how many it
-/// started. If they are fewer, a device is full, and the other pages stay in memory.
+/// started. If not all were started, a device is full, and the other pages stay in memory.
 pub(super) fn write_out(engine: &Engine, writing: Going) -> u64 {
     let mut runs = SmallVec::<[u16; ISOLATED]>::new();
     for run in writing.chunk_by(|(page, _), (next, _)| page.is_followed_by(*next)) {

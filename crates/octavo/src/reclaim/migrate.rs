@@ -1,6 +1,6 @@
 //! Migration: a page's bytes move to another frame. Programs that use the page notice nothing.
 //!
-//! The thread makes every entry busy that shows the frame. If nobody holds the frame then, it copies the
+//! The thread makes every entry that shows the frame busy. If nobody holds the frame then, it copies the
 //! bytes and publishes the entries again with the new frame. Some frames stay where they are: those that are
 //! pinned, kept by a store, waited for, part of a huge leaf, or installed at real addresses.
 
@@ -17,7 +17,7 @@ pub(crate) enum Migrated {
     Moved,
     /// The page stays, because somebody uses it just now.
     Kept,
-    /// There is no frame to move the page to among those that are online.
+    /// No online frame is free to move the page to.
     NoFrame,
 }
 
@@ -39,8 +39,8 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     if words.order() != Order::ZERO {
         return Migrated::Kept;
     }
-    // Before the page loses its place in a store: a clean page that has to stay would be written there again
-    // for nothing.
+    // The frame is allocated before the page loses its place in a store. Otherwise, a clean page that has to
+    // stay would be written again in vain.
     let Some(fresh) = engine.frames.alloc_online(Order::ZERO) else { return Migrated::NoFrame };
     let Some(busy) = make_busy_alone(engine, frame) else {
         engine.frames.give_back(fresh);
@@ -50,9 +50,8 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     Migrated::Moved
 }
 
-/// Moves the page of a frame on which the caller has a pin to a frame of the caller's choice. `prepare` does
-/// to that frame what has to be done before another thread can find it. The frame comes back where the page
-/// stays.
+/// Moves the page of a frame on which the caller has a pin to a frame of the caller's choice. `prepare`
+/// prepares that frame before another thread can find it. Returns the frame if the page stays.
 pub(crate) fn move_pinned(
     engine: &Engine,
     frame: FrameId,
@@ -96,8 +95,8 @@ fn finish(engine: &Engine, frame: FrameId, busy: AllBusy<'_>, fresh: Block, prep
     }
 }
 
-/// Takes the page out of its store, and makes every entry busy that shows the frame. `None`: somebody else
-/// uses the page.
+/// Takes the page out of its store, and makes every entry that shows the frame busy. Returns `None` if
+/// somebody else uses the page.
 fn make_busy_alone(engine: &Engine, frame: FrameId) -> Option<AllBusy<'_>> {
     let words = engine.frames.words(frame);
     if let Some(page) = words.stored.page() {

@@ -5,21 +5,21 @@
 //! | `room` | makes room for an access that found no frame or no table node |
 //! | `background` | the thread that keeps ahead, from the low watermark to the high one |
 //! | `reserve` | how far ahead it keeps: the watermarks follow the time that accesses stall |
-//! | `throttle` | who takes much makes room before there is none |
-//! | `signal` | the words to that thread |
+//! | `throttle` | a thread that takes much memory makes room before there is none |
+//! | `signal` | tells the background thread to work, to rest and to end |
 //! | `scan` | one scan for cold pages, by an access (direct) or by the thread (background) |
 //! | `evict` | a batch of cold frames, on its way to the stores of their pages |
 //! | `away` | pages that are away: which of them are in use, and how they come home to be evicted |
 //! | `quota` | a space at its own limit makes room among its own pages |
-//! | `advise` | pages that their users call cold |
+//! | `advise` | pages that programs declare cold |
 //! | `shrink_pool` | the coldest compressed pages go on to the areas |
 //! | `compact` | a block of 2 MiB for a huge page or for the pool |
 //! | `shrink` | gives chunks back until the charged bytes fit the budget |
-//! | `empty_chunk` | moves everything out of a chunk, for the two above |
+//! | `empty_chunk` | moves everything out of a chunk, for `compact` and `shrink` |
 //! | `migrate` | moves a page to another frame |
 //!
-//! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress. A batch lies
-//! on its stack. Slots and their words may go over the budget by a page. The device takes the frames
+//! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress. Batches lie
+//! on the stack. Slots and their words may exceed the budget by a page. Devices transfer the frames
 //! themselves.
 
 mod advise;

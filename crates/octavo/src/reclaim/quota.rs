@@ -1,6 +1,6 @@
 //! A space's own limit on the pages that it has in memory.
 //!
-//! A space at its quota makes room among its own pages. So one query cannot push out the pages of all others.
+//! A space at its quota makes room among its own pages. So one space cannot push out the pages of all others.
 //! A scan goes through the space's pages in the order of their addresses, from the end of the last scan: a
 //! clock whose hand is in the space. Neighbours go out together, and come back together.
 
@@ -16,17 +16,17 @@ use crate::units::{PAGE_BYTES, PageNumber, bytes_for_people};
 
 /// Pages that are sent out at once.
 const BATCH: u64 = 128;
-/// Pages of which a translation is asked together whether they were used.
+/// Pages that a translation is asked about together: which of them were used.
 const HARVESTED: u64 = TRANSLATED as u64;
 /// Rounds through the space before an access gives up. The first round clears marks.
 const ROUNDS: u32 = 3;
-/// How often an access waits for the progress of others.
+/// How often an access waits for other threads to make progress.
 const LOOKS: u32 = 64;
 
 /// Makes room for `needed` pages under the quota of `space`.
 ///
 /// # Errors
-/// `QuotaExceeded` when no page of the space can go. If the device stands in the way, its error.
+/// `QuotaExceeded` if no page of the space can go. If a device is the obstacle, its error.
 pub(crate) async fn make_room_under_quota(
     engine: &Engine,
     space: &SpaceState,
@@ -48,8 +48,8 @@ pub(crate) async fn make_room_under_quota(
             break;
         }
         let (ends, ended, before) = (engine.ends(), engine.transfers.ended_pages(), resident());
-        // A little more goes than is needed, so that not every fault comes here. A small quota keeps the
-        // pages that it needs itself.
+        // A few more pages go out than needed, so that not every fault comes here. Under a small quota, fewer
+        // go, since the space needs them.
         let (started, full) = send_out(engine, space, excess + BATCH.min(quota / 8));
         let in_time = waiter.until_written(ended + started).await && (!full || waiter.until_room(ends).await);
         if !in_time && resident() + needed > quota {
@@ -78,7 +78,7 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
         engine.space_use.add(space.id, Figure::QuotaOut, done.gone());
         gone += done.gone();
         started += done.started;
-        // At full swap, others would be looked at in vain.
+        // When swap is full, further pages would be looked at in vain.
         full |= done.full || gone > 0 && done.obstructed && engine.swap.slots.is_full();
         // No more pages can go now.
         if full { u64::MAX } else { gone }
@@ -93,7 +93,7 @@ fn send_out(engine: &Engine, space: &SpaceState, pages: u64) -> (u64, bool) {
             continue;
         };
         if walk.entry().is_away() && !harvested.contains(&page) {
-            // Nobody marks the entries of pages that are away.
+            // Using a page that is away does not mark its entry.
             let pages = span(walk.level).max(HARVESTED);
             harvested = page..page.plus(pages);
             harvest_range(engine, space.id, page, pages as u32);

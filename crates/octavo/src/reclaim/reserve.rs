@@ -1,8 +1,8 @@
-//! How much memory is left free ahead of accesses: as little as is needed for them to find some.
+//! How much memory is left free ahead of accesses: as little as they need to find some.
 //!
-//! Free memory holds no page, and in a budget that a program's pages in use just exceed, each page counts. So
-//! the watermarks are lowered by a step after a while in which accesses hardly waited for room ("stalled"),
-//! and raised by one as soon as they did. Linux raises its watermarks for a while likewise
+//! Free memory holds no page. If a program's working set just exceeds the budget, each page counts. So the
+//! watermarks are lowered by a step after a while in which accesses hardly waited for room ("stalled"), and
+//! raised by a step as soon as they stall. Linux also raises its watermarks for a while
 //! (`watermark_boost_factor`), for another reason.
 
 use crate::counters::Counter;
@@ -10,13 +10,13 @@ use crate::engine::Engine;
 use crate::frame::MOST_LOWERED;
 use crate::sync::{Duration, Instant};
 
-/// Stalls are added up for so long.
+/// How long stalls are added up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Stalls take much of the time where they take one part in so many, and little where they take one in so
-/// many more.
+/// Stalls take much of the time if they take more than one part in `MUCH`, and little if less than one in
+/// `LITTLE`.
 const MUCH: u32 = 32;
 const LITTLE: u32 = 256;
-/// Looks in a row that find few stalls, before marks are lowered.
+/// Looks in a row that find few stalls, before the watermarks are lowered.
 const QUIET_LOOKS: u32 = 5;
 
 /// The stalls up to a moment.
@@ -25,7 +25,7 @@ pub(super) struct Reserve {
     at: Instant,
     stalls_ns: u64,
     quiet: u32,
-    /// Steps by which the marks are lowered.
+    /// Steps by which the watermarks are lowered.
     steps: u32,
 }
 
@@ -35,7 +35,7 @@ impl Reserve {
         Self { at: engine.machine.clock.now(), stalls_ns, quiet: 0, steps: 0 }
     }
 
-    /// Follows the stalls since the last look. The thread that makes room calls it when there is work.
+    /// Follows the stalls since the last look. The background thread calls it when there is work.
     pub(super) fn follow_stalls(&mut self, engine: &Engine) {
         let now = engine.machine.clock.now();
         if now.saturating_duration_since(self.at) >= LOOK_EVERY {

@@ -14,7 +14,7 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};
 
 /// Frames that direct reclaim tries to free before the access goes on.
 const DIRECT_TARGET: u64 = 32;
-/// Looks in vain before an access gives up, where nobody else is at work.
+/// Looks in vain before an access gives up, if no other thread is at work.
 const MOST_FRUITLESS: u32 = 2;
 /// How often an access takes memory from the compressed pool before it gives up.
 const MOST_TRIES: u32 = 16;
@@ -36,7 +36,7 @@ pub(crate) async fn make_room(engine: &Engine, waiter: &mut Waiter<'_>) -> Resul
     .await
 }
 
-/// As [`make_room`], for a caller that needs many frames: pages go out for it anyway.
+/// As [`make_room`], for a caller that needs many frames: pages always go out for it.
 ///
 /// # Errors
 /// As for [`make_room`].
@@ -44,8 +44,8 @@ pub(super) async fn make_more_room(engine: &Engine, waiter: &mut Waiter<'_>) -> 
     stalled(engine, async |start| try_make_room(engine, start, waiter).await).await
 }
 
-/// Waits for a write of others, where as much is under way as should be. What it frees is room enough for an
-/// access.
+/// If enough writes of other threads are under way, waits for one to end. The frames that it frees are enough
+/// for an access.
 async fn is_made_by_others(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
     let most = most_writing_pages(engine);
     if engine.coming_pages() <= most || engine.huge_zero.shrinkable_frames() > 0 {
@@ -78,9 +78,9 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     for look in 0.. {
         let ended = engine.transfers.freed_pages();
         let gone = reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
-        // Pages whose writes were only started are no room yet. As many writes as are under way are waited
-        // for: where all of them fail, others begin new ones for ever. Free frames are counted last: all
-        // CPUs' lists are looked at for that.
+        // Pages whose writes were only started are no room yet. The thread waits for no more writes than are
+        // under way now: if all fail, other threads may begin new ones forever. Free frames are counted last,
+        // since that reads all CPUs' lists.
         let last = engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages());
         while gone.freed == 0
             && engine.transfers.freed_pages() == ended
@@ -99,18 +99,18 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
         {
             return Ok(());
         }
-        // The access has not always looked on other CPUs' lists.
+        // The access may not have looked at other CPUs' lists.
         engine.frames.drain();
         if engine.frames.free_frames() >= DIRECT_TARGET {
             return Ok(());
         }
-        // Others may have in hand all frames that could be freed, and their frames will be room for this
-        // access too. But they may wait for the same.
+        // Other threads may hold all frames that could be freed. Those frames will be room for this access
+        // too, but the threads may wait for room themselves.
         if look >= MOST_FRUITLESS && others_are_done(engine, start) && !pool.is_smaller(engine, waiter).await
         {
             break;
         }
-        // Pages whose reads end, and that nobody waits for any more, can go again.
+        // Pages whose reads have ended, and that no thread waits for any more, can go again.
         if !waiter.until_some_read_ends().await {
             return Err(engine.swap.areas.timed_out());
         }
@@ -119,7 +119,7 @@ async fn try_make_room(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>)
     Err(obstacle(engine, failures))
 }
 
-/// Makes room for a new page beside what is kept for pages that come in, where slots are few.
+/// Makes room for a new page when slots are few, besides the room that is kept for pages that come in.
 ///
 /// # Errors
 /// As for [`make_room`].
@@ -130,7 +130,8 @@ pub(crate) async fn make_room_to_grow(engine: &Engine, waiter: &mut Waiter<'_>) 
 async fn try_make_room_to_grow(engine: &Engine, start: Instant, waiter: &mut Waiter<'_>) -> Result<()> {
     let (mut fruitless, mut most, mut pool) = (0, i64::MIN, LastResort::default());
     loop {
-        // Pages that keep a slot go without another. Those that go for another are room for who comes in.
+        // Pages that keep their slot go out without taking a slot, and so add room. The others turn a free
+        // slot into a free frame.
         reclaim(engine, DIRECT_TARGET, Reclaimer::Direct, waiter).await;
         let last = engine.transfers.ended_pages() + u64::from(engine.transfers.writing_pages());
         while !engine.may_grow(1)
@@ -160,9 +161,9 @@ async fn try_make_room_to_grow(engine: &Engine, start: Instant, waiter: &mut Wai
     }
 }
 
-/// Makes room in the budget for a page that is away, and takes it. A page that goes from there is room at
-/// once. Where only pages at home go, a chunk of theirs is given back. Frames at home would take that room
-/// again, if it were left.
+/// Makes room in the budget for a page that is away, and takes that room at once: otherwise, frames at home
+/// would take it. A page that is away makes room as soon as it goes out. If only pages at home go out, one of
+/// their chunks is given back.
 ///
 /// # Errors
 /// As for [`make_room`].
@@ -195,7 +196,7 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
             if !waiter.until_some_write_ends().await {
                 return Err(engine.swap.areas.timed_out());
             }
-            // A write that fails is no progress. Others may begin one after the other.
+            // A write that fails is no progress. Other threads may begin one after the other.
             if !engine.swap.is_failing() {
                 continue;
             }
@@ -216,7 +217,8 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
     }
 }
 
-/// Makes room in the budget for a page that is away, and for up to `pages` as far as pages go without delay.
+/// Makes room in the budget for a page that is away, and for up to `pages` as far as pages go out without
+/// delay.
 ///
 /// # Errors
 /// As for [`make_room`].
@@ -229,8 +231,9 @@ pub(crate) async fn make_room_for_away(engine: &Engine, pages: u64, waiter: &mut
     Ok(())
 }
 
-/// Gives chunks back that lie idle at home, so that `pages` more pages can be away and nothing need go out
-/// for them. Home keeps `kept_frames` and some. The pool closes blocks that keep chunks from being emptied.
+/// Gives back chunks that lie idle at home, so that `pages` more pages can be away without evicting any. Home
+/// keeps `kept_frames` and the idle frames of the watermarks. The pool closes blocks that keep chunks from
+/// being emptied.
 pub(super) fn give_idle_back(engine: &Engine, kept_frames: u64, pages: u64) {
     let kept_frames = kept_frames + engine.frames.watermarks().idle_frames;
     while engine.frames.free_frames() > kept_frames
@@ -240,10 +243,10 @@ pub(super) fn give_idle_back(engine: &Engine, kept_frames: u64, pages: u64) {
     {}
 }
 
-/// The compressed pool, which gives memory back where nothing else does.
+/// The compressed pool, which gives memory back if nothing else does.
 #[derive(Default)]
 struct LastResort {
-    /// Pages that go out meanwhile may fill the pool again.
+    /// Limited, since pages that go out meanwhile may fill the pool again.
     tries: u32,
 }
 
@@ -254,7 +257,7 @@ impl LastResort {
     }
 }
 
-/// Whether nobody else has in hand what could be room, or has had it for too long.
+/// Returns whether no other thread holds pages that could become room, or has held them for too long.
 fn others_are_done(engine: &Engine, start: Instant) -> bool {
     let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
     let reading = engine.transfers.reading_pages() > 0;
@@ -274,7 +277,8 @@ pub(crate) async fn make_room_for_node(engine: &Engine, waiter: &mut Waiter<'_>)
     if engine.budget.room_bytes() >= needed { Ok(()) } else { Err(obstacle(engine, failures)) }
 }
 
-/// Silent devices, writes that have failed since `failures` were counted, or full areas.
+/// Returns the error for the obstacle: silent devices, writes that have failed since `failures` were counted,
+/// or full areas; otherwise, too little memory.
 fn obstacle(engine: &Engine, failures: u64) -> Error {
     engine.swap.obstacle(failures).unwrap_or_else(|| engine.out_of_memory())
 }

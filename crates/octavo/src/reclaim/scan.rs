@@ -28,14 +28,14 @@ impl Reclaimer {
     }
 }
 
-/// Hot pages that a scan looks at where the cold ones cannot go.
+/// Hot pages that a scan looks at if the cold ones cannot go.
 const DEMOTED: u64 = 32;
-/// One in so many of all listed pages may be in hand at once, but always at least `LEAST_IN_HAND`.
+/// A scan may hold one in so many of all listed pages at once, but always at least `LEAST_IN_HAND`.
 const HAND_SHARE: u64 = 64;
 const LEAST_IN_HAND: u64 = 32;
-/// The most pages in hand while they are packed: so many take less than a millisecond.
+/// The most pages that a scan holds while they are packed. So many take less than a millisecond.
 const PACKED_TOGETHER: u64 = 64;
-/// Pages go out together by so many transfers' worth.
+/// The size of a batch, in transfers.
 const TRANSFERS: usize = 4;
 /// Batches in a row whose write may fail. So many batches try the slots of a few clusters that were never
 /// written.
@@ -44,8 +44,8 @@ const FAILURES: u32 = 24;
 const LOOKS: u64 = 8;
 /// Pages that a scan looks at in vain before it gives up: several times round a small memory.
 const LEAST_LOOKS: u64 = 8192;
-/// A scan asks translations about the use of pages until it has looked at so many, and at one in so many of
-/// all pages, in vain.
+/// A scan asks translations which pages were used, until it has looked in vain at `LEAST_LOOKS` pages and one
+/// in so many of all listed pages.
 const ASKED_SHARE: u64 = 4;
 
 /// Frames that reclaim freed, or began to free.
@@ -53,7 +53,7 @@ const ASKED_SHARE: u64 = 4;
 pub(crate) struct Reclaimed {
     /// Frames that are free now.
     pub(crate) freed: u64,
-    /// Frames on their way out. Each is free when it is written, if nobody comes for its page.
+    /// Frames on their way out. Each becomes free when its write ends, unless a fault takes its page back.
     pub(crate) started: u64,
 }
 
@@ -63,11 +63,11 @@ impl Reclaimed {
     }
 }
 
-/// A scan of a thread or task, which counts as one that reclaims for as long as this value lives.
+/// A scan by a thread or task, which counts as a reclaimer for as long as this value lives.
 struct Scan<'e> {
     engine: &'e Engine,
     who: Reclaimer,
-    /// It asks translations about the use of pages.
+    /// Whether it asks translations which pages were used.
     asks: bool,
 }
 
@@ -77,8 +77,9 @@ impl<'e> Scan<'e> {
         Self { engine, who, asks: true }
     }
 
-    /// Evicts a batch of candidates. Returns how many pages it looked at, or `None` where there were no
-    /// candidates. It is apart from [`reclaim`], so that no batch stays on the stack while a task waits.
+    /// Evicts a batch of candidates. Returns how many pages it looked at, or `None` if there were no
+    /// candidates. It is a function apart from [`reclaim`], so that no batch stays on the stack while a task
+    /// waits.
     fn evict_some(&self, room: u64, what: Evict) -> Option<(u64, evict::Outcome)> {
         let (looked, batch) = self.next_batch(room);
         if looked == 0 {
@@ -88,13 +89,13 @@ impl<'e> Scan<'e> {
         Some((looked, evict(self.engine, batch, what)))
     }
 
-    /// Looks at candidates until as many pages are to go as are written together, and as there is `room` for.
-    /// A block counts with all of its pages. Where memory is in use, it does not look at all of it. Returns
-    /// at how many pages it looked.
+    /// Looks at candidates until it has found as many pages to evict as are written together, and as there is
+    /// `room` for. A block counts with all of its pages. If most pages are in use, it does not look at all of
+    /// them. Returns how many pages it looked at.
     fn next_batch(&self, room: u64) -> (u64, Isolated) {
         let engine = self.engine;
-        // A small memory has few cold pages, and they must not all be in hand. Several transfers' worth go
-        // together. Sorted by owner, the pages of each task then lie together, however they were mixed.
+        // A small memory has few cold pages, and one scan must not hold them all. Several transfers' worth go
+        // together. Sorting by owner then puts the pages of each task together, however they were mixed.
         let most = ((engine.swap.longest_write() * TRANSFERS).min(ISOLATED) as u64)
             .min(room)
             .min(engine.swap.device_write_limit())
@@ -110,8 +111,7 @@ impl<'e> Scan<'e> {
         (looked, going)
     }
 
-    /// Makes hot pages without use cold. The cold pages that are there cannot go, but clean ones among these
-    /// may.
+    /// Makes unused hot pages cold. The present cold pages cannot go, but clean pages among the new ones may.
     fn demote(&self) {
         let mut going = Isolated::new();
         self.look_at(DEMOTED, true, &mut going);
@@ -143,7 +143,8 @@ impl<'e> Scan<'e> {
         pages
     }
 
-    /// Lets the thread that polls serve others. Meanwhile nothing is in hand here, for which they would wait.
+    /// Lets the polling thread serve other tasks. Meanwhile, this scan holds nothing that they could wait
+    /// for.
     async fn give_way(self, waiter: &mut Waiter<'_>) -> Self {
         let (engine, who, asks) = (self.engine, self.who, self.asks);
         drop(self);
@@ -161,7 +162,7 @@ impl Drop for Scan<'_> {
     }
 }
 
-/// How a reclaim has gone up to now.
+/// The progress of a reclaim.
 struct Course {
     done: Reclaimed,
     /// Batches, and pages looked at, since the last page that went.
@@ -180,14 +181,14 @@ impl Course {
         Self { done, fruitless: 0, in_vain: 0, is_stuck: false, room: u64::MAX }
     }
 
-    /// Returns whether more is to go, and may be found. A scan may meet each page twice, because it first
-    /// clears the accessed mark. It may have to go through each list.
+    /// Returns whether more pages must go, and may be found. A scan may meet each page twice, because it
+    /// first clears the accessed mark. It may have to go through each list.
     fn goes_on(&self, engine: &Engine, target: u64) -> bool {
         self.done.total() < target && self.in_vain < LEAST_LOOKS + 4 * listed_pages(engine)
     }
 
-    /// Returns whether translations are still asked. Use that they tell of is a hint, and must not stand in
-    /// the way where all pages seem to be in use.
+    /// Returns whether to go on asking translations. Their answers are hints, and must not stop reclaim if
+    /// all pages seem to be in use.
     fn asks(&self, engine: &Engine) -> bool {
         self.in_vain <= LEAST_LOOKS + listed_pages(engine) / ASKED_SHARE
     }
@@ -204,8 +205,8 @@ impl Course {
         }
     }
 
-    /// There were no candidates. Puts the pages on the lists that are on their way there, in some CPU's
-    /// batch. Returns whether to look again.
+    /// Called when there were no candidates. Moves the pages in the CPUs' batches to the lists. Returns
+    /// whether to look again.
     fn looks_further(&mut self, engine: &Engine) -> bool {
         engine.lru.drain_all(&engine.frames);
         if listed_pages(engine) == 0 && (self.done.total() > 0 || !engine.try_immovable(false)) {
@@ -215,7 +216,7 @@ impl Course {
         true
     }
 
-    /// Notes what has become of a batch, for which `looked` pages were looked at.
+    /// Notes the outcome of a batch, for which `looked` pages were looked at.
     fn note(&mut self, looked: u64, outcome: evict::Outcome) {
         self.done.freed += outcome.freed;
         self.done.started += outcome.started;
@@ -225,16 +226,16 @@ impl Course {
             if outcome.full { outcome.started.max(LEAST_IN_HAND) } else { self.room.saturating_mul(2) };
     }
 
-    /// Returns whether nothing more is to be expected after a batch.
+    /// Returns whether to stop after a batch, since no more pages can be expected to go.
     fn is_over(&self, engine: &Engine, outcome: evict::Outcome) -> bool {
-        // Other pages that need a slot would be looked at in vain.
+        // Further pages that need a slot would be looked at in vain.
         let is_out_of_slots = outcome.obstructed && self.done.total() > 0 && engine.swap.slots.is_full();
         is_out_of_slots
             || self.is_stuck && self.done.total() == 0 && self.in_vain > 256 + listed_pages(engine)
     }
 }
 
-/// What had come to an end when a batch was begun.
+/// Counts of what had ended when a batch began.
 struct Begun {
     ended_pages: u64,
     freed_pages: u64,
@@ -247,7 +248,7 @@ impl Begun {
         Self { ended_pages, freed_pages, ends: engine.ends() }
     }
 
-    /// Waits for a batch's writes where writes fail: only pages that are written count then.
+    /// If writes fail, waits for the batch's writes: only written pages count then.
     async fn until_counted(
         &self,
         engine: &Engine,
@@ -263,8 +264,8 @@ impl Begun {
     }
 }
 
-/// Frees about `target` frames, or starts to, or as many as it can. It leaves the frames for which it cannot
-/// wait.
+/// Frees about `target` frames, or as many as it can, or starts to. Leaves out frames for which the caller
+/// cannot wait.
 pub(crate) async fn reclaim(
     engine: &Engine,
     target: u64,
@@ -307,18 +308,18 @@ pub(crate) async fn reclaim(
     course.done
 }
 
-/// Frees what needs no scan. Returns how many frames that were.
+/// Frees the frames that need no scan. Returns how many.
 fn free_at_hand(engine: &Engine) -> u64 {
-    // Frames may only wait for a thread to take note of a completion. Where reads were given up, no other
-    // thread may do so.
+    // Some frames may only wait for a thread to take a completion. If reads were given up, perhaps no other
+    // thread does.
     engine.poll_transfers();
     engine.try_immovable(true);
     let may_shrink = engine.huge_zero.shrinkable_frames() > 0;
     if may_shrink { u64::from(engine.huge_zero.shrink(&engine.frames)) } else { 0 }
 }
 
-/// Waits until no more pages are under way than may be. Returns whether pages may be written. More pages
-/// under way would only be so for longer. Who cannot wait takes pages that need no write.
+/// Waits until no more pages are under way than allowed: more would only be under way for longer. Returns
+/// whether pages may be written. A caller that cannot wait takes pages that need no write.
 async fn until_it_may_write(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
     let most = most_writing_pages(engine);
     engine.coming_pages() <= most || waiter.until_some_write_ends_above(most).await || !waiter.has_given_up()
@@ -346,13 +347,13 @@ fn listed_pages(engine: &Engine) -> u64 {
     hot + cold
 }
 
-/// Returns the pages under way above which no more should begin.
+/// Returns how many pages may be under way before no more writes should begin.
 pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_pages() / 8).min(engine.swap.device_write_limit())
 }
 
-/// Returns whether pages that are away go into the pool. A fault for such a page waits while it is in hand,
-/// and others of its batch are packed.
+/// Returns whether pages that are away go into the pool. A fault for such a page waits while the other pages
+/// of its batch are packed.
 fn packs_away_pages(engine: &Engine) -> bool {
     engine.has_translations() && engine.swap.pool().is_some_and(Pool::packs)
 }

@@ -12,7 +12,7 @@ const ATTEMPTS: u32 = 8;
 /// Rounds of reclaim before an access gives up.
 const SHRINK_LOOKS: u32 = 16;
 /// Gives chunks back until the charged bytes leave `room_bytes` under the limit. Moves pages together, or
-/// out, as needed. Returns whether it got there.
+/// out, as needed. Returns whether it succeeded.
 pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
     // One thread works at a time. Two would each isolate the chunks that the other needs to move pages to.
     let _single = engine.shrinking.lock();
@@ -34,18 +34,18 @@ pub(crate) fn shrink_to_budget(engine: &Engine, room_bytes: u64) -> bool {
         let before = engine.budget.used_bytes();
         reclaim_and_wait(engine, u64::from(CHUNK_FRAMES), Reclaimer::Direct);
         if engine.budget.used_bytes() < before {
-            // Pages that were away went, and are room at once.
+            // Pages that were away went out, and make room at once.
             failures = 0;
         }
     }
 }
 
-/// Does what [`shrink_to_budget`] does, as far as it goes without waiting. Pages move to frames that are
+/// Does what [`shrink_to_budget`] does, as far as possible without waiting. Pages move to frames that are
 /// free. If another thread shrinks just now, this one leaves the work to it.
 pub(crate) fn try_shrink(engine: &Engine, room_bytes: u64) -> bool {
     let Some(_single) = engine.shrinking.try_lock() else { return false };
-    // As many chunks as are missing now, and one for room that others take. They may bring chunks online all
-    // the while, and what is missing then is left to the next look.
+    // At most as many chunks as are missing now, and one more for room that other threads take. They may
+    // bring chunks online all the time. The next call gives those back.
     let mut most = missing_chunks(engine, room_bytes) + 1;
     loop {
         let missing = missing_chunks(engine, room_bytes);
@@ -67,8 +67,8 @@ fn missing_chunks(engine: &Engine, room_bytes: u64) -> u32 {
 }
 
 fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {
-    // Where too few frames are free for a chunk's pages, those that did move would move in vain, from chunk
-    // to chunk.
+    // If too few frames are free for a chunk's pages, those that did move would move in vain, from chunk to
+    // chunk.
     let free = engine.frames.free_frames();
     let is_suitable = |chunk: &MovableChunk| elsewhere == Elsewhere::Made || chunk.can_move_into(free);
     emptiest_chunks(engine, is_suitable).into_iter().any(|movable| {
@@ -80,11 +80,11 @@ fn give_one_back(engine: &Engine, elsewhere: Elsewhere) -> bool {
     })
 }
 
-/// Gives chunks back until the charged bytes leave `room_bytes` under the limit, as far as that goes. Pages
+/// Gives chunks back until the charged bytes leave `room_bytes` under the limit, as far as possible. Pages
 /// move to frames that reclaim makes free.
 ///
 /// # Errors
-/// `TimedOut` when the waiter's deadline has passed.
+/// `TimedOut` if the waiter's deadline has passed.
 pub(super) async fn shrink_while_waiting(
     engine: &Engine,
     room_bytes: u64,
@@ -101,7 +101,7 @@ pub(super) async fn shrink_while_waiting(
                 return Err(engine.swap.areas.timed_out());
             }
         }
-        // Others may have in hand the pages that could go.
+        // Other threads may hold the pages that could go.
         if done.total() == 0 && !waiter.until_more_may_go().await && waiter.has_given_up() {
             return Err(engine.swap.areas.timed_out());
         }

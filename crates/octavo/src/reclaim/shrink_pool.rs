@@ -13,7 +13,7 @@ use crate::store::Going;
 use crate::swap::{Brought, Pool, WRITE_BATCH, Wanted};
 use crate::units::{CHUNK_BYTES, Order, SwapSlot};
 
-/// Pages that leave at once where the pool is too large.
+/// Pages that leave a pool that is too large in one round.
 const FITTED: usize = 512;
 
 /// The outcome of a round of shrinking.
@@ -32,7 +32,7 @@ impl Shrunk {
     }
 }
 
-/// Sends about `pages` of the coldest pages on their way.
+/// Sends about `pages` of the coldest pages on to the areas.
 pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> Shrunk {
     let mut shrunk = Shrunk::default();
     let Some(pool) = engine.swap.pool() else { return shrunk };
@@ -70,8 +70,8 @@ pub(crate) fn shrink_pool(engine: &Engine, pages: usize) -> Shrunk {
     shrunk
 }
 
-/// Brings the pool under its share of the budget, which may have been lowered. Gives back the blocks that get
-/// empty.
+/// Brings the pool under its share of the budget, which may have been lowered. Gives back the blocks that
+/// become empty.
 pub(crate) fn fit_pool(engine: &Engine) {
     let Some(pool) = engine.swap.pool() else { return };
     pool.set_limit_bytes(Pool::share_of(engine.budget.limit_bytes()));
@@ -125,7 +125,7 @@ fn unpack(engine: &Engine, slot: SwapSlot) -> Option<IsolatedFrame> {
         Brought::Unpacked | Brought::Filled => None,
         Brought::Corrupt => Some(engine.swap.corrupt(slot)),
         Brought::OnDevice => {
-            // The page was written meanwhile, and somebody may wait for it already. So it is read.
+            // The page was written meanwhile, and a thread may already wait for it. So it is read.
             engine.start_read(slot.stored(), [pin], Urgency::Queued);
             engine.flush_devices();
             return None;

@@ -1,13 +1,13 @@
-//! The words between a manager and its background thread: there is work, rest, end.
+//! The signals from a manager to its background thread: work, rest, end.
 //!
-//! A thread that has to know who holds a frame asks the background thread to rest. A resting thread has no
-//! frame in hand.
+//! A thread that has to know whether a frame is held asks the background thread to rest, since a resting
+//! thread holds no frame.
 //!
 //! Locking: one lock, a leaf, held for a few stores.
 
 use crate::sync::{Clock, Condvar, Duration, Instant, Mutex};
 
-/// How long the thread sleeps where nobody wakes it.
+/// How long the thread sleeps if nobody wakes it.
 const TICK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct Requests {
     is_resting: bool,
 }
 
-/// The next thing that the thread is to do.
+/// What the thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// Another thread woke this one.
@@ -54,7 +54,7 @@ impl Signal {
         self.told.notify_one();
     }
 
-    /// Sleeps until there is work, for a tick at the most, and as long as the thread is to rest. Only the
+    /// Sleeps until there is work, for at most a tick, and for as long as the thread must rest. Only the
     /// background thread calls it.
     pub(super) fn next_turn(&self) -> Turn {
         let mut state = self.state.lock();
@@ -74,17 +74,17 @@ impl Signal {
         }
     }
 
-    /// Returns whether there is something more pressing than work that can be done at any time.
+    /// Returns whether a request waits, before which work that can be done at any time must stop.
     pub(super) fn is_pressing(&self) -> bool {
         self.state.lock().is_pressing()
     }
 
-    /// Returns whether the thread should leave any work that it does.
+    /// Returns whether the thread should stop any work, to rest or to end.
     pub(super) fn interrupts(&self) -> bool {
         self.state.lock().interrupts()
     }
 
-    /// Has the thread rest until the returned value is dropped. `None` means that the thread did not come to
+    /// Has the thread rest until the returned value is dropped. Returns `None` if the thread did not come to
     /// rest in time.
     pub(super) fn rest(&self, clock: &Clock, until: Instant) -> Option<Rest<'_>> {
         let rest = Rest(self);
@@ -97,7 +97,7 @@ impl Signal {
                 drop(state);
                 return None;
             }
-            // Not every waiting thread is notified, so each looks again by itself.
+            // Not every waiting thread is notified, so each looks again after a tick.
             state = self.rested.wait_for(state, left.min(TICK));
         }
         drop(state);

@@ -1,20 +1,21 @@
 //! The throttle: a thread that takes much memory makes room before there is none.
 //!
-//! A thread that fills new pages as fast as it can uses up all frames as soon as they are free. Others, which
-//! take one now and then, find none as often as it does, and wait for a write each time. So while single
-//! pages are read, and memory is short, a thread pays for every 32 pages that it took for new bytes, if they
-//! are more than its share: it sends 32 out. A reclaimer begins no write while enough are under way, so the
-//! thread goes on at the pace at which pages go out, and what the background thread frees is left for the
-//! others. Linux throttles threads that dirty pages by the same thought (`balance_dirty_pages`).
+//! A thread that fills new pages as fast as it can uses up all frames as soon as they are free. Other
+//! threads, which take a frame now and then, find none as often as it does, and wait for a write each time.
+//! So while single pages are read and memory is short, a thread that takes more than its share is throttled:
+//! for every 32 pages that it took for new bytes, it sends 32 out. A reclaimer begins no write while enough
+//! are under way. So the thread continues at the pace at which pages go out, and the background thread frees
+//! frames for the others. Linux throttles threads that dirty pages for the same reason
+//! (`balance_dirty_pages`).
 //!
-//! A thread's share is an eighth of the pages that go out meanwhile. More than eight threads that take as
-//! much as each other pay nothing. Pages whose memory is at the other side of a translation are not counted.
+//! A thread's share is an eighth of the pages that go out meanwhile. If more than eight threads take equally
+//! much, none is throttled. Pages whose memory is at the other side of a translation are not counted.
 //!
-//! The account is a thread's own. So it is no protocol, and a model or a simulation, where threads have none,
-//! does without: a thread that finds no frame makes room ([`make_room`](super::make_room)).
+//! Each thread has its own account, so this is no protocol. Threads of a model or a simulation have no
+//! account: they only make room when they find no frame ([`make_room`](super::make_room)).
 //!
-//! Cost: three words of the thread's own for a page that it takes, and for every 32 pages some words that
-//! others write.
+//! Cost: three words of the thread's own for each page that it takes, and some words that other threads
+//! write for every 32 pages.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
@@ -22,17 +23,18 @@ use crate::latency::Latency;
 use crate::reclaim::scan::{Reclaimer, reclaim};
 use crate::sync::with_own_words;
 
-/// Pages that a thread takes between two looks at its account, at least; and pages that it pays for at once.
+/// The fewest pages that a thread takes between two looks at its account, and the pages that a throttle
+/// sends out.
 const EVERY: u64 = 32;
 /// A thread's share is one in so many pages.
 const SHARE: u64 = 8;
 
-/// A new engine may lie where another one did that this thread has an account of.
+/// Forgets this thread's account: a new engine may lie at the address of the one that the account is for.
 pub(super) fn forget_account() {
     with_own_words(|words| *words = [0; 3]);
 }
 
-/// Notes that this thread took so many pages for a program's new bytes.
+/// Notes that this thread took `pages` pages for a program's new bytes.
 #[inline]
 pub(crate) fn note_taken(engine: &Engine, pages: u32) {
     with_own_words(|words| Account(words).take(identity(engine), u64::from(pages)));
@@ -45,27 +47,26 @@ pub(crate) fn must_throttle(engine: &Engine) -> bool {
     with_own_words(|words| Account(words).settle(identity(engine), gone)).unwrap_or(false)
 }
 
-/// Sends pages out, or begins to, as far as that can be done. The access has its whole time left after that.
+/// Sends pages out, or begins to, as far as possible. This takes nothing off the access's own time limit.
 pub(crate) async fn throttle(engine: &Engine, waiter: &Waiter<'_>) {
     engine.counters.count(Counter::AllocationThrottle);
     let start = engine.machine.clock.now();
     reclaim(engine, EVERY, Reclaimer::Direct, &mut waiter.anew()).await;
-    // The stalls by which the watermarks are raised are those of accesses that find no frame: this one need
-    // not.
+    // This is no stall that raises the watermarks: only accesses that found no frame count there.
     engine.latencies.note(Latency::Stall, engine.machine.clock.since(start));
 }
 
-/// Pages that went out so far, wherever they went.
+/// Returns the pages that have gone out so far, to any place.
 fn pages_gone(engine: &Engine) -> u64 {
     [Counter::StealDirect, Counter::StealBackground].map(|counter| engine.counters.get(counter)).iter().sum()
 }
 
-/// Whose account it is: a thread may use several engines in turn.
+/// Returns the engine's name in an account: a thread may use several engines.
 fn identity(engine: &Engine) -> u64 {
     std::ptr::from_ref(engine).addr() as u64
 }
 
-/// Whether others read, memory is short, and room can be made.
+/// Returns whether single pages are read, memory is short, and room can be made.
 #[cold]
 fn is_due(engine: &Engine) -> bool {
     engine.swap.goes_out_gently()
@@ -74,8 +75,8 @@ fn is_due(engine: &Engine) -> bool {
         && !engine.swap.slots.is_full()
 }
 
-/// What a thread has taken of an engine: the engine, the pages, and 1 more than the pages that had gone when
-/// it began to count, or 0 where throttles were not due.
+/// A thread's account: the engine, the pages taken, and 1 more than the pages that had gone out when
+/// counting began, or 0 if no throttle was due then.
 struct Account<'w>(&'w mut [u64; 3]);
 
 impl Account<'_> {

@@ -1,10 +1,10 @@
 //! The sorted list of a space's regions, read without a lock.
 //!
-//! Writers hold the space's layout lock, as a [`RegionWriter`] proves. Readers search a sequence-counted
-//! array: a reader notes the sequence and searches. If the sequence was odd or has moved, the reader starts
-//! over. A look-up costs two loads of the sequence and a binary search, usually over one or two lines. The
-//! array grows in chunks that never move. So a reader always reads mapped words, and the sequence only has to
-//! say whether they belong together.
+//! Writers hold the space's layout lock, as a [`RegionWriter`] proves. Readers search an array with a
+//! sequence count: a reader reads the sequence, and searches. If the sequence was odd or has changed since,
+//! the reader starts over. A look-up costs two loads of the sequence and a binary search, usually over one or
+//! two cache lines. The array grows in chunks that never move. So a reader always reads valid memory, and the
+//! sequence only has to tell whether the words belong together.
 
 use super::{AccessPattern, Region, RegionOptions};
 use crate::budget::Budget;
@@ -18,10 +18,10 @@ use crate::table::{MAX_PAGES, Protection};
 use crate::units::{CHUNK_FRAMES, PageNumber};
 
 const CHUNKS: usize = 17;
-/// A chunk of so few bytes may exceed the budget: whoever needs it cannot make room first. Reclaim makes up
+/// Chunks up to this size may exceed the budget, since their caller cannot make room first. Reclaim makes up
 /// for it.
 const MOST_OVER_BYTES: u64 = 16 << 10;
-/// The first page that `find_free` gives out. Address 0 so stays invalid unless a caller asks for it.
+/// The first page that `find_free` returns. So address 0 stays invalid unless a caller asks for it.
 const FIRST_PAGE: u64 = CHUNK_FRAMES as u64;
 
 const READ: u64 = 1;
@@ -32,7 +32,7 @@ const RANDOM: u64 = 16;
 const PLAIN: u64 = 32;
 const GUARDED: u64 = 64;
 
-/// One region, in atomic words. The sequence makes readers throw torn reads away.
+/// One region, in atomic words. The sequence makes readers discard torn reads.
 #[derive(Debug, Default)]
 struct Slot {
     start: AtomicU64,
@@ -83,8 +83,8 @@ pub(crate) struct RegionList {
     sequence: AtomicU64,
     len: AtomicUsize,
     chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
-    /// The space's layout lock. Map, unmap and protect hold it one at a time, from the change of the list to
-    /// the end of their work on the table.
+    /// The space's layout lock. One map, unmap or protect at a time holds it, from its change of the list to
+    /// the end of its work on the table.
     layout: RwLock<()>,
     /// The budget, charged with the bytes of each chunk.
     budget: Arc<Budget>,
@@ -113,7 +113,7 @@ impl RegionList {
         RegionWriter { list: self, _layout: self.layout.write() }
     }
 
-    /// Takes the layout lock shared, as the base form of pinning does (before Linux 8174c430e445, *x86:
+    /// Takes the layout lock shared, for the base version of pinning (Linux before 8174c430e445, *x86:
     /// lockless get_user_pages_fast()*).
     pub(crate) fn read_lock(&self) -> RwLockReadGuard<'_, ()> {
         self.layout.read()
@@ -142,7 +142,7 @@ impl RegionList {
                 }
             }
             spins += 1;
-            // A writer only makes a few stores, unless it lost its processor.
+            // A writer makes only a few stores, unless it was preempted.
             if spins % 64 == 0 { thread::yield_now() } else { spin_hint() }
         }
     }
@@ -195,7 +195,7 @@ impl RegionWriter<'_> {
         (first..len).map(|index| self.get(index)).take_while(|region| region.start < end).collect()
     }
 
-    /// Puts `new` in the place of the regions `from..to`.
+    /// Replaces the regions `from..to` by `new`.
     fn splice(&self, from: usize, to: usize, new: &[Region]) -> Result<()> {
         let len = self.list.len.load(Ordering::Relaxed);
         let tail: Vec<Region> = (to..len).map(|index| self.get(index)).collect();
@@ -203,9 +203,9 @@ impl RegionWriter<'_> {
         self.reserve(new_len)?;
         let sequence = self.list.sequence.load(Ordering::Relaxed);
         self.list.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Release: a reader that sees any word stored below also sees the sequence odd, or later.
+        // Release: a reader that sees any word stored below also sees the odd sequence, or a later one.
         fence(Ordering::Release);
-        // With an unchanged length the regions behind stay where they are.
+        // If the length does not change, the regions behind stay where they are.
         let moved: &[Region] = if new_len == len { &[] } else { &tail };
         for (index, region) in (from..).zip(new.iter().chain(moved)) {
             self.list.slot(index).expect("reserved above").store(*region);
@@ -230,7 +230,7 @@ impl RegionWriter<'_> {
                         "the budget has no room for more regions; map larger ranges, unmap some, or raise the budget",
                     ));
                 }
-                // The layout lock keeps other makers of the chunk away.
+                // The layout lock keeps other threads from making the chunk.
                 cell.get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::default()).collect());
             }
         }
@@ -275,8 +275,8 @@ impl RegionWriter<'_> {
         self.replace(start, end, |_| None)
     }
 
-    /// Changes the options of the range in every region that it overlaps. `change` gives the new options;
-    /// `None` removes the part. Returns the parts as they were.
+    /// Changes the options of the range in every region that it overlaps. `change` returns the new options,
+    /// or `None` to remove the part. Returns the parts as they were.
     pub(crate) fn replace(
         &self,
         start: PageNumber,
@@ -304,7 +304,7 @@ impl RegionWriter<'_> {
             .collect())
     }
 
-    /// Puts back regions that `remove` or `replace` returned, where the caller has done nothing with them.
+    /// Puts back regions that `remove` or `replace` returned, if the caller has done nothing with them.
     pub(crate) fn restore(&self, old: &[Region]) {
         for region in old {
             let restored = self.remove(region.start, region.end).and_then(|_| self.insert(*region));
@@ -312,7 +312,7 @@ impl RegionWriter<'_> {
         }
     }
 
-    /// Finds the lowest free range of `pages` pages at a multiple of `align` pages.
+    /// Finds the lowest free range of `pages` pages that starts at a multiple of `align` pages.
     pub(crate) fn find_free(&self, pages: u64, align: u64) -> Option<PageNumber> {
         let mut start = FIRST_PAGE.next_multiple_of(align);
         for region in self.all() {

@@ -7,21 +7,21 @@ pub(crate) use list::{RegionList, RegionWriter};
 use crate::table::Protection;
 use crate::units::PageNumber;
 
-/// The order in which a program is going to access the pages of a region.
+/// The order in which a program will access the pages of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum AccessPattern {
-    /// Octavo finds the order out, and reads further and further ahead while it holds.
+    /// Octavo detects a sequential order, and reads further and further ahead while it lasts.
     #[default]
     Normal,
-    /// One page after the other: Octavo reads far ahead from the start.
+    /// One page after the other. Octavo reads far ahead from the start.
     Sequential,
-    /// In no order: Octavo reads nothing ahead.
+    /// In no order. Octavo reads nothing ahead.
     Random,
 }
 
-/// How a range is mapped, for [`Space::map`](crate::Space::map): permissions, size of blocks, order of
-/// accesses, compression, guards.
+/// How a range is mapped, for [`Space::map`](crate::Space::map): permissions, block size, access order,
+/// compression, guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionOptions {
     pub(crate) protection: Protection,
@@ -32,7 +32,7 @@ pub struct RegionOptions {
 }
 
 impl Default for RegionOptions {
-    /// Readable and writable base pages, accessed in any order, and compressed where that pays.
+    /// Readable and writable base pages, accessed in any order, and compressed if that pays.
     fn default() -> Self {
         let pattern = AccessPattern::Normal;
         Self { protection: Protection::READ_WRITE, huge: false, pattern, compress: true, guarded: false }
@@ -40,54 +40,53 @@ impl Default for RegionOptions {
 }
 
 impl RegionOptions {
-    /// The same as the default.
+    /// Returns the default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets what programs may do with the region's pages.
+    /// Sets which accesses to the region's pages are allowed.
     #[must_use]
     pub fn protection(mut self, protection: Protection) -> Self {
         self.protection = protection.normal();
         self
     }
 
-    /// Has write faults take 2 MiB blocks, for large data that is written densely: fewer faults, but the
-    /// first byte costs 2 MiB. Default: no. It needs [`crate::HugePolicy::Advised`] (the default), and 2 MiB
-    /// that are aligned, empty and inside of the region.
+    /// Sets whether write faults take 2 MiB blocks. The default is no. For large data that is written
+    /// densely, this means fewer faults, but the first byte costs 2 MiB. It needs
+    /// [`crate::HugePolicy::Advised`] (the default), and 2 MiB that are aligned, empty and inside the region.
     #[must_use]
     pub fn huge(mut self, huge: bool) -> Self {
         self.huge = huge;
         self
     }
 
-    /// Sets the order in which the program is going to access the pages.
+    /// Sets the order in which the program will access the pages.
     #[must_use]
     pub fn pattern(mut self, pattern: AccessPattern) -> Self {
         self.pattern = pattern;
         self
     }
 
-    /// Sets whether pages may be compressed on their way out, which is the default. For data known not to
-    /// shrink, `false` saves the attempt.
+    /// Sets whether pages may be compressed on their way out. The default is yes. For data that does not
+    /// compress, `false` saves the attempt.
     #[must_use]
     pub fn compress(mut self, compress: bool) -> Self {
         self.compress = compress;
         self
     }
 
-    /// Has the pages reached through guards only, which lend their bytes:
+    /// Sets whether the pages can be reached only through guards, which lend their bytes:
     /// [`Space::shared`](crate::Space::shared), [`Space::exclusive`](crate::Space::exclusive),
-    /// [`Space::optimistic`](crate::Space::optimistic). Every other access is an error then. Such a region is
-    /// readable and writable, and stays so. Its pages take memory from the first access on, also if that is
-    /// for reading.
+    /// [`Space::optimistic`](crate::Space::optimistic). Any other access is then an error. Such a region is
+    /// always readable and writable. Its pages take memory from the first access on, even if that is a read.
     #[must_use]
     pub fn guarded(mut self, guarded: bool) -> Self {
         self.guarded = guarded;
         self
     }
 
-    /// Returns what the entries of its pages say.
+    /// Returns the protection for the entries of the region's pages.
     #[inline]
     pub(crate) fn entry_protection(&self) -> Protection {
         if self.guarded { Protection::GUARDED } else { self.protection }

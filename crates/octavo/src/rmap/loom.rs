@@ -1,5 +1,5 @@
-//! A model of one frame whose owners come and go. Each owner that a thread added and did not remove is there
-//! once.
+//! A model of one frame whose owners are added and removed. Each owner that was added and not removed is in
+//! the map once.
 
 use super::*;
 use crate::frame::FrameConfig;
@@ -39,9 +39,9 @@ impl Model {
     }
 }
 
-/// One thread's owner comes and goes. The other thread's owner comes and stays, and another owner goes. A
-/// reader sees each owner that is there all the time exactly once. The frame has none to two owners at first,
-/// so the model meets every change from one kind to another.
+/// One thread adds an owner and removes it. The other thread adds an owner that stays, and removes another. A
+/// reader sees each owner that stays the whole time exactly once. The frame has none to two owners at first,
+/// so that the model meets every change from one kind to another.
 #[test]
 fn loom_owners_of_one_frame_come_and_go() {
     for at_first in 0..3 {

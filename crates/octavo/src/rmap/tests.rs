@@ -1,4 +1,4 @@
-//! The reverse map against lists of owners, and its cost in memory.
+//! Tests of the reverse map against lists of owners, and of its memory.
 
 use std::collections::BTreeSet;
 
@@ -150,7 +150,7 @@ fn frames_of_different_locks_are_changed_side_by_side() {
     for frame in FRAMES {
         (0..3).for_each(|number| fixture.add(frame, number));
     }
-    // One frame's lock is held; the other frames' owners come and go, from this very thread.
+    // One frame's lock is held. Owners of the other frames are added and removed by this same thread.
     let _held = fixture.map.lock(FRAMES[0]);
     fixture.add(FRAMES[2], 3);
     fixture.remove(FRAMES[2], 0);

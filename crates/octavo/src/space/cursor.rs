@@ -35,7 +35,7 @@ use crate::space::Space;
 pub struct SpaceCursor<S> {
     space: S,
     range: Range<u64>,
-    /// Bytes from the start of the range on. It may lie behind the end.
+    /// In bytes from the start of the range. May lie behind the end.
     position: u64,
 }
 
@@ -55,7 +55,7 @@ impl<S: Deref<Target = Space>> SpaceCursor<S> {
         self.range.end.saturating_sub(self.range.start)
     }
 
-    /// Returns the address at the cursor, and how many of `len` bytes there are.
+    /// Returns the address at the cursor, and how many of `len` bytes are left there.
     fn here(&self, len: usize) -> (u64, usize) {
         let left = self.range_bytes().saturating_sub(self.position);
         (self.range.start.saturating_add(self.position), left.min(len as u64) as usize)

@@ -122,7 +122,7 @@ impl Space {
             let first = walks.page();
             let Some(walk) = walks.next() else { return stats };
             if !walk.links_hold() {
-                // The node may be another's by now.
+                // The node may be part of another table by now.
                 walks.go_on_from(first);
                 continue;
             }
@@ -135,7 +135,7 @@ impl Space {
                 }
                 State::Swapped(_) => stats.swapped_bytes += bytes,
                 State::Zero => stats.zero_bytes += bytes,
-                // Of a page that is being changed, nobody knows.
+                // The place of a page that is being changed is unknown.
                 State::Empty | State::Busy | State::Node(_) => {}
             }
         }

@@ -52,10 +52,10 @@ impl Space {
     /// Lends `len` values from `address` on for reading. Waits until no exclusive guard has their pages.
     ///
     /// # Errors
-    /// `Busy` where pages have to be moved, and one of them is held for half a second. `Protected` where
-    /// the region is not guarded. `InvalidRange` for no values, and for values that are unaligned or do
-    /// not lie in one aligned piece of 2 MiB. `TooManyPins` as for [`Space::pin_exact`]. `OutOfMemory`
-    /// also where no frames lie together and none can be brought together. Otherwise as [`Space::load`].
+    /// `Busy` if pages have to be moved, and one of them is held for half a second. `Protected` if the
+    /// region is not guarded. `InvalidRange` for no values, and for values that are unaligned or do not
+    /// lie in one aligned piece of 2 MiB. `TooManyPins` as for [`Space::pin_exact`]. `OutOfMemory` also if
+    /// no frames lie together and none can be brought together. Otherwise as [`Space::load`].
     #[inline]
     pub fn shared<T: Pod>(&self, address: u64, len: usize) -> Result<SharedGuard<'_, T>> {
         access::lend(&self.engine, &self.state, address, len, Hold::Shared, Taker::Thread)
@@ -72,7 +72,8 @@ impl Space {
             .map(access::Lent::exclusive)
     }
 
-    /// As [`Space::exclusive`], if a block shows the pages, or there is one, and they can be had at once.
+    /// As [`Space::exclusive`], but only if there is one page, or a block shows all pages, and the call
+    /// need not wait. Otherwise, returns `None`.
     pub(crate) fn exclusive_at_hand<T: Pod>(
         &self,
         address: u64,
@@ -85,7 +86,7 @@ impl Space {
     /// As [`Space::shared`], without waiting for other guards.
     ///
     /// # Errors
-    /// `Busy` where an exclusive guard has one of the pages; and as [`Space::shared`].
+    /// `Busy` if an exclusive guard has one of the pages; and as [`Space::shared`].
     #[inline]
     pub fn try_shared<T: Pod>(&self, address: u64, len: usize) -> Result<SharedGuard<'_, T>> {
         access::lend(&self.engine, &self.state, address, len, Hold::Shared, Taker::Try)
@@ -95,7 +96,7 @@ impl Space {
     /// As [`Space::exclusive`], without waiting for other guards.
     ///
     /// # Errors
-    /// `Busy` where another guard has one of the pages; and as [`Space::shared`].
+    /// `Busy` if another guard has one of the pages; and as [`Space::shared`].
     #[inline]
     pub fn try_exclusive<T: Pod>(&self, address: u64, len: usize) -> Result<ExclusiveGuard<'_, T>> {
         access::lend(&self.engine, &self.state, address, len, Hold::Exclusive, Taker::Try)
@@ -190,7 +191,7 @@ impl Space {
     /// see [`OptimisticGuard`]. Waits until no exclusive guard has the page.
     ///
     /// # Errors
-    /// `Protected` where the region is not guarded; otherwise as [`Space::load`].
+    /// `Protected` if the region is not guarded; otherwise as [`Space::load`].
     #[inline]
     pub fn optimistic(&self, address: u64) -> Result<OptimisticGuard<'_>> {
         access::optimistic(&self.engine, &self.state, address)

@@ -22,7 +22,7 @@ impl PinHolder for Arc<Space> {
 /// # Pins
 ///
 /// A pin keeps memory in its place until it is dropped: for system calls, devices, and access without
-/// faults. Others can still read and write the bytes; for exclusive access, use a guard. Where there are
+/// faults. Others can still read and write the bytes; for exclusive access, use a guard. If there are
 /// several spaces, the pins and guards of one may keep at most three quarters of the budget, or its quota.
 /// Pages that were unmapped while pinned count. Pins with *owned* in their names need the space in an
 /// [`Arc`](std::sync::Arc), and keep it.
@@ -30,9 +30,9 @@ impl Space {
     /// Pins `len` bytes from `address` on: all of them, or nothing.
     ///
     /// # Errors
-    /// As [`Space::load`], for any of the pages. `TooManyPins` where a page has as many pins as can be
-    /// counted, or where the pins and guards of the space keep its share of memory. After an error,
-    /// nothing is pinned.
+    /// As [`Space::load`], for any of the pages. `TooManyPins` if a page has as many pins as can be
+    /// counted, or if the pins and guards of the space keep its share of memory. After an error, nothing
+    /// is pinned.
     #[inline]
     pub fn pin_exact(&self, address: u64, len: usize, access: Access) -> Result<Pin<'_>> {
         access::pin(&self.engine, &self.state, address, len, access, Cover::All)

@@ -20,8 +20,8 @@ use crate::units::{CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
 /// Gives a [`Translation`](crate::translation::Translation) access to its space. The *other side*, such as
 /// a window at real addresses, reports faults and changes by the calls here. For authors of translations.
 ///
-/// It does all that a [`Space`] does by handles, except guards. A clone refers to the same space. The
-/// space ends with its last clone, and with the last of the pins and the like that keep it.
+/// It does all that a [`Space`] does, except guards. A clone refers to the same space. The space ends when
+/// the last clone, and the last pin or other value that keeps it, is dropped.
 #[derive(Clone, Debug)]
 pub struct TranslatedSpace {
     space: Arc<Space>,
@@ -42,8 +42,8 @@ impl TranslatedSpace {
     }
 
     /// Records that the other side of the space's translation has dropped the bytes of a range of whole
-    /// pages by itself. They read as zeros from now on. The range stays mapped. The translation is not
-    /// asked about pages that were there.
+    /// pages. They read as zeros from now on. The range stays mapped. The translation is not asked about
+    /// pages that were there.
     ///
     /// # Errors
     /// As [`Space::unmap`].
@@ -63,15 +63,15 @@ impl TranslatedSpace {
     }
 
     /// Records that the other side of `parent`'s translation has forked. This space, in which nothing is
-    /// mapped, is the child's. It gets the parent's regions, and those of its pages that are not at the
-    /// other side. The other side itself shows its pages to both. Meanwhile the parent's other side must
-    /// not show or take pages. If a pin of the parent's is held during the call, its later writes may show
-    /// in both spaces.
+    /// mapped, is the child's. It gets the parent's regions, and the parent's pages that are not at the
+    /// other side. The other side shows its own pages to both. Meanwhile the parent's other side must not
+    /// show or take pages. If a pin of the parent's is held during the call, its later writes may show in
+    /// both spaces.
     ///
     /// # Errors
-    /// `Unsupported` where the parent is a space of another manager. `Busy` where a block stays pinned.
-    /// `OutOfMemory` and other errors of reclaim, where there is no room for the child's regions and
-    /// pages. The child then has a part of them, and you may call again.
+    /// `Unsupported` if the parent is a space of another manager. `Busy` if a block stays pinned.
+    /// `OutOfMemory` and other errors of reclaim, if there is no room for the child's regions and pages.
+    /// The child then has a part of them, and you may call again.
     pub fn fork_from(&self, parent: &Self) -> Result<()> {
         let _inside = self.engine.enter()?;
         if !Arc::ptr_eq(&self.engine, &parent.engine) {
@@ -82,7 +82,7 @@ impl TranslatedSpace {
         let regions = parent.state.regions.writer().overlapping(all.start, all.end);
         for region in regions {
             match self.with_room(|| self.state.regions.writer().insert(region)) {
-                // An earlier call has come so far.
+                // An earlier call has inserted this region.
                 Err(error) if error.kind() == ErrorKind::AlreadyMapped => {}
                 inserted => inserted?,
             }
@@ -107,7 +107,7 @@ impl TranslatedSpace {
     /// [`TranslatedSpace::forget_mapping`]. The regions move with their options. No bytes move.
     ///
     /// # Errors
-    /// As [`Space::unmap`], for both ranges, and `InvalidRange` where they overlap. After any error except
+    /// As [`Space::unmap`], for both ranges, and `InvalidRange` if they overlap. After any error except
     /// `InvalidRange`, some pages have moved and others have not: the space cannot be used any more.
     pub fn relocate(&self, from: u64, len: u64, to: u64) -> Result<()> {
         let (old, new) = (whole_pages(from, len, "moved")?, whole_pages(to, len, "moved")?);
@@ -131,17 +131,17 @@ impl TranslatedSpace {
             drop(writer);
             self.remove_obstacle(obstacle, &mut give_up_at)?;
         }
-        // Nodes, zeros, and the versions that faults under way have seen.
+        // Clears nodes, zeros, and the versions that faults under way have seen.
         self.clear_by(old, forget_range)
     }
 
     /// Makes the page at `address` usable at the other side of the space's translation, as
     /// [`Space::fault_async`] does here. One thread may poll many of these futures at once, and none
-    /// blocks it. A page that handles pin cannot go there.
+    /// blocks it. A page that is pinned here cannot go there.
     ///
     /// # Errors
-    /// As [`Space::load`]. `Unsupported` where the translation cannot show the page. `Busy` where the page
-    /// stays pinned, or the translation stays busy with it.
+    /// As [`Space::load`]. `Unsupported` if the translation cannot show the page. `Busy` if the page stays
+    /// pinned, or the translation stays busy with it.
     pub fn fault_translated(
         &self,
         address: u64,
@@ -152,8 +152,8 @@ impl TranslatedSpace {
 
     /// Serves an access that has found nothing at its page; otherwise as
     /// [`TranslatedSpace::fault_translated`]. If the page should be there, this asks the translation
-    /// ([`Touch::There`](crate::translation::Touch::There)). A page that the other side has dropped by
-    /// itself then reads as zeros.
+    /// ([`Touch::There`](crate::translation::Touch::There)). A page that the other side has dropped then
+    /// reads as zeros.
     ///
     /// # Errors
     /// As [`TranslatedSpace::fault_translated`].
@@ -180,7 +180,8 @@ impl TranslatedSpace {
         is_missing: bool,
     ) -> impl Future<Output = Result<()>> + Send + '_ {
         let via = Via::Translation { is_missing };
-        // Without a mark: such a thread serves faults, and has no memory that waits for them.
+        // The thread is not marked as inside the engine: it serves faults, and none of its own memory
+        // waits for them.
         resolve_async(Waiter::driven(&self.engine), &self.engine, &self.state, address, access, via)
     }
 
@@ -202,7 +203,7 @@ impl TranslatedSpace {
 
     /// Serves a fault as [`TranslatedSpace::fault_missing`] does, if that takes at most one read. Blocks
     /// the thread for the read, which is quicker than awaiting it if the thread has nothing else to do.
-    /// `None` means that the fault takes more: room, or a page that another thread works on. Nothing has
+    /// Returns `None` if the fault needs more: room, or a page that another thread works on. Nothing has
     /// changed then.
     ///
     /// # Errors
@@ -211,10 +212,10 @@ impl TranslatedSpace {
         resolve_now(&self.engine, &self.state, address, access)
     }
 
-    /// Makes pages of a range usable at the other side of the space's translation, as far as they are at
-    /// hand. It goes from the first page up to one that has to be read from a device, that another thread
-    /// works on, that lacks room, or that may not be accessed in this way. It never waits. Up to 256 pages
-    /// share a call of the translation. Returns how many pages are usable now.
+    /// Makes pages of a range usable at the other side of the space's translation, without waiting. It
+    /// stops at the first page that has to be read from a device, that another thread works on, that lacks
+    /// room, or that may not be accessed in this way. Up to 256 pages share a call of the translation.
+    /// Returns how many pages are usable now.
     ///
     /// After a fault of a sequential reader, this also shows the pages that were read ahead. After a fault
     /// of a sequential writer, it prepares the next pages.
@@ -239,9 +240,9 @@ impl TranslatedSpace {
     /// requested if there is no room for more; [`TranslatedSpace::make_room`] makes it.
     ///
     /// # Errors
-    /// `AlreadyMapped` where the space already has something at a page. `NotMapped` and `Protected` where
-    /// no region allows reading it. `InvalidRange` as [`Space::unmap`]. The pages before the one that
-    /// failed are the space's.
+    /// `AlreadyMapped` if the space already has something at a page. `NotMapped` and `Protected` if no
+    /// region allows reading it. `InvalidRange` as [`Space::unmap`]. The pages before the one that failed
+    /// are the space's.
     pub fn adopt(&self, address: u64, len: u64, what: InPlace) -> Result<u64> {
         let _inside = self.engine.enter()?;
         let range = whole_pages(address, len, "adopted")?;
@@ -267,7 +268,7 @@ impl TranslatedSpace {
     /// it, and is pending after each batch of pages that it has sent out.
     ///
     /// # Errors
-    /// `QuotaExceeded`, `OutOfMemory` and other errors of reclaim, where no more pages can go out.
+    /// `QuotaExceeded`, `OutOfMemory` and other errors of reclaim, if no more pages can go out.
     pub fn make_room(&self, len: u64) -> impl Future<Output = Result<()>> + Send + '_ {
         make_room_for_adoption(&self.engine, &self.state, len)
     }
@@ -279,7 +280,7 @@ async fn make_room_for_adoption(engine: &Engine, space: &SpaceState, len: u64) -
     make_room_under_quota(engine, space, 1, &mut waiter).await?;
     make_room_for_node(engine, &mut waiter).await?;
     make_room_for_away(engine, len >> PAGE_SHIFT, &mut waiter).await?;
-    // Where the entry was in other hands, these have the CPU.
+    // If another thread has the entry busy, it gets the CPU.
     waiter.give_way().await;
     Ok(())
 }

@@ -21,15 +21,15 @@ use crate::space::Space;
 /// [`Space::swap`]; for a load, `fetch_add(address, 0)`. Threads that access parts of a word at different
 /// sizes see each part whole.
 impl Space {
-    /// Reads one value at `address`, in one step: never half of another thread's store. Where the page is
-    /// in memory (a *hit*), this takes no lock and writes nothing. (On a processor without AVX, a load of
-    /// 16 bytes is a locked instruction.)
+    /// Reads one value at `address`, in one step: never half of another thread's store. If the page is in
+    /// memory (a *hit*), this takes no lock and writes nothing. (On a processor without AVX, a load of 16
+    /// bytes is a locked instruction.)
     ///
     /// # Errors
     /// `InvalidRange` for an unaligned address, `NotMapped`, `Protected` (also in a guarded region, which
-    /// only guards can access). Where the page must be brought in, also the errors of reclaim and of the
-    /// swap device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`,
-    /// `Corrupt`. `ForkedChild` in a forked child.
+    /// only guards can access). If the page must be brought in, also the errors of reclaim and of the swap
+    /// device: `OutOfMemory`, `QuotaExceeded`, `SwapFull`, `SwapWrite`, `SwapRead`, `TimedOut`, `Corrupt`.
+    /// `ForkedChild` in a forked child.
     #[inline]
     pub fn load<W: Word>(&self, address: u64) -> Result<W> {
         access::load(&self.engine, &self.state, address)
@@ -38,7 +38,7 @@ impl Space {
     /// Writes one value at `address`, in one step. A hit takes no lock, and costs two read-modify-writes.
     ///
     /// # Errors
-    /// As [`Space::load`], and `TooManyPins` where the page has as many pins as can be counted.
+    /// As [`Space::load`], and `TooManyPins` if the page has as many pins as can be counted.
     #[inline]
     pub fn store<W: Word>(&self, address: u64, value: W) -> Result<()> {
         access::store(&self.engine, &self.state, address, value)

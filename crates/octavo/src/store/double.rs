@@ -1,8 +1,8 @@
 //! A second store, for tests: pages of four devices by an index of the test's choice, and no slots.
 //!
 //! It keeps its pages as a store of files will. Their entries become empty, count no references, and lead
-//! nowhere. A test asks for a page by its index. A page stays known while it is in memory, also when nothing
-//! shows it.
+//! nowhere. A test asks for a page by its index. The store knows a page while it is in memory, even if no
+//! entry shows it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,12 +26,12 @@ const MANNERS: [Manner; 4] = [Manner::Inline, Manner::AtFlush, Manner::Served, M
 /// The store.
 #[derive(Default)]
 pub(crate) struct Double {
-    /// Those that a page was asked of, by their place in [`MANNERS`].
+    /// The devices that a test has used, by their position in [`MANNERS`].
     devices: Mutex<BTreeMap<usize, TestDevice>>,
     pages: Mutex<BTreeMap<StoredPage, Kept>>,
 }
 
-/// What is known of a page.
+/// What the store knows of a page.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
     Frame(FrameId),
@@ -52,7 +52,7 @@ impl Double {
         self.devices.lock().entry(index).or_insert_with(open).clone()
     }
 
-    /// Those that are open. No device is called under the lock.
+    /// The devices that are open. No device is called under the lock.
     fn devices(&self) -> Vec<TestDevice> {
         self.devices.lock().values().cloned().collect()
     }

@@ -1,11 +1,11 @@
 //! One area: a device, its slots, and its health.
 //!
-//! A device of the caller's own may panic. The panic ends here. The unwinding drops the transfer that the
-//! device had in hand. So the transfer ends with an error, and those who wait for it learn of it. A panic of
-//! ours in a completion goes on.
+//! A user's device may panic. The panic is caught here. The unwinding drops the transfer that the device
+//! held. So the transfer ends with an error, and threads that wait for it learn of it. A panic in a
+//! completion is Octavo's own, and is resumed.
 //!
-//! Locking: `failure`, for a word or two. No device is called under it. A device says its name when the area
-//! is opened, and is not asked again.
+//! Locking: `failure`, held for a few words. No device is called under it. A device is asked for its name
+//! once, when the area is opened.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -31,11 +31,11 @@ pub(super) struct Area {
     health: Health,
     /// Pages being written. Relaxed throughout: they say how much to expect.
     writing_pages: AtomicU32,
-    /// A failing area is tried ever less often while there are others.
+    /// While there are other areas, a failing one is tried less and less often.
     probes: Backoff,
     /// The last write that failed.
     failure: Mutex<Option<Error>>,
-    /// A completion of ours panicked, inside some device's call.
+    /// A completion panicked inside a device's call.
     is_broken: Shared<AtomicBool>,
     traffic: AreaTraffic,
 }
@@ -63,7 +63,7 @@ impl Area {
 
     // --- the device ---
 
-    /// Hands a job over, to be done at `place`. False: the device is full, and nothing has begun.
+    /// Submits a job at `place`. Returns false if the device is full; then nothing has begun.
     pub(super) fn submit(&self, host: Shared<dyn Host>, job: Job, place: u32, urgency: Urgency) -> bool {
         let before = self.health.begin();
         if job.direction == Direction::Write {
@@ -79,7 +79,7 @@ impl Area {
         let wrong = if !back.is_of(from, &job) {
             "gave another transfer back, which is in flight"
         } else if now.in_flight() == 1 && now.has_not_answered_since(before) {
-            // Nobody would ever learn that there is room again.
+            // No completion would ever tell that there is room again.
             "says that it is full, and has nothing in flight"
         } else {
             self.health.refused();
@@ -103,17 +103,17 @@ impl Area {
         self.call(Device::serve);
     }
 
-    /// Waits for a transfer. A thread does not wait in a device that panics.
+    /// Waits for a transfer. If the device panics, the thread may sleep.
     pub(super) fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         self.call(|device| device.wait(queue, still_waiting)).unwrap_or(Waited::Sleep)
     }
 
-    /// Calls the device. `None`: it panicked.
+    /// Calls the device. Returns `None` if it panicked.
     #[inline]
     fn call<'a, T>(&'a self, work: impl FnOnce(&'a dyn Device) -> T) -> Option<T> {
         match catch_panic(|| work(&*self.device)) {
             Ok(done) => Some(done),
-            // Relaxed: this thread has set it, as it unwound.
+            // Relaxed: this thread set it while it unwound.
             Err(panic) if self.is_broken.load(Ordering::Relaxed) => resume_unwind(panic),
             Err(_) => None,
         }
@@ -129,7 +129,7 @@ impl Area {
         self.seen().state()
     }
 
-    /// A transfer has ended.
+    /// Notes the end of a transfer.
     pub(super) fn note_end(&self, job: &Job, result: &io::Result<()>) {
         self.note_no_longer_writing(job);
         let end = match (job.direction, result) {
@@ -137,12 +137,12 @@ impl Area {
             (Direction::Read, Err(_)) => End::ReadFailed,
             (Direction::Write, Ok(())) => End::Written,
             (Direction::Write, Err(error)) => {
-                // The failure is kept before anybody can see that there is one.
+                // The failure is kept before any thread can see that there is one.
                 self.note_failure(self.write_error(error));
                 End::WriteFailed
             }
         };
-        // An access compares the count of failed writes with one that it read itself.
+        // An access compares the count of failed writes with one that it read before.
         self.traffic.note_end(job.direction, job.count, result.is_ok());
         let before = self.health.end(end);
         if end == End::Written && before.state() != Condition::Well {
@@ -167,17 +167,17 @@ impl Area {
         self.probes.ended(false);
     }
 
-    /// What it has done, with so many of its slots in use.
+    /// What the area has done. `used_slots` of its slots are in use.
     pub(super) fn stats(&self, used_slots: u32) -> AreaStats {
         self.traffic.stats(self.name.clone(), self.state(), self.shape.capacity_pages, used_slots)
     }
 
-    /// How often a write failed, so far.
+    /// How many writes have failed so far.
     pub(super) fn failures(&self) -> u64 {
         self.traffic.failed_writes()
     }
 
-    /// A deadline has passed that began when the area's health was `before`.
+    /// Notes that a deadline has passed which began when the area's health was `before`.
     pub(super) fn note_silence(&self, before: Seen) {
         self.health.note_silence(before);
     }
@@ -187,7 +187,7 @@ impl Area {
         !self.probes.turns_away()
     }
 
-    /// The reason why pages cannot go there, as far as is known.
+    /// The reason why pages cannot go to this area, if it is known.
     #[cold]
     pub(super) fn failure(&self) -> Option<Error> {
         match self.state() {
@@ -223,7 +223,7 @@ impl Area {
     }
 }
 
-/// The error for an access that has waited for `device` long enough.
+/// The error for an access that has waited too long for `device`.
 #[cold]
 pub(super) fn timed_out(device: &str) -> Error {
     let message = format!(
@@ -232,6 +232,6 @@ pub(super) fn timed_out(device: &str) -> Error {
     Error::new(ErrorKind::TimedOut, message)
 }
 
-/// The errors of a write that say that there is no room.
+/// The errors of a write that mean there is no room.
 const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
 const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();

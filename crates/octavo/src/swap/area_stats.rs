@@ -1,6 +1,6 @@
-//! What an area has done, in figures.
+//! Figures of what an area has done.
 //!
-//! Cost: two additions for each transfer, on a line that transfers of the area share. A transfer takes a
+//! Cost: two additions for each transfer, on a cache line that the area's transfers share. A transfer takes a
 //! thousand times as long.
 
 use crate::io::Direction;
@@ -15,11 +15,11 @@ use crate::units::PAGE_SHIFT;
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum AreaState {
-    /// Its transfers end well.
+    /// Its transfers succeed.
     Well,
-    /// The last write failed. Other areas are written to instead, where there are any.
+    /// The last write failed. Pages go to other areas instead, if there are any.
     Failing,
-    /// It has not answered in time, and gets nothing new until it does.
+    /// It has not answered in time, and gets nothing new until it answers.
     Silent,
 }
 
@@ -45,10 +45,10 @@ pub struct AreaStats {
     pub state: AreaState,
     /// Bytes of pages that it can hold.
     pub capacity_bytes: u64,
-    /// Bytes of pages that have a place there, and of places that could not be written. The pages may be in
-    /// the compressed pool, or in memory, instead.
+    /// Bytes of pages that have a place in the area, and of places that could not be written. The pages
+    /// themselves may be in the compressed pool or in memory.
     pub used_bytes: u64,
-    /// Transfers that ended well, each way, and their bytes.
+    /// Transfers that succeeded, in each direction, and their bytes.
     pub reads: u64,
     /// See `reads`.
     pub read_bytes: u64,
@@ -56,7 +56,7 @@ pub struct AreaStats {
     pub writes: u64,
     /// See `reads`.
     pub written_bytes: u64,
-    /// Transfers that failed, each way.
+    /// Transfers that failed, in each direction.
     pub read_errors: u64,
     /// See `read_errors`.
     pub write_errors: u64,
@@ -64,7 +64,7 @@ pub struct AreaStats {
     pub waits: Quantiles,
 }
 
-/// Transfers one way.
+/// Transfers in one direction.
 #[derive(Debug, Default)]
 struct OneWay {
     transfers: AtomicU64,
@@ -99,7 +99,7 @@ impl AreaTraffic {
         self.writes.errors.load(Ordering::Relaxed)
     }
 
-    /// Adds what is known of the area otherwise.
+    /// Returns the figures, with what the caller knows of the area.
     pub(super) fn stats(
         &self,
         name: String,

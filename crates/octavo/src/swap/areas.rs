@@ -1,13 +1,12 @@
 //! The areas that pages go to, as one row of slots.
 //!
 //! Each area is a device of its own. [`Clusters`](super::clusters::Clusters), made from the same
-//! [`AreaShape`]s in the same order, knows which slots of it are free. After the areas were opened, only
-//! their health changes.
+//! [`AreaShape`]s in the same order, knows which of its slots are free. Once the areas are open, only their
+//! health changes.
 //!
 //! **Several areas.** An area that fails or is silent does not stop the others. It is *shunned* while another
-//! one is well and has room. A failing area gets a batch now and then all the same, as a probe. A silent area
-//! gets nothing new: it owes an answer, and its first answer ends that. A question about all areas
-//! goes to those that have room, and the best of them answers.
+//! one is well and has room. A failing area still gets a batch now and then, as a probe. A silent area gets
+//! nothing new until its first answer. The state of all areas is that of the best one with room.
 
 use smallvec::SmallVec;
 
@@ -25,20 +24,20 @@ use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 /// The health word of each area, at one moment.
 pub(crate) type HealthSnapshot = SmallVec<[Seen; 2]>;
 
-/// Whether each area is shunned. Empty: none is.
+/// Whether each area is shunned. Empty if none is.
 pub(super) type Shunned = SmallVec<[bool; 8]>;
 
 /// All areas, in the order in which they were given.
 pub(crate) struct Areas {
     areas: Box<[Area]>,
-    /// A completion of ours panicked, inside a device's call.
+    /// A completion panicked inside a device's call.
     is_broken: Shared<AtomicBool>,
     pub(super) single_reads: SingleReads,
 }
 
 impl Areas {
-    /// Numbers the places of each device that may be used. There are 2^31 numbers in all, and places without
-    /// a number are not used.
+    /// Numbers the places of each device. There are 2^31 numbers in all; places without a number are not
+    /// used.
     pub(crate) fn new(devices: impl IntoIterator<Item = (Box<dyn Device>, AreaShape)>) -> Self {
         let is_broken = Shared::new(AtomicBool::new(false));
         let mut next = 0;
@@ -62,7 +61,7 @@ impl Areas {
         self.areas.len()
     }
 
-    /// Returns whether there is no area to go to.
+    /// Returns whether there is no area.
     pub(crate) fn is_empty(&self) -> bool {
         self.areas.is_empty()
     }
@@ -102,7 +101,7 @@ impl Areas {
 
     // --- the devices ---
 
-    /// Hands a job over to the device of its slots. False: the device is full, and nothing has begun.
+    /// Submits a job to the device of its slots. Returns false if the device is full; then nothing has begun.
     pub(super) fn submit(&self, host: Shared<dyn Host>, job: Job, urgency: Urgency) -> bool {
         let (area, place) = self.area_of(SwapSlot::named(job.first));
         if job.direction == Direction::Read {
@@ -121,22 +120,22 @@ impl Areas {
         self.areas.iter().for_each(Area::poll);
     }
 
-    /// For a thread that waits for transfers, whichever. As [`Device::wait`].
+    /// Does what [`Device::wait`] does, for a thread that waits for any transfer.
     pub(super) fn wait_for_any(&self, still_waiting: &dyn Fn() -> bool) -> Waited {
         if let [only] = &*self.areas {
             return only.wait(ANY_QUEUE, still_waiting);
         }
-        // The thread can wait in one area only. So all see to their completions themselves.
+        // The thread can wait in one area only. So all areas complete their transfers by themselves.
         self.serve();
         Waited::Sleep
     }
 
-    /// Has devices complete transfers by themselves.
+    /// Makes devices complete transfers by themselves.
     pub(super) fn serve(&self) {
         self.areas.iter().for_each(Area::serve);
     }
 
-    /// To be kept while a completion of ours runs.
+    /// Returns a mark to hold while a completion runs.
     pub(super) fn completing(&self) -> Completing<'_> {
         Completing::begin(&self.is_broken)
     }
@@ -148,8 +147,8 @@ impl Areas {
         self.areas.iter().map(Area::seen).collect()
     }
 
-    /// A deadline has passed that began when the areas were `asked`. Those that have not answered since are
-    /// silent.
+    /// Notes that a deadline has passed which began when the areas were `asked`. Areas that have not answered
+    /// since are silent.
     pub(crate) fn note_silence(&self, asked: &HealthSnapshot) {
         for (area, before) in self.areas.iter().zip(asked) {
             area.note_silence(*before);
@@ -161,12 +160,12 @@ impl Areas {
         self.areas.iter().enumerate().map(|(index, area)| area.stats(used_slots(index))).collect()
     }
 
-    /// How often a write failed, so far.
+    /// How many writes have failed so far.
     pub(crate) fn failures(&self) -> u64 {
         self.areas.iter().map(Area::failures).sum()
     }
 
-    /// What to expect of a write: the state of the best area that has room, or of the best area if none has.
+    /// What to expect of a write: the state of the best area with room, or of the best area if none has room.
     pub(super) fn state(&self, has_room: impl Fn(usize) -> bool) -> Condition {
         let best = |some: &dyn Fn(usize) -> bool| {
             let states = self.areas.iter().enumerate().filter(|(index, _)| some(*index));
@@ -175,19 +174,19 @@ impl Areas {
         best(&has_room).or_else(|| best(&|_| true)).unwrap_or(Condition::Well)
     }
 
-    /// Returns whether the area of a slot is not well, and another that has room is.
+    /// Returns whether the area of a slot is not well, and another area with room is.
     pub(super) fn are_better_than_that_of(&self, slot: SwapSlot, has_room: impl Fn(usize) -> bool) -> bool {
         let is_better = |(index, area): (usize, &Area)| area.state() == Condition::Well && has_room(index);
         self.area_of(slot).0.state() != Condition::Well && self.areas.iter().enumerate().any(is_better)
     }
 
-    /// Returns whether something is in flight, and silent devices have all of it.
+    /// Returns whether transfers are in flight, all of them on silent devices.
     pub(crate) fn keep_all(&self) -> bool {
         let mut busy = self.areas.iter().map(Area::seen).filter(|seen| seen.in_flight() > 0).peekable();
         busy.peek().is_some() && busy.all(|seen| seen.state() == Condition::Silent)
     }
 
-    /// Returns whether some device has not answered in time, and still owes the answer.
+    /// Returns whether a device is silent: it has not answered in time, and still owes the answer.
     pub(crate) fn owe_answers(&self) -> bool {
         self.areas.iter().any(|area| area.state() == Condition::Silent)
     }
@@ -210,13 +209,13 @@ impl Areas {
         };
         let mut shunned: Shunned = self.areas.iter().map(is_shunned).collect();
         if !shunned.iter().enumerate().any(|(index, shunned)| !shunned && has_room(index)) {
-            // No failing one is due, and there is nothing better.
+            // No failing area is due for a probe, and there is nothing better.
             shunned = self.areas.iter().map(|area| area.state() == Condition::Silent).collect();
         }
         shunned
     }
 
-    /// Returns whether a write failed lately in one of the areas that do best.
+    /// Returns whether a write failed lately in one of the best areas.
     pub(super) fn are_cautious(&self) -> bool {
         let best = self.areas.iter().map(Area::state).min();
         self.areas.iter().map(Area::seen).any(|seen| seen.is_cautious() && Some(seen.state()) == best)
@@ -235,13 +234,13 @@ impl Areas {
         failure(true).or_else(|| failure(false))
     }
 
-    /// The error for an access whose time is over while it waited for the device of a slot.
+    /// The error for an access whose time ran out while it waited for the device of a slot.
     #[cold]
     pub(crate) fn timed_out_at(&self, slot: SwapSlot) -> Error {
         timed_out(&self.area_of(slot).0.name)
     }
 
-    /// The error for an access whose time is over, and that waited for no device in particular.
+    /// The error for an access whose time ran out, and that waited for no particular device.
     #[cold]
     pub(crate) fn timed_out(&self) -> Error {
         let busy = || self.areas.iter().filter(|area| area.seen().in_flight() > 0);
@@ -260,7 +259,7 @@ impl Areas {
         names.join(", ")
     }
 
-    /// The start of a message: all areas are full, and so much of each is in use.
+    /// The start of a message: all areas are full, and how much of each is in use.
     #[cold]
     pub(crate) fn describe_full(&self, used_pages: impl Fn(usize) -> u32) -> String {
         let full = self.areas.iter().enumerate().map(|(index, area)| {

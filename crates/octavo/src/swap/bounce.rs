@@ -1,5 +1,5 @@
-//! Bounce frames: a few frames set aside at the start, for pages that are sealed on their way to a device. To
-//! hand one out takes no allocation.
+//! Bounce frames: a few frames set aside at the start, for pages that are sealed on their way to a device.
+//! Taking one needs no allocation.
 
 use crate::frame::FrameAllocator;
 use crate::sync::Mutex;
@@ -14,14 +14,15 @@ pub(crate) struct BounceFrames {
 }
 
 impl BounceFrames {
-    /// Takes one block of 2^order frames for life. It is charged like any block. `None`: there is none.
+    /// Takes one block of 2^order frames, and keeps it. It is charged like any block. Returns `None` if there
+    /// is none.
     pub(crate) fn new(frames: &FrameAllocator, order: Order) -> Option<Self> {
         let first = frames.alloc(order)?.into_frame();
         let idle = (0..order.frames()).rev().map(|at| first.plus(at)).collect();
         Some(Self { first, order, idle: Mutex::new(idle) })
     }
 
-    /// Takes a frame. `None`: all are in use, so wait for a completion.
+    /// Takes a frame. Returns `None` if all are in use; then wait for a completion.
     pub(crate) fn take(&self) -> Option<FrameId> {
         self.idle.lock().pop()
     }

@@ -1,39 +1,40 @@
 //! Free slots, over all areas.
 //!
 //! All slots have one numbering. Each area begins at a cluster (512 slots, 2 MiB of pages), after a gap. A
-//! [`SlotRun`] lies in one cluster, and so in one area. A long run lets a device write many pages at once. So
-//! each CPU takes slots from a cluster of its own, in ascending order, and prefers a cluster with a long run.
+//! [`SlotRun`] lies in one cluster, and so in one area. A device can write a long run at once. So each CPU
+//! takes slots from a cluster of its own, in ascending order, and prefers a cluster with a long run.
 //!
-//! Search order of [`Clusters::allocate`], among areas of the highest priority first, by turns among equals:
+//! Search order of [`Clusters::allocate`], first among areas of the highest priority, round robin among
+//! equals:
 //!
-//! 1. The CPU's current cluster, from where the CPU left it, while that has good runs (64 slots, or as many
-//!    as are asked).
-//! 2. *Nonfull*: a cluster with a run of all that is asked, and of 64.
+//! 1. The CPU's current cluster, from the last slot taken, while it has good runs (64 slots, or as many as
+//!    are asked for).
+//! 2. *Nonfull*: a cluster with a run of all slots asked for, and of at least 64.
 //! 3. A whole cluster: one that was used and is free again, then one never used (the next in order).
 //! 4. Nonfull with a run of 64.
-//! 5. *Fragmented*: a cluster with the longest run there is. It stays the current one as long as it has runs
-//!    of about that length and no better cluster appears.
-//! 6. *Steal*: a cluster with the rest of a block of order 9. Left alone, it may become a whole cluster
-//!    again.
+//! 5. *Fragmented*: a cluster with the longest run there is. It stays current while it has runs of about that
+//!    length and no better cluster appears.
+//! 6. *Steal*: a cluster with the rest of a block of order 9. It comes late because, left alone, it may
+//!    become a whole cluster again.
 //! 7. The current clusters of other CPUs.
 //!
-//! A caller that asks not to grow gets slots between used ones first (step 5), and none of clusters never
-//! used before. The answer `None` means that all slots of each area that was asked were in use at some
-//! moment; or, of who asks not to grow, that all lists were empty and no current cluster was left, with no
-//! cluster moving meanwhile. A CPU leaves its cluster with the last free slot. A whole block
+//! A caller that asks not to grow gets slots between used ones first (step 5), and no slots of clusters never
+//! used before. `None` means that all slots of each area asked were in use at some moment. For a caller that
+//! asks not to grow, it may also mean that all lists were empty and no current cluster was left, while no
+//! cluster moved. A CPU leaves its cluster when it takes the last free slot. A whole block
 //! ([`Clusters::allocate_huge`]) gets a whole cluster or nothing. [`Clusters::is_crowded`] is the hint that
 //! clean pages should give up their slots.
 //!
 //! Locking: the clusters of an area with the same number modulo 256 share a lock over their bits. Under it
-//! comes the lock of the area's lists, over the state and links of its clusters. No other lock is taken under
-//! either. A CPU gets a current cluster under the lists' lock, and loses it under both. So a thread that
-//! finds the cluster still current under the cluster's lock may take slots from it. A cluster with free slots
-//! that is on no list is always some CPU's current one.
+//! comes the lock of the area's lists, which guards the state and links of its clusters. No other lock is
+//! taken under either. A CPU gets a current cluster under the lists' lock, and loses it under both. So a
+//! thread that holds a cluster's lock and finds it still current may take its slots. A cluster with free
+//! slots that is on no list is always some CPU's current one.
 //!
-//! Cost: a run from the current cluster takes one lock and some ten words, and no line that other CPUs write.
-//! A cluster takes 128 bytes. They are charged to the budget when the cluster is first used, with the bytes
-//! that others keep for its slots. Reclaim must not be refused this memory, so the charge may go over the
-//! limit; reclaim then empties a chunk. Nothing is allocated later.
+//! Cost: a run from the current cluster takes one lock and about ten words, and touches no cache line that
+//! other CPUs write. A cluster takes 128 bytes. They are charged to the budget when the cluster is first
+//! used, with the bytes that other structures keep for its slots. Reclaim must not be refused this memory, so
+//! the charge may go over the limit; reclaim then empties a chunk. Nothing is allocated later.
 
 mod area;
 mod bits;
@@ -74,26 +75,25 @@ pub(crate) struct AreaShape {
     pub(crate) priority: i32,
 }
 
-/// The first slot of the next area. At least one number is left out between two areas. So slots with
+/// The first slot of the next area. At least one number between two areas is unused. So slots with
 /// consecutive numbers are consecutive places of one device.
 pub(crate) fn next_first_slot(first_slot: u64, capacity_pages: u32) -> u64 {
     first_slot + (u64::from(capacity_pages) + 1).next_multiple_of(CLUSTER_SLOTS as u64)
 }
 
-/// The most slots that there can be: as many as a frame's word has room for.
+/// The most slots that there can be: as many as a frame's word can name.
 pub(crate) const MOST_SLOTS: u64 = StoredPage::MOST as u64;
 
-/// The words of a cluster, on two lines of their own.
+/// The words of a cluster, on two cache lines of their own.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(C, align(128))]
 struct Cluster {
-    /// Changes under the cluster's lock; read by [`SlotBits::load`].
+    /// Change under the cluster's lock; read by [`SlotBits::load`].
     bits: [AtomicU64; WORDS],
-    /// A [`ClusterState`]. Changes under the lists' lock. From `Held` to another, it changes under the
-    /// cluster's lock too.
+    /// A [`ClusterState`]. Changes under the lists' lock. It leaves `Held` under the cluster's lock too.
     state: AtomicU32,
-    /// The neighbours on the list, + 1; 0: none. Under the lists' lock.
+    /// The neighbours on the list, plus 1, or 0 if there are none. Under the lists' lock.
     next: AtomicU32,
     previous: AtomicU32,
 }
@@ -104,7 +104,7 @@ struct Group {
     members: Box<[usize]>,
     /// Each CPU's current cluster: a [`Current`].
     currents: Box<[CachePadded<AtomicU64>]>,
-    /// The member whose turn it is.
+    /// The member to try first.
     turn: AtomicU32,
 }
 
@@ -118,10 +118,10 @@ impl Group {
 /// Which slots a caller takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
-    /// Clusters that were never used are welcome. Otherwise there are no slots of theirs, and places between
-    /// used ones come first.
+    /// Clusters that were never used may be taken. Otherwise none are, and places between used ones come
+    /// first.
     pub(crate) may_grow: bool,
-    /// The areas that the caller does not want, by their index. Empty: any area will do.
+    /// Whether the caller refuses each area, by its index. Empty if any area will do.
     pub(crate) shunned: &'a [bool],
 }
 
@@ -140,14 +140,14 @@ impl Ask<'_> {
 struct Current {
     cluster: u32,
     next: usize,
-    /// The CPU takes runs of 2^class slots from it, or shorter ones if less is asked.
+    /// The CPU takes runs of 2^class slots from it, or shorter ones if it asks for fewer.
     class: usize,
 }
 
 const NONE: u64 = 0;
 
 impl Current {
-    /// Acquire: the cluster's words as they were when it became the current one.
+    /// Acquire: sees the cluster's words as they were when it became current.
     fn load(word: &AtomicU64) -> Option<Self> {
         let word = word.load(Ordering::Acquire);
         (word != NONE).then(|| Self {
@@ -176,11 +176,11 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    /// Makes all slots free. `bytes_per_cluster` is how much others keep for the slots of a cluster in use.
+    /// Makes all slots free. `bytes_per_cluster` is how much other structures keep for the slots of a cluster
+    /// in use.
     ///
     /// # Errors
-    /// `InvalidInput` for more slots than there are numbers. The kernel's, when the address space is
-    /// exhausted.
+    /// `InvalidInput` for more slots than there are numbers. The kernel's, if the address space is exhausted.
     pub(crate) fn new(
         shapes: &[AreaShape],
         budget: Arc<Budget>,
@@ -230,12 +230,12 @@ impl Clusters {
         self.areas[area].used()
     }
 
-    /// Slots in use. Exact while nobody else is at work.
+    /// Slots in use. Exact while no other thread is at work.
     pub(crate) fn used(&self) -> u32 {
         self.areas.iter().map(Area::used).sum()
     }
 
-    /// Returns whether no slot is free. Each area is asked at another moment.
+    /// Returns whether no slot is free. Each area is read at a different moment.
     pub(crate) fn is_full(&self) -> bool {
         self.areas.iter().all(Area::is_full)
     }
@@ -245,14 +245,14 @@ impl Clusters {
         self.areas[area].is_full()
     }
 
-    /// Returns whether fewer than `slots` slots may be free. It may say so with up to an eighth more, and is
-    /// never late.
+    /// Returns whether fewer than `slots` slots may be free. The answer may be early, by up to an eighth of
+    /// all slots, and is never late.
     pub(crate) fn may_be_fewer_than(&self, slots: u32) -> bool {
         let used: u32 = self.areas.iter().map(Area::most_used).sum();
         self.capacity < used.saturating_add(slots)
     }
 
-    /// Slots that are free. Exact while nobody else is at work. Cost: as [`Area::used`].
+    /// Free slots. Exact while no other thread is at work. Cost: as [`Area::used`].
     pub(crate) fn free_slots(&self) -> u32 {
         self.capacity.saturating_sub(self.used())
     }
@@ -277,16 +277,16 @@ impl Clusters {
         self.areas[area].used()
     }
 
-    /// Returns whether clean pages should give up their slots: more than half of all slots is in use, and
-    /// fewer are free than pages in memory may keep. It may be so with up to an eighth fewer in use, and is
-    /// never late.
+    /// Returns whether clean pages should give up their slots: more than half of all slots are in use, and
+    /// fewer are free than pages in memory may keep. The answer may be early, by up to an eighth of all
+    /// slots, and is never late.
     pub(crate) fn is_crowded(&self) -> bool {
         let used: u32 = self.areas.iter().map(Area::most_used).sum();
         let free = self.capacity - used.min(self.capacity);
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
-    /// Allocates up to `count` consecutive slots, at most a cluster's. `None`: all areas are full, or
+    /// Allocates up to `count` consecutive slots of one cluster. Returns `None` if all areas are full, or
     /// shunned, or would have to grow.
     pub(crate) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         (0..self.groups()).find_map(|group| self.allocate_in(group, count, ask))
@@ -307,18 +307,19 @@ impl Clusters {
         self.groups[group].members.contains(&area)
     }
 
-    /// Allocates a whole cluster, for a block of order 9. `None`: there is none, and the block must be split.
+    /// Allocates a whole cluster, for a block of order 9. Returns `None` if there is none, and the block must
+    /// be split.
     #[cfg_attr(not(test), allow(dead_code, reason = "blocks are split before they go out"))]
     pub(crate) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
         self.groups.iter().find_map(|group| self.take_whole(group, ask))
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub(crate) fn free(&self, slot: SwapSlot) {
         self.free_run(SlotRun { first: slot, count: 1 });
     }
 
-    /// Gives the slots of a run, or of a part of one, back.
+    /// Frees the slots of a run, or of a part of one.
     pub(crate) fn free_run(&self, run: SlotRun) {
         let slot = run.first.0 as usize;
         let (index, first) = ((slot / CLUSTER_SLOTS) as u32, slot % CLUSTER_SLOTS);
@@ -333,7 +334,8 @@ impl Clusters {
         bits.store(&cluster.bits, first, end);
         lock.remove(run.count);
 
-        // A cluster leaves Held only under its lock, so Held is true. Any other state may be out of date.
+        // A cluster leaves Held only under its lock, so if the state says Held, it is. Any other state may be
+        // out of date.
         let before = ClusterState::of(cluster);
         let run_class = || List::runs(bits.run_around(first, end).ilog2() as usize);
         let to = match before {
@@ -397,14 +399,14 @@ impl Clusters {
                 return Some(run);
             }
             if before.is_some() && self.moves(group, ask) == before {
-                // All listed or current clusters had nothing.
+                // No listed or current cluster had a free slot.
                 return None;
             }
         }
     }
 
-    /// How often clusters of a group were listed or made current. `None` while a list has any that may have
-    /// free slots.
+    /// Returns how often clusters of a group were listed or made current, or `None` while a list has a
+    /// cluster that may have free slots.
     fn moves(&self, group: &Group, ask: Ask<'_>) -> Option<u64> {
         let moves_of = |area: usize| {
             let lists = self.areas[area].lists.lock();
@@ -428,7 +430,7 @@ impl Clusters {
             let Some(now) = Current::load(current).filter(|now| now.cluster == cluster) else { continue };
             let mut bits = SlotBits::load(&self.cluster(cluster).bits);
             let least = count.min(1 << now.class);
-            // If the device may not grow, places between used slots are the safest.
+            // If the area may not grow, places between used slots are the safest.
             let leave = self.is_shunned(cluster, ask)
                 || now.class < GOOD_CLASS && ask.may_grow && self.has_better(group, ask);
             let run = if leave {
@@ -469,7 +471,7 @@ impl Clusters {
         SlotRun { first: SwapSlot(cluster * CLUSTER_SLOTS as u32 + first as u32), count: len as u32 }
     }
 
-    /// Under the cluster's lock: makes it nobody's current cluster any more, and lists it by its longest run.
+    /// Under the cluster's lock: makes it no CPU's current cluster, and lists it by its longest run.
     fn leave(&self, current: &AtomicU64, cluster: u32, bits: &SlotBits) {
         let area = self.area_of(cluster);
         let to = match bits.longest() {
@@ -492,10 +494,10 @@ impl Clusters {
         })
     }
 
-    /// Makes the best cluster there is the CPU's current one. True: the CPU has one now, by this thread or
-    /// another.
+    /// Makes the best cluster there is the CPU's current one. Returns true if the CPU now has one, by this
+    /// thread or another.
     fn pick(&self, group: &Group, current: &AtomicU64, count: usize, ask: Ask<'_>) -> bool {
-        // Clusters of this class and above have a run of all that is asked.
+        // Clusters of this class and above have a run of all slots asked for.
         let enough = (count.next_power_of_two().ilog2() as usize).clamp(GOOD_CLASS, RUN_CLASSES);
         let longest_first = |classes: std::ops::Range<usize>| {
             self.by_turns(group, ask, |area| {
@@ -503,7 +505,7 @@ impl Clusters {
                 classes.find_map(|class| self.pick_from(area, List::runs(class), current, class))
             })
         };
-        // Between used slots a device has room, if anywhere.
+        // If a device has room anywhere, it is between used slots.
         (!ask.may_grow && longest_first(0..GOOD_CLASS))
             || self.by_turns(group, ask, |area| {
                 (enough..RUN_CLASSES)
@@ -516,7 +518,7 @@ impl Clusters {
             || self.by_turns(group, ask, |area| self.steal(area, current))
     }
 
-    /// Tries the areas of a group, beginning with the one whose turn it is. True: one of them had something.
+    /// Tries the areas of a group, round robin. Returns whether one of them had something.
     fn by_turns(&self, group: &Group, ask: Ask<'_>, mut has: impl FnMut(&Area) -> Option<()>) -> bool {
         let (turn, areas) = (group.turn.load(Ordering::Relaxed) as usize, group.members.len());
         (0..areas).map(|step| (turn + step) % areas).any(|member| {
@@ -529,7 +531,7 @@ impl Clusters {
         })
     }
 
-    /// `Some`: the CPU has a current cluster.
+    /// Picks the first cluster of a list. Returns `Some` if the CPU has a current cluster.
     fn pick_from(&self, area: &Area, list: List, current: &AtomicU64, class: usize) -> Option<()> {
         if !area.hints.may_have(list) {
             return None;
@@ -549,7 +551,7 @@ impl Clusters {
         }
         let mut lists = area.lists.lock();
         let cluster = lists.head(List::PARTLY)?;
-        // A guess, since the cluster's lock is not held. It only says which runs to begin with.
+        // A guess, since the cluster's lock is not held. It only decides which runs are taken first.
         let longest = SlotBits::load(&self.cluster(cluster).bits).longest();
         if name(current, cluster, longest.map_or(0, |(_, len)| len.ilog2() as usize)) {
             lists.move_to(&self.clusters, cluster, ClusterState::Held, &area.hints);
@@ -564,7 +566,7 @@ impl Clusters {
         let mut lists = area.lists.lock();
         let cluster = self.touch(area, &mut lists, 1)?;
         lists.move_to(&self.clusters, cluster, ClusterState::Held, &area.hints);
-        // If another thread was faster, the cluster is a free one.
+        // If another thread was faster, the cluster is listed as free.
         let state = if name(current, cluster, RUN_CLASSES) {
             return Some(());
         } else if area.slots_of(cluster) == CLUSTER_SLOTS {
@@ -592,7 +594,7 @@ impl Clusters {
         Some(cluster)
     }
 
-    /// Takes the longest run of some CPU's current cluster. The CPU leaves a cluster that is full then.
+    /// Takes the longest run of some CPU's current cluster. If that fills the cluster, the CPU leaves it.
     fn take_any(&self, current: &AtomicU64, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
         loop {
             let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
@@ -633,7 +635,7 @@ impl Clusters {
             }
         }
         match found {
-            // On no list and nobody's current one: no other thread comes here.
+            // On no list, and no CPU's current cluster: no other thread reaches it.
             Some(cluster) => {
                 let mut free = SlotBits::free(CLUSTER_SLOTS);
                 Some(self.take(&mut self.lock(cluster), cluster, &mut free, 0, CLUSTER_SLOTS).first)
@@ -659,7 +661,7 @@ impl Clusters {
         Some(self.take(&mut lock, cluster, &mut bits, 0, CLUSTER_SLOTS).first)
     }
 
-    /// The slots in use. Each cluster is read at another moment.
+    /// The slots in use. Each cluster is read at a different moment.
     pub(crate) fn used_slots(&self) -> impl Iterator<Item = SwapSlot> {
         self.touched().flat_map(move |cluster| {
             let bits = {
@@ -678,12 +680,14 @@ impl Clusters {
     }
 }
 
-/// Makes a cluster the current one of a CPU that has none. Under the lists' lock of the cluster's area.
+/// Makes a cluster the current one of a CPU that has none. Returns whether it did. Called under the lists'
+/// lock of the cluster's area.
 fn name(current: &AtomicU64, cluster: u32, class: usize) -> bool {
-    // Of fragments, the CPU also takes those half as long as the longest: looking for a cluster costs more
-    // than taking a run.
+    // If runs are short, the CPU also takes those half as long as the longest: looking for a cluster costs
+    // more than taking a run.
     let class = if class < GOOD_CLASS { class.saturating_sub(1) } else { GOOD_CLASS };
     let word = Current { cluster, next: 0, class }.word();
-    // Release: the cluster's words. Threads of one CPU may meet here, under the locks of different areas.
+    // Release: publishes the cluster's words. Threads of one CPU may race here, under the locks of different
+    // areas.
     current.compare_exchange(NONE, word, Ordering::Release, Ordering::Relaxed).is_ok()
 }

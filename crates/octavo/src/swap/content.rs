@@ -16,8 +16,8 @@
 //! +-----------------------+-----------+-----+
 //! ```
 //!
-//! A repeated word has one encoding, the first that fits. The few words that fit none are no Same. The swap
-//! cache has the word of each slot, and says who may change it when. This file owns its bits.
+//! A repeated word has one encoding, the first that fits. The few words that fit none cannot be Same. The
+//! swap cache keeps the word of each slot, and says who may change it when. This file owns its bits.
 
 use crate::frame::FrameAllocator;
 use crate::swap::pool::Handle;
@@ -38,12 +38,12 @@ pub(crate) enum Content {
     /// Nothing yet.
     #[default]
     None,
-    /// The page is on its area. Its bytes have this checksum, taken before they were sealed, if they are.
+    /// The page is on its area. If it is sealed, the checksum is 0: its tag is checked instead.
     Device {
         /// CRC-32C of the page.
         crc: u32,
     },
-    /// The page repeats a word, and is nowhere else. Only for words that [`Content::same`] took.
+    /// The page repeats a word, and is kept nowhere else. Only for words that [`Content::same`] accepts.
     Same {
         /// The word.
         word: u64,
@@ -58,8 +58,8 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The content of a page that repeats `word`. `None` for the few words that do not fit. Their pages are
-    /// written like any other page.
+    /// The content of a page that repeats `word`, or `None` for the few words that do not fit. Their pages
+    /// are written like any other page.
     #[inline]
     pub(crate) fn same(word: u64) -> Option<Self> {
         encode_same(word).map(|_| Self::Same { word })
@@ -107,11 +107,11 @@ fn encode_same(word: u64) -> Option<u64> {
     (word >> 32 == word & 0xffff_ffff).then_some(word >> 32 << 32 | SAME_TWICE)
 }
 
-/// A page's bytes are not those that were kept. The access gets an error of kind `Corrupt`.
+/// A page's bytes are not those kept. The access gets an error of kind `Corrupt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
-/// Returns the word that a frame repeats, if it repeats one. It takes a few nanoseconds for an ordinary page.
+/// Returns the word that a frame repeats, if any. For an ordinary page, that takes a few nanoseconds.
 #[inline]
 pub(crate) fn same_filled(frames: &FrameAllocator, frame: FrameId) -> Option<u64> {
     frames.bytes().repeated_word(frame.home_offset(), PAGE_BYTES)
@@ -122,7 +122,7 @@ pub(crate) fn fill(frames: &FrameAllocator, frame: FrameId, word: u64) {
     frames.bytes().fill(frame.home_offset(), PAGE_BYTES, word);
 }
 
-/// CRC-32C of a frame's bytes, read in place.
+/// CRC-32C of a frame's bytes, read in place if possible.
 pub(crate) fn page_crc(frames: &FrameAllocator, frame: FrameId) -> u32 {
     let in_place = frames.bytes().page_crc32c(frame.home_offset());
     in_place.unwrap_or_else(|| frames.bytes().with_copy(frame.home_offset(), PAGE_BYTES, crc32c::crc32c))

@@ -1,15 +1,15 @@
-//! Contents: the ways of a page's bytes to a word, to the compressed pool or to a place on an area, and back.
+//! Contents: moving a page's bytes to a word, to the compressed pool or to a place on an area, and back.
 //!
 //! ```text
 //!  out, under WRITEBACK:  repeats a word? ──► Same     the pool takes it? ──► Pool     else ──► Device, with its checksum
 //!  in, under READING:     Same: filled                 Pool: unpacked                  Device: read, and checked
 //! ```
 //!
-//! A page that came back from its area and leaves unchanged may have a copy in the pool besides. The copy is
-//! dropped for nothing.
+//! A page that came back from its area and leaves unchanged may also have a copy in the pool. Dropping the
+//! copy costs no write.
 //!
-//! A word and the pool need no device, and nobody waits for them. A thread that changes a slot's content lets
-//! the old content go.
+//! A word and the pool need no device, and no thread waits for them. A thread that changes a slot's content
+//! frees the old content.
 
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
@@ -24,24 +24,24 @@ use crate::units::{FrameId, SwapSlot};
 /// The reason why a page is brought in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// An access of this space came back for it.
+    /// An access of this space needs it.
     By(SpaceId),
-    /// No access did: the page is on its way somewhere else, or read ahead.
+    /// No access does: the page is on its way somewhere else, or read ahead.
     No,
 }
 
 /// The outcome of [`Contents::bring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
-    /// The bytes are there: the pool had them.
+    /// The pool had the bytes, and they are in the frame.
     Unpacked,
-    /// The bytes are there: they repeat one word.
+    /// The bytes repeat one word, and are in the frame.
     Filled,
-    /// They are on the slot's area.
+    /// The bytes are on the slot's area.
     OnDevice,
-    /// The bytes are not those that were kept.
+    /// The bytes are not those kept.
     Corrupt,
-    /// The slot was freed. That does not happen while the caller's entry leads to it.
+    /// The slot was freed. This cannot happen while the caller's entry leads to it.
     Gone,
 }
 
@@ -65,8 +65,8 @@ impl Contents {
         self.pool.as_ref()
     }
 
-    /// Finds a place for the page of a frame under WRITEBACK. Only with `weights` may the pool take it.
-    /// [`Content::Device`]: the page is to be written.
+    /// Finds a place for the page of a frame under WRITEBACK. The pool may take it only with `weights`.
+    /// Returns [`Content::Device`] if the page is to be written.
     pub(super) fn put_away(
         &self,
         frames: &FrameAllocator,
@@ -81,13 +81,13 @@ impl Contents {
         if let Some(handle) = weights.and_then(|weights| self.pack(frames, slot, frame, weights, 0)) {
             return Content::Pool { handle, is_copy: false };
         }
-        // A sealed page has a tag that says more.
+        // A sealed page has a tag, which proves more.
         let crc = if self.seal.is_some() { 0 } else { content::page_crc(frames, frame) };
         Content::Device { crc }
     }
 
-    /// Packs the page of a frame under WRITEBACK. `area_crc` is for a page that is on its area. `None`: the
-    /// pool does not take it.
+    /// Packs the page of a frame under WRITEBACK. `area_crc` is for a page that is on its area. Returns
+    /// `None` if the pool does not take it.
     pub(super) fn pack(
         &self,
         frames: &FrameAllocator,
@@ -102,8 +102,8 @@ impl Contents {
         }
     }
 
-    /// Brings the page of a slot into a frame under READING, if that takes no device. `content` reads the
-    /// slot's word again.
+    /// Brings the page of a slot into a frame under READING, if that needs no device. `content` reads the
+    /// slot's word.
     pub(super) fn bring(
         &self,
         frames: &FrameAllocator,
@@ -145,8 +145,8 @@ impl Contents {
         }
     }
 
-    /// Checks a frame's bytes, just read from the slot's area, against those that were written there. Opens
-    /// sealed bytes.
+    /// Checks that a frame's bytes, just read from the slot's area, are those written there. Opens sealed
+    /// bytes.
     pub(super) fn check(
         &self,
         frames: &FrameAllocator,
@@ -160,7 +160,7 @@ impl Contents {
         }
     }
 
-    /// Lets a content go that its slot does not have any more.
+    /// Frees a content that its slot no longer has.
     pub(super) fn let_go(&self, frames: &FrameAllocator, content: Content) {
         if let Content::Pool { handle, .. } = content {
             self.pool.as_ref().expect("a handle comes from the pool").free(frames, handle);
@@ -172,8 +172,8 @@ impl Contents {
         self.seal.is_some()
     }
 
-    /// Seals a page that is to be written, into a frame of its own. `None`: all such frames are in use; the
-    /// end of a write gives one back.
+    /// Seals a page to be written, into a bounce frame. Returns `None` if all are in use; the end of a write
+    /// gives one back.
     pub(super) fn seal(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Option<FrameId> {
         let (seal, bounce) = self.seal.as_ref()?;
         let sealed = bounce.take()?;
@@ -181,7 +181,7 @@ impl Contents {
         Some(sealed)
     }
 
-    /// Gives the frame of a sealed page back, when it was written.
+    /// Gives a bounce frame back, once its page is written.
     pub(super) fn unseal(&self, sealed: FrameId) {
         if let Some((_, bounce)) = &self.seal {
             bounce.give_back(sealed);

@@ -1,4 +1,4 @@
-//! How the device of one area does, by what its transfers did: one word.
+//! The health of one area's device, as its transfers show it: one word.
 //!
 //! ```text
 //!  63 ........ 36  35 ......... 9  8 ...... 2  1 . 0
@@ -13,16 +13,16 @@
 //!    └─────────────────────── any other end of a transfer ─────────┘
 //! ```
 //!
-//! *In flight* counts transfers that the device was handed and that have not ended. *Answers* counts
-//! transfers that have ended, however they did, and wraps. An answer ends a silence, and no thread can
-//! conclude a silence from before the answer: it changes the word only while the answers are those that it
-//! saw when its wait began.
+//! *In flight* counts transfers that the device has and that have not ended. *Answers* counts transfers that
+//! have ended, well or not, and wraps. An answer ends a silence, and no thread can conclude a silence from
+//! before the answer: it changes the word only if the count of answers is still that from the start of its
+//! wait.
 //!
-//! *Caution* counts writes that must go well before the area is taken to have room to grow again. A failed
-//! read says nothing of writes, and concerns its access alone.
+//! *Caution* counts writes that must succeed before the area is trusted to have room to grow again. A failed
+//! read says nothing about writes, and concerns only its access.
 //!
-//! Orderings: Relaxed. The word says what to try and for how long to wait. It publishes nothing: the frames
-//! of a transfer publish what the transfer did.
+//! Orderings: Relaxed. The word says what to try and how long to wait. It publishes nothing: the frames of a
+//! transfer publish its result.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -34,17 +34,17 @@ const IN_FLIGHT: u64 = 1 << IN_FLIGHT_SHIFT;
 const IN_FLIGHT_MASK: u64 = (ANSWER - 1) & !(IN_FLIGHT - 1);
 const ANSWER: u64 = 1 << 36;
 
-/// Writes that must go well after one that failed.
+/// Writes that must succeed after one that failed.
 const CAUTION: u64 = 64;
 
-/// What to expect of the device. The better comes first.
+/// What to expect of the device, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Condition {
     /// It does what it is asked.
     Well = 0,
     /// Its last write failed.
     Failing = 1,
-    /// It has not answered for as long as it may take.
+    /// It has not answered in time.
     Silent = 2,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum End {
 #[derive(Debug, Default)]
 pub(super) struct Health(AtomicU64);
 
-/// What the word said.
+/// A value of the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen(u64);
 
@@ -74,8 +74,8 @@ impl Seen {
         }
     }
 
-    /// Whether a write failed lately: places that were written before are more likely to take pages than new
-    /// ones.
+    /// Returns whether a write failed lately: then places that were written before are likelier to take pages
+    /// than new ones.
     pub(super) fn is_cautious(self) -> bool {
         self.0 & CAUTION_MASK != 0
     }
@@ -84,7 +84,7 @@ impl Seen {
         (self.0 & IN_FLIGHT_MASK) >> IN_FLIGHT_SHIFT
     }
 
-    /// Whether nothing has ended between the two.
+    /// Returns whether no transfer has ended since `before`.
     pub(super) fn has_not_answered_since(self, before: Seen) -> bool {
         self.0 / ANSWER == before.0 / ANSWER
     }
@@ -97,7 +97,7 @@ impl Seen {
         Self(self.0 & !CAUTION_MASK | caution << CAUTION_SHIFT)
     }
 
-    /// After a transfer has ended.
+    /// Returns the word after a transfer has ended.
     fn after(self, end: End) -> Self {
         let caution = (self.0 & CAUTION_MASK) >> CAUTION_SHIFT;
         let counted = Self(self.0.wrapping_add(ANSWER - IN_FLIGHT));
@@ -117,17 +117,17 @@ impl Health {
         Seen(self.0.load(Ordering::Relaxed))
     }
 
-    /// A transfer is about to be handed over. What was seen before.
+    /// Notes that a transfer is about to be submitted. Returns the word before.
     pub(super) fn begin(&self) -> Seen {
         Seen(self.0.fetch_add(IN_FLIGHT, Ordering::Relaxed))
     }
 
-    /// The device was full for it.
+    /// Notes that the device was full for the transfer.
     pub(super) fn refused(&self) {
         self.0.fetch_sub(IN_FLIGHT, Ordering::Relaxed);
     }
 
-    /// A transfer has ended. What was seen before.
+    /// Notes the end of a transfer. Returns the word before.
     pub(super) fn end(&self, end: End) -> Seen {
         let mut before = self.load();
         while let Err(now) = self.change(before, before.after(end)) {
@@ -136,8 +136,8 @@ impl Health {
         before
     }
 
-    /// A deadline has passed that began when the word was `before`. Says whether the device is silent from
-    /// now on, and was not: it had something in flight all the time, and has answered nothing.
+    /// Notes that a deadline has passed which began when the word was `before`. Returns whether the device is
+    /// silent from now on, and was not before: it always had transfers in flight, and ended none.
     pub(super) fn note_silence(&self, before: Seen) -> bool {
         let mut now = self.load();
         loop {

@@ -1,10 +1,10 @@
-//! Swap: the store to which pages go when their frames are needed, and from which they come back.
+//! Swap: the store that takes pages when their frames are needed, and brings them back.
 //!
 //! The *swap cache* finds the frame of a page that goes out or comes in, by the page's slot. On the way out,
 //! a page enters the cache before its entries become Swapped, and leaves it when its frame is free. On the
 //! way in, it enters before the read begins. So a fault can bring a page back at any moment of its way out,
-//! and no page is read twice at the same time. A page that was read and has not changed since keeps its slot:
-//! it goes out again without a write.
+//! and no page is read twice at once. A page that was read and is unchanged keeps its slot: it goes out again
+//! without a write.
 //!
 //! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults read the slot in a
 //! page's entry and ask the cache. Code that needs slots, areas or the pool uses them directly.
@@ -79,12 +79,12 @@ pub(crate) use crate::sizes::WRITE_BATCH;
 
 use crate::sizes::{CLUSTER_SLOTS, LOOKS};
 
-/// The most pages of a transfer that must not take long.
+/// The most pages of a short transfer.
 const SHORT_WRITE: usize = if WRITE_BATCH < 8 { 1 } else { WRITE_BATCH / 8 };
-/// The most pages on their way out: a few times the number that keeps a device busy.
+/// The most pages on their way out: a few times as many as keep a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
 
-/// The block of frames from which sealed pages are written: 1 MiB, as much as one transfer takes.
+/// The block of frames from which sealed pages are written: 1 MiB, the size of one transfer.
 const SEALED_ORDER: Order = Order(8);
 
 /// The swap of a manager.
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Swap {
     }
 }
 
-/// Frees a slot, with its content, when nothing leads to the slot any more.
+/// Frees a slot and its content when nothing leads to the slot any more.
 #[derive(Debug)]
 struct GiveBack {
     slots: Shared<Slots>,
@@ -142,7 +142,7 @@ impl Swap {
     /// Makes the swap of a manager.
     ///
     /// # Errors
-    /// The kernel's, when there is no address space, no memory or no random bytes.
+    /// The kernel's, if there is no address space, no memory or no random bytes.
     pub(crate) fn new(
         parts: SwapParts,
         machine: &Machine,
@@ -177,7 +177,7 @@ impl Swap {
         })
     }
 
-    /// Returns whether there is an area that pages can go to.
+    /// Returns whether pages can go out: whether there is an area.
     pub(crate) fn is_available(&self) -> bool {
         !self.areas.is_empty()
     }
@@ -186,7 +186,7 @@ impl Swap {
 
     /// Changes DIRTY to WRITEBACK. The frame must be in the cache at this slot, dirty (or clean, as `page`
     /// says), and held by the caller's pin alone. The frame keeps its slot until the writeback ends, even if
-    /// all entries are unmapped. When it has ended, the caller calls `forget_orphan`.
+    /// all entries are unmapped. Afterwards, the caller calls `forget_orphan`.
     fn start_writeback(
         &self,
         frames: &FrameAllocator,
@@ -199,8 +199,8 @@ impl Swap {
     }
 
     /// Returns whether a page that came back should give up its slot, although the slot may save another
-    /// write. It should if free slots are getting few, or if its bytes in the pool take room from pages that
-    /// are out. If the pool has only a copy, this drops the copy, and the page keeps its slot.
+    /// write. The page should if free slots are getting few, or if its bytes in the pool take room from pages
+    /// that are out. If the pool has only a copy, this drops the copy, and the page keeps its slot.
     pub(crate) fn should_give_up_slot(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
         let takes_room = || match self.content(slot) {
             // If another thread drops the copy first, the area still has the page.
@@ -220,14 +220,14 @@ impl Swap {
 
     // --- the state of the areas ---
 
-    /// Returns the most pages that one transfer should write. After a failed write it is fewer: where a long
-    /// write finds no room, a short one still may.
+    /// Returns the most pages that one transfer should write. After a failed write, that is fewer: a short
+    /// write may find room where a long one does not.
     pub(crate) fn longest_write(&self) -> usize {
         if self.areas.are_cautious() { SHORT_WRITE } else { WRITE_BATCH }
     }
 
-    /// Returns how many pages may be on their way out before no more should follow. More would take memory
-    /// from programs and gain no speed, and [single reads](single_reads) would wait behind them.
+    /// Returns the most pages that should be on their way out. More would take memory from programs and gain
+    /// no speed, and [single reads](single_reads) would wait behind them.
     pub(crate) fn device_write_limit(&self) -> u64 {
         let gently = (SHORT_WRITE * self.areas.count()) as u64;
         if self.goes_out_gently() { gently.min(MOST_WRITING_PAGES) } else { MOST_WRITING_PAGES }
@@ -258,14 +258,14 @@ impl Swap {
         self.state() != Condition::Well
     }
 
-    /// Returns whether all areas with room are silent: none has answered in time. Then nothing new goes out
-    /// until one answers.
+    /// Returns whether all areas with room are silent: none has answered in time. Until one answers, nothing
+    /// new goes out.
     pub(crate) fn is_silent(&self) -> bool {
         self.state() == Condition::Silent
     }
 
     /// Returns the reason why no page can go out, for an access that needs the room: the areas are silent, or
-    /// have failed since `failures` were counted, or have no free slot. `None`: no such reason is known.
+    /// have failed since `failures` were counted, or have no free slot. Returns `None` if no reason is known.
     pub(crate) fn obstacle(&self, failures: u64) -> Option<Error> {
         let state = self.state();
         let is_news = state == Condition::Silent || self.areas.failures() != failures;
@@ -288,8 +288,8 @@ impl Swap {
 
     // --- what slots hold ---
 
-    /// Finds a place for the page of a frame under WRITEBACK. The pool may take the page only if there are
-    /// `weights`. Returns true if the page must still be written to its area.
+    /// Finds a place for the page of a frame under WRITEBACK. The pool may take the page only with `weights`.
+    /// Returns true if the page must still be written to its area.
     fn store_content(
         &self,
         frames: &FrameAllocator,
@@ -298,7 +298,7 @@ impl Swap {
         weights: Option<&Weights>,
     ) -> bool {
         // While slots are few, new pages leave some frames free for pages that come in. The pool must not
-        // grow into these.
+        // take these.
         let weights = weights.filter(|_| !self.slots.are_few());
         let content = self.contents.put_away(frames, slot, frame, weights);
         let before = Content::from_word(self.cache.set_content(slot, content.to_word()));
@@ -306,8 +306,8 @@ impl Swap {
         matches!(content, Content::Device { .. })
     }
 
-    /// Puts a copy of a clean page that is on its area into the pool, from where it comes back without a
-    /// device. Its frame is under WRITEBACK. If the pool does not take the copy, nothing changes.
+    /// Puts a copy of a clean page into the pool, from which it comes back without a device. The page is on
+    /// its area. Its frame is under WRITEBACK. If the pool does not take the copy, nothing changes.
     fn copy_into_pool(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
         let Content::Device { crc } = self.content(slot) else { return };
         if let Some(handle) = self.contents.pack(frames, slot, frame, weights, crc) {
@@ -317,7 +317,8 @@ impl Swap {
         }
     }
 
-    /// Drops the pool's copy of a page that is on its area. Returns false if there is none, or no longer.
+    /// Drops the pool's copy of a page that is on its area. Returns false if there is no copy, or no longer
+    /// one.
     pub(crate) fn drop_copy(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
         let copy = self.content(slot);
         let Content::Pool { handle, is_copy: true } = copy else { return false };
@@ -332,7 +333,7 @@ impl Swap {
         is_dropped
     }
 
-    /// Brings the page of a slot into a frame under READING, if no device is needed for that.
+    /// Brings the page of a slot into a frame under READING, if that needs no device.
     pub(crate) fn bring(
         &self,
         frames: &FrameAllocator,
@@ -352,7 +353,7 @@ impl Swap {
         Content::from_word(self.cache.content(slot))
     }
 
-    /// The error for a page whose bytes are not those that were written.
+    /// The error for a page whose bytes are not those written.
     #[cold]
     pub(crate) fn corrupt(&self, slot: SwapSlot) -> Error {
         let (area, place) = self.areas.area_of(slot);
@@ -365,7 +366,7 @@ impl Swap {
         )
     }
 
-    /// The error for a page whose slot was freed during its swap-in. No access gets to see this error.
+    /// The error for a page whose slot was freed during its swap-in. No access sees this error.
     #[cold]
     pub(crate) fn freed(&self, slot: SwapSlot) -> Error {
         Error::new(ErrorKind::SwapRead, format!("{slot:?} was freed; try the access again"))
@@ -376,7 +377,8 @@ impl Swap {
         self.contents.pool()
     }
 
-    /// Leads a slot to its page's new place in the pool. Returns false if the slot has other content by now.
+    /// Changes a slot's content to its page's new place in the pool. Returns false if the slot has other
+    /// content by now.
     pub(crate) fn retarget(&self, slot: SwapSlot, from: Handle, to: Handle) -> bool {
         let seen = self.content(slot);
         match seen {
@@ -406,7 +408,7 @@ impl Swap {
     /// Checks that the slots agree with the cache. Linear, and exact only while no page goes out or comes in.
     ///
     /// # Panics
-    /// When they disagree.
+    /// If they disagree.
     pub(crate) fn validate(&self, frames: &FrameAllocator) {
         for look in 1..=LOOKS {
             let used = self.cache.validate(frames, self.slots.clusters().touched());
@@ -427,8 +429,8 @@ impl Swap {
     }
 }
 
-/// Clears the queue that a frame's `prev` word notes, before any other thread can see the frame under I/O. An
-/// earlier transfer or a list may have left another value there.
+/// Clears the queue noted in a frame's `prev` word, before any other thread can see the frame under I/O. An
+/// earlier transfer or a list may have left another value in the word.
 fn forget_queue(frames: &FrameAllocator, frame: FrameId) {
     frames.words(frame).prev.store(NO_QUEUE, Ordering::Relaxed);
 }

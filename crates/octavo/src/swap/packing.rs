@@ -1,8 +1,8 @@
-//! Packing: the end of each page of a batch, in a word, in the pool, or on its area.
+//! Packing: where each page of a batch goes: to a word, to the pool, or to its area.
 //!
 //! A dirty page is put away under WRITEBACK. If it repeats a word, or the pool takes it, the writeback ends
-//! at once. Otherwise the page is left to be written. A clean page on its area came back once, so it is
-//! packed as well where that pays. The pool weighs for each batch how many pages of a space may try it.
+//! at once. Otherwise, the page remains to be written. A clean page on its area came back once, so it is
+//! packed too if that pays. For each batch, the pool weighs how many pages of a space may try it.
 
 use crate::frame::{FrameAllocator, PageIs};
 use crate::lru::IsolatedFrame;
@@ -20,7 +20,7 @@ struct Tries<'a> {
 }
 
 impl Swap {
-    /// Puts the dirty pages of a batch away, and packs clean ones where that pays.
+    /// Puts the dirty pages of a batch away, and packs clean ones if that pays.
     pub(super) fn put_batch_away(
         &self,
         leaving: &Leaving<'_>,
@@ -58,8 +58,8 @@ impl Swap {
         }
     }
 
-    /// Returns how many of `pages` clean pages of a space should be packed. A crowded pool takes none: in its
-    /// place it might have to write another page.
+    /// Returns how many of `pages` clean pages of a space should be packed. A crowded pool takes none: it
+    /// might have to write another page instead.
     pub(super) fn wants_packed(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
         let Some(pool) = self.pool().filter(|pool| !pool.is_crowded()) else { return 0 };
         let device = pool.device_view(leaving.ended_pages, leaving.writing_pages);
@@ -82,7 +82,7 @@ impl Swap {
             tries.left -= u32::from(was_tried);
             return put;
         }
-        // A crowded pool takes no clean page: in its place it would have to write another page.
+        // A crowded pool takes no clean page: it would have to write another page instead.
         if may_try && has_room && self.is_on_device(slot) {
             tries.left -= 1;
             return PutAway::Done { awaited: self.pack_clean(frames, slot, frame, tries.weights) };
@@ -90,8 +90,8 @@ impl Swap {
         PutAway::Done { awaited: false }
     }
 
-    /// Starts the writeback of a dirty page. Ends it if a word takes the page, or the pool does. The page may
-    /// try the pool only with weights.
+    /// Starts the writeback of a dirty page. Ends it if the page repeats a word, or the pool takes it. The
+    /// page may try the pool only with `weights`.
     pub(crate) fn put_away(
         &self,
         frames: &FrameAllocator,
@@ -109,8 +109,8 @@ impl Swap {
         PutAway::Done { awaited: self.cache.end_writeback(frames, slot, frame, true) }
     }
 
-    /// Packs a page that is on its area and was not changed since. If the pool does not take it, the page is
-    /// where it was. Returns whether somebody waits for it.
+    /// Packs a page that is on its area and unchanged. If the pool does not take it, nothing changes. Returns
+    /// whether a thread waits for the page.
     pub(super) fn pack_clean(
         &self,
         frames: &FrameAllocator,
@@ -129,7 +129,7 @@ impl Swap {
 }
 
 impl<'a> Tries<'a> {
-    /// For `pages` pages of one space.
+    /// Weighs `pages` pages of one space.
     fn of(
         pool: &'a Pool,
         space: Option<SpaceId>,
@@ -141,7 +141,7 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// The space whose page a frame on its way out is, if the page has one owner.
+/// The space of the page in a frame on its way out, if the page has one owner.
 fn former_space(frames: &FrameAllocator, rmap: &ReverseMap, frame: FrameId) -> Option<SpaceId> {
     rmap.former_owner(frames, frame).map(|owner| owner.space)
 }

@@ -1,7 +1,6 @@
-//! The reasons why the last pages that could not be read were not read. Those who wait for such a page ask
-//! soon.
+//! The reasons of the last failed reads. Threads that wait for such a page soon ask for the reason.
 //!
-//! Locking: one lock. No other lock is held when it is taken, and it is taken only where a read has failed.
+//! Locking: one lock. No other lock is held when it is taken, and it is taken only if a read has failed.
 
 use crate::store::Unread;
 use crate::sync::Mutex;
@@ -28,7 +27,7 @@ impl ReadFailures {
         }
     }
 
-    /// Returns why the slot was not read. `None`: too many other reads have failed since.
+    /// Returns why the slot was not read, or `None` if too many other reads have failed since.
     pub(super) fn why(&self, slot: SwapSlot) -> Option<Unread> {
         let last = self.0.lock();
         last.all.iter().flatten().find(|(failed, _)| *failed == slot).map(|(_, why)| why.clone())

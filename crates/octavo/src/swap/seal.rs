@@ -1,8 +1,7 @@
 //! Encryption of the pages that leave for a device, with a key that exists only in this process.
 //!
-//! The cipher is AES-256-GCM where the processor has the instructions for it, and ChaCha20-Poly1305
-//! elsewhere. For each slot, 28 bytes stay in memory. They are no secret, and a page cannot be opened without
-//! them:
+//! The cipher is AES-256-GCM if the processor has instructions for it, and otherwise ChaCha20-Poly1305. For
+//! each slot, 28 bytes stay in memory. They are not secret, but a page cannot be opened without them:
 //!
 //! ```text
 //!  0          4            12                     28
@@ -11,17 +10,17 @@
 //! +----------+-------------+----------------------+
 //! ```
 //!
-//! The counter grows by one for each page that is sealed, so no nonce comes twice under the key. The tag
-//! covers the slot's number, so a page of one slot does not open in another. The device sees only pages that
-//! [`Seal::seal`] made. It writes to a bounce frame, and the page itself stays as it is.
+//! The counter grows by one for each sealed page, so no nonce repeats under the key. The tag covers the
+//! slot's number, so a page of one slot does not open in another. The device sees only pages that
+//! [`Seal::seal`] made. `seal` writes to a bounce frame, and the page itself is unchanged.
 //!
 //! The expanded key lies in pages of its own. They are locked and kept out of core dumps as far as the kernel
-//! allows, and wiped at the end. Copies that the making of the key left on the stack are not wiped.
+//! allows, and wiped at the end. Copies left on the stack when the key was made are not wiped.
 //!
-//! The tag says more than a checksum: bytes that [`Seal::open`] accepted need no other check.
+//! The tag proves more than a checksum: bytes that [`Seal::open`] accepts need no other check.
 //!
 //! The words of a slot belong to the thread that writes the slot (its frame is under WRITEBACK) or reads it
-//! (READING), never to both. Their orderings are those of the slot's content, which is published after them.
+//! (READING), never to two threads. The slot's content is published after the words, and orders them.
 //!
 //! Cost, with the instructions: 1.2 µs a page each way, and two copies of 60 ns.
 
@@ -54,7 +53,7 @@ pub(crate) enum Method {
 }
 
 impl Method {
-    /// The quicker one on this processor.
+    /// Returns the quicker cipher on this processor.
     pub(crate) fn probe() -> Self {
         let has_instructions =
             std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
@@ -100,7 +99,7 @@ impl Seal {
     /// Makes a fresh key, for slots below `slots`.
     ///
     /// # Errors
-    /// The kernel's, when it gives no random bytes or no address space.
+    /// The kernel's, if it gives no random bytes or no address space.
     pub(crate) fn new(
         method: Method,
         slots: u32,
@@ -153,8 +152,7 @@ impl Seal {
     /// Opens the bytes read from the slot, in their frame.
     ///
     /// # Errors
-    /// `Corrupt`: these are not the bytes that were written there last. The frame then holds the bytes as
-    /// read.
+    /// `Corrupt` if these are not the bytes last written to the slot. The frame then holds the bytes as read.
     pub(crate) fn open(
         &self,
         frames: &FrameAllocator,
@@ -182,7 +180,8 @@ impl Seal {
         Ok(())
     }
 
-    /// Reclaim must not be refused memory for nonces and tags, so the charge may go over the limit.
+    /// Charges the words of a slot. Reclaim must not be refused this memory, so the charge may go over the
+    /// limit.
     fn charge(&self, slot: SwapSlot) {
         let charged = &self.charged[(slot.0 / CHARGED_SLOTS) as usize];
         if charged.load(Ordering::Relaxed) == 0 && charged.swap(1, Ordering::Relaxed) == 0 {

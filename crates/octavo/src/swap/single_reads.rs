@@ -1,28 +1,28 @@
-//! Whether single pages are asked for while pages go out: one word, and one rule for both.
+//! Whether single pages are being read while pages go out: one word, which keeps writes short.
 //!
-//! A read waits behind the writes that its device has in hand. So while single pages are asked for, writes
-//! are short, and a reclaimer begins no other while more pages than one such write has are under way, for
-//! each area. Measured on a virtual disk that writes 1.2 GB/s: with 8,192 pages under way, one read in a
-//! hundred takes 40 ms, and with 32 less than one, at two thirds of the speed. Linux throttles writeback by
-//! the same thought (`blk-wbt`), and finds its depth by the time that reads take. Here the reads are known
-//! before they wait.
+//! A read waits behind the writes that its device has in flight. So while single pages are read, writes are
+//! short, and a reclaimer begins no other while more pages than one short write per area are under way.
+//! Measured on a virtual disk that writes 1.2 GB/s: with 8,192 pages under way, one read in a hundred takes
+//! 40 ms, and with 32 less than one, at two thirds of the speed. Linux throttles writeback for the same
+//! reason (`blk-wbt`), and sets its depth by the latency of reads. Octavo knows of the reads before they
+//! wait.
 //!
-//! The word is the number of runs of pages that go out gently from now on. A read of a single page adds to
-//! it, and a run takes one off. So writes go at full speed where somebody reads now and then, as a program
-//! does that reads in order and begins anew somewhere else.
+//! The word is the number of runs of pages still to go out gently. A read of a single page adds to it, and a
+//! run subtracts one. So writes keep full speed if single reads are rare, as in a program that reads in order
+//! and now and then starts elsewhere.
 //!
-//! Orderings: Relaxed. It is a hint, and an addition that is lost between two threads is another read's.
-//! Cost: a load and a store of one line where a transfer begins, which takes a thousand times as long.
+//! Orderings: Relaxed. The word is a hint: if two threads lose an addition, another read makes up for it.
+//! Cost: a load and a store of one cache line when a transfer begins, which takes a thousand times as long.
 
 use crate::sizes::FEW_PAGES;
 use crate::sync::{AtomicU32, Ordering};
 
-/// A read has so many runs go out gently.
+/// Runs that go out gently for each read.
 const RUNS_OF_A_READ: u32 = 4;
-/// At most so many runs go out gently when nobody reads any more.
+/// The most runs that go out gently after the last read.
 const MOST_RUNS: u32 = 64;
 
-/// Runs of pages that are to go out gently.
+/// Runs of pages still to go out gently.
 #[derive(Debug, Default)]
 pub(super) struct SingleReads {
     gentle_runs: AtomicU32,
@@ -44,7 +44,7 @@ impl SingleReads {
         self.gentle_runs.load(Ordering::Relaxed) > 0
     }
 
-    /// The same for a run that goes out now, and is counted.
+    /// Returns the same for a run that goes out now, and counts it.
     pub(super) fn take_short_write(&self) -> bool {
         let runs = self.gentle_runs.load(Ordering::Relaxed);
         if runs > 0 {

@@ -1,31 +1,29 @@
-//! The slots that pages may have: the free slots of the clusters. Slots that could not be written are
+//! The slots that pages may have: the clusters' free slots, less those that could not be written. These are
 //! withheld.
 //!
-//! An area that has failed lately is asked for its slots in this order, and areas of a lower priority come
-//! after all of them:
+//! An area that has failed lately gives its slots in this order, before any area of a lower priority:
 //!
 //! 1. free slots of clusters that were used before;
-//! 2. where many slots are withheld, some of those, as an attempt;
+//! 2. if many slots are withheld, some of those, as an attempt;
 //! 3. clusters that were never used.
 //!
-//! Withheld slots come last of all where few are withheld.
+//! If few slots are withheld, they come last of all.
 
 use crate::swap::clusters::{Ask, Clusters, SlotRun};
 use crate::swap::unwritable::Unwritable;
 use crate::sync::{AtomicBool, Ordering};
 use crate::units::{CHUNK_FRAMES, SwapSlot};
 
-/// The most slots that are kept from the allocator because they could not be written. With more, a device
-/// that fails for a while would use up all of its slots, and the budget would pay for the maps of all of
-/// them.
+/// The most slots that are withheld before some are tried again. With more, a device that fails for a while
+/// would use up all of its slots, and the budget would pay for the maps of all of them.
 const MOST_WITHHELD: u32 = 2048;
 
-/// Free slots and free frames that new pages leave, in all, so that pages that are out can come in
+/// Free slots plus free frames that new pages leave, so that pages that are out can come in
 /// (`engine/growth.rs`).
 const KEPT: u32 = 64;
-/// As many more where pages go away: these take their room from home by the chunk, and home stays usable.
+/// As many more if pages go away: these take room from home by the chunk, and home must stay usable.
 const KEPT_FOR_AWAY: u32 = 2 * CHUNK_FRAMES;
-/// A small swap keeps one in so many of its slots.
+/// A small swap keeps at most one in so many of its slots.
 const KEPT_SHARE: u32 = 4;
 
 /// The slots of all areas.
@@ -33,9 +31,9 @@ const KEPT_SHARE: u32 = 4;
 pub(crate) struct Slots {
     clusters: Clusters,
     unwritable: Unwritable,
-    /// Fewer than are kept were free when slots were last counted.
+    /// Fewer slots than are kept were free at the last count.
     few: AtomicBool,
-    /// New pages may have to leave room, since slots are few.
+    /// New pages may have to leave room, because slots are few.
     guarded: AtomicBool,
 }
 
@@ -49,8 +47,8 @@ impl Slots {
         }
     }
 
-    /// Allocates up to `count` consecutive slots. `None`: the areas are full, or shunned. Who asks not to
-    /// grow gets slots of clusters that were never used if there are no others.
+    /// Allocates up to `count` consecutive slots. Returns `None` if the areas are full, or shunned. A caller
+    /// that asks not to grow gets slots of clusters never used only if there are no others.
     pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         let run = self.allocate_some(count, ask);
         self.note_taken();
@@ -60,7 +58,7 @@ impl Slots {
     fn allocate_some(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
         let of_group = |group| self.allocate_in(group, count, ask);
         (0..self.clusters.groups()).find_map(of_group).or_else(|| {
-            // Others may take what is given back.
+            // Other threads may take the slots that are given back.
             while self.give_withheld_back(count, |area| !ask.shuns(area)) {
                 let run = self.clusters.allocate(count, Ask { may_grow: true, ..ask });
                 if run.is_some() {
@@ -85,21 +83,21 @@ impl Slots {
             .or_else(|| allocate(true))
     }
 
-    /// Allocates a whole cluster, 512 consecutive slots. `None`: there is no such cluster.
+    /// Allocates a whole cluster, 512 consecutive slots. Returns `None` if no cluster is free.
     pub(super) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
         let first = self.clusters.allocate_huge(ask);
         self.note_taken();
         first
     }
 
-    /// Notes whether slots are few by now.
+    /// Notes whether slots are now few.
     fn note_taken(&self) {
         if self.are_guarded() || self.clusters.may_be_fewer_than(self.kept(true)) {
             self.count_free();
         }
     }
 
-    /// Returns whether fewer slots than are kept were free when slots were last counted.
+    /// Returns whether fewer slots than are kept were free at the last count.
     pub(super) fn are_few(&self) -> bool {
         self.few.load(Ordering::Relaxed)
     }
@@ -107,21 +105,21 @@ impl Slots {
     /// Returns whether new pages may have to leave room for pages that come in.
     #[inline]
     pub(crate) fn are_guarded(&self) -> bool {
-        // Relaxed: a hint. Pages that are taken meanwhile are some of those that are kept.
+        // Relaxed: a hint. Pages that are added meanwhile take some of the slots that are kept.
         self.guarded.load(Ordering::Relaxed)
     }
 
-    /// Returns how many free slots and frames new pages leave, in all.
+    /// Returns how many free slots and frames, in sum, new pages leave.
     pub(crate) fn kept(&self, for_away: bool) -> u32 {
         let kept = if for_away { KEPT + KEPT_FOR_AWAY } else { KEPT };
         kept.min(self.clusters.capacity() / KEPT_SHARE)
     }
 
-    /// Counts the slots that pages may have.
+    /// Counts the slots that pages may have, and notes whether they are few.
     pub(super) fn count_free(&self) -> u32 {
         let free = self.clusters.free_slots();
         let (few, guarded) = (free < self.kept(false), free < self.kept(true));
-        // Written only where it changes: all new pages read it.
+        // Written only if it changes: all new pages read it.
         for (flag, now) in [(&self.few, few), (&self.guarded, guarded)] {
             if flag.load(Ordering::Relaxed) != now {
                 flag.store(now, Ordering::Relaxed);
@@ -130,8 +128,8 @@ impl Slots {
         free
     }
 
-    /// Lets up to `count` slots of some areas that could not be written be tried again. Returns whether there
-    /// were any.
+    /// Gives up to `count` withheld slots of the areas asked back to the clusters, to be tried again. Returns
+    /// whether there were any.
     #[cold]
     fn give_withheld_back(&self, count: u32, is_asked: impl Fn(usize) -> bool) -> bool {
         let area_of = |slot| self.clusters.area_of_slot(slot);
@@ -155,7 +153,8 @@ impl Slots {
         self.clusters.is_crowded()
     }
 
-    /// Returns whether no slot is free. Withheld slots are free: pages get them when there are no others.
+    /// Returns whether no slot is free. Withheld slots count as free: pages get them when there are no
+    /// others.
     pub(crate) fn is_full(&self) -> bool {
         self.unwritable.withheld() == 0 && self.clusters.is_full()
     }

@@ -137,7 +137,7 @@ impl PageStore for Swap {
             Content::Device { crc } => self.contents.check(frames, slot, frame, crc).is_ok(),
             _ => false,
         };
-        // Asked last: if the slot was freed meanwhile, and is perhaps another page's, nobody wants the frame
+        // Checked last: if the slot was freed meanwhile, and may have another page, no thread wants the frame
         // any more.
         let is_wanted = || frames.words(frame).stored.page() == Some(page);
         if is_right || !is_wanted() { Ok(()) } else { Err(self.corrupt(slot)) }

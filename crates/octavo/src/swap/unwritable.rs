@@ -1,12 +1,12 @@
-//! Slots that could not be written. They are withheld for a while, and then tried again.
+//! Slots that could not be written. They are withheld for a while, then tried again.
 //!
-//! On a full file system, a file takes pages where it has room already, and fails wherever it has to grow.
-//! Only the failure shows which places those are. So a slot whose write failed is withheld from the allocator
-//! as soon as it is free. It stays withheld until the allocator has none left. Where too many are withheld,
-//! some of them are tried again before the file grows: as many at a time as one caller asks for, so that the
-//! others stay out of the way of places that have room.
+//! On a full file system, a file takes pages at places that it already has, and fails at places for which it
+//! must grow. Only a failed write shows which those are. So a slot whose write failed is withheld from the
+//! allocator as soon as it is free. It stays withheld until the allocator has none left. If too many are
+//! withheld, some are tried again before the file grows: only as many as one caller asks for, so that the
+//! rest do not displace places that have room.
 //!
-//! Locking: one lock. No other lock is held when it is taken, and it is taken only where a write has failed.
+//! Locking: one lock. No other lock is held when it is taken, and it is taken only if a write has failed.
 
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::units::SwapSlot;
@@ -14,7 +14,7 @@ use crate::units::SwapSlot;
 #[derive(Debug)]
 pub(super) struct Unwritable {
     slots: Mutex<Slots>,
-    /// How many slots are noted. It is zero most of the time.
+    /// How many slots are noted. Usually zero.
     noted: AtomicU32,
     /// How many slots of each area are withheld.
     withheld: Box<[AtomicU32]>,
@@ -39,13 +39,13 @@ impl Unwritable {
         let mut slots = self.slots.lock();
         if let Err(at) = slots.noted.binary_search(&slot) {
             slots.noted.insert(at, slot);
-            // Relaxed: a thread that frees the slot comes after its writer, by the frame's holds.
+            // Relaxed: the frame's holds order a thread that frees the slot after its writer.
             self.noted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Withholds a slot that became free, if its write failed. False: the slot is the allocator's. `area_of`
-    /// tells the area of a slot.
+    /// Withholds a slot that became free, if its write failed. Otherwise, returns false: the slot goes to the
+    /// allocator. `area_of` returns the area of a slot.
     #[inline]
     pub(super) fn withhold(&self, slot: SwapSlot, area_of: impl Fn(SwapSlot) -> usize) -> bool {
         self.noted.load(Ordering::Relaxed) != 0 && self.withhold_noted(slot, area_of)
@@ -62,8 +62,8 @@ impl Unwritable {
         true
     }
 
-    /// Gives up to `count` withheld slots of the areas that are asked to the allocator, the oldest first,
-    /// each by a call of `free`. Returns whether there were any.
+    /// Gives up to `count` withheld slots of the areas asked to the allocator, oldest first, each by a call
+    /// of `free`. Returns whether there were any.
     #[cold]
     pub(super) fn give_back(
         &self,
@@ -79,7 +79,7 @@ impl Unwritable {
         let taken: Vec<_> = self.slots.lock().withheld.extract_if(.., is_wanted).take(count).collect();
         for slot in &taken {
             free(*slot);
-            // Counted last: meanwhile its area must not seem to be full.
+            // Counted last: until then, its area must not seem full.
             self.withheld[area_of(*slot)].fetch_sub(1, Ordering::Relaxed);
         }
         !taken.is_empty()

@@ -11,7 +11,7 @@ use std::ops::{Add, AddAssign};
 
 use super::{Duration, Shared, face};
 
-/// For tests and simulators: the clock, the CPUs, the memory and the random bytes that a manager goes by. The
+/// For tests and simulators: the clock, the CPUs, the memory and the random bytes that a manager uses. The
 /// default is the real machine.
 ///
 /// ```
@@ -55,7 +55,7 @@ impl Machine {
         self
     }
 
-    /// The same with so much memory, and no limit of control groups. No budget may be larger.
+    /// The same with `bytes` of memory, and no limit of control groups. No budget may be larger.
     pub fn with_memory_bytes(mut self, bytes: u64) -> Self {
         self.memory = Memory { bytes, usable_bytes: bytes };
         self
@@ -77,12 +77,12 @@ impl Machine {
 pub(crate) struct Instant(Duration);
 
 impl Instant {
-    /// `None`: the moment lies beyond the end of time, so it never comes.
+    /// Returns `None` if the moment lies beyond the end of time, so that it never comes.
     pub(crate) fn checked_add(self, time: Duration) -> Option<Self> {
         self.0.checked_add(time).map(Self)
     }
 
-    /// Zero where `earlier` is later.
+    /// Returns zero if `earlier` is later.
     pub(crate) fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -116,12 +116,12 @@ impl Clock {
         Instant(self.given.as_ref().map_or_else(face::time, |now| now()))
     }
 
-    /// The time since then.
+    /// Returns the time since `earlier`.
     pub(crate) fn since(&self, earlier: Instant) -> Duration {
         self.now().saturating_duration_since(earlier)
     }
 
-    /// The time that a thread may really sleep before it looks again whether it is `until`.
+    /// Returns how long a thread may really sleep before it checks again whether `until` has come.
     pub(crate) fn sleep_until(&self, until: Instant) -> Duration {
         let left = until.saturating_duration_since(self.now());
         if self.given.is_some() { left.min(GIVEN_CLOCK_LOOK) } else { left }
@@ -157,12 +157,13 @@ impl Cpus {
         self.count
     }
 
-    /// Whether the kernel's restartable sequences know these CPUs.
+    /// Returns whether the kernel's restartable sequences know these CPUs.
     pub(crate) fn are_real(self) -> bool {
         self.given.is_none()
     }
 
-    /// The CPU this thread is on, below `count`; it may be another one at the next instruction.
+    /// Returns the CPU that this thread is on, below `count`. The thread may be on another one at the next
+    /// instruction.
     #[inline]
     pub(crate) fn current(self) -> usize {
         let number = match self.given {
@@ -189,7 +190,7 @@ impl fmt::Debug for Cpus {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     pub(crate) bytes: u64,
-    /// The bytes that the process's control groups leave of it.
+    /// The part of it that the process's control groups allow.
     pub(crate) usable_bytes: u64,
 }
 
@@ -209,7 +210,7 @@ type Fill = dyn Fn(&mut [u8]) -> std::io::Result<()> + Send + Sync;
 
 impl Random {
     /// # Errors
-    /// The source's, when it has no random bytes.
+    /// The source's error, if it has no random bytes.
     pub(crate) fn fill(&self, bytes: &mut [u8]) -> std::io::Result<()> {
         match &self.given {
             None => face::fill_random(bytes),

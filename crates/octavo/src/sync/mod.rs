@@ -45,8 +45,8 @@ pub(crate) use face::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderi
 pub(crate) use face::{Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 // Threads.
 pub(crate) use face::{catch_panic, park_for, pause, spin_hint, thread, with_own_words};
-// A word before each access to the bytes of pages, which are no words: where threads are explored, another
-// may go first.
+// Called before each access to the bytes of pages, which are no atomic words: a face that explores threads
+// may let another run first.
 pub(crate) use face::reach_bytes;
 // The machine: the face's clock, CPUs, memory and random bytes.
 pub(crate) use machine::{Clock, Cpus, Instant, Machine, Random};
@@ -54,7 +54,7 @@ pub(crate) use machine::{Clock, Cpus, Instant, Machine, Random};
 #[cfg(all(test, loom))]
 pub(crate) use face::bounded;
 
-/// Whether this thread unwinds. A value that it drops then is no leak to complain about.
+/// Returns whether this thread unwinds. Values that it drops then do not count as leaks.
 pub(crate) fn is_panicking() -> bool {
     std::thread::panicking()
 }

@@ -17,19 +17,19 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// A waker that unparks this thread.
+/// Makes a waker that unparks this thread.
 pub(super) fn new_waker() -> Waker {
     std::sync::Arc::new(ThreadWaker(thread::current())).into()
 }
 
-/// Polls until ready, and parks between polls. `poll` leaves the waker at the place that is going to be
+/// Polls until ready, and parks between polls. `poll` leaves the waker with whatever is going to be
 /// ready.
 pub(crate) fn block_until<T>(poll: impl FnMut(&Waker) -> Poll<T>) -> T {
     block_until_driven(poll, || false)
 }
 
 /// As [`block_until`], but before it parks, the thread calls `drive`, which does work that it waits for.
-/// `drive` says whether the wait may be over.
+/// `drive` returns whether the wait may be over.
 #[inline]
 pub(crate) fn block_until_driven<T>(
     mut poll: impl FnMut(&Waker) -> Poll<T>,

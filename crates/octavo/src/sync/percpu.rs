@@ -4,8 +4,8 @@
 //!
 //! | form | fast path | chosen |
 //! |---|---|---|
-//! | `Sections` | a restartable sequence, no atomic read-modify-write | where the kernel and glibc offer it |
-//! | `TryLock` | the CPU's stop word is *tried* by one compare-and-swap, never waited for | elsewhere, and by tests |
+//! | `Sections` | a restartable sequence, no atomic read-modify-write | if the kernel and glibc offer it |
+//! | `TryLock` | the CPU's stop word is *tried* by one compare-and-swap, never waited for | otherwise, and by tests |
 //!
 //! The storage and the sections belong to the face of [`crate::sync`]. Under the model checker a section is a
 //! mutex of its CPU, as the scheduler makes it one.
@@ -22,11 +22,11 @@ use super::{Cpus, Ordering, spin_hint};
 #[cfg(all(test, loom))]
 pub(crate) use super::face::percpu::run_on;
 
-/// For measurements; leave the default. How a thread takes free memory that its CPU keeps at hand.
+/// Selects how a thread takes free memory from its CPU's own lists. For measurements; leave the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackForm {
-    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` where the kernel has none,
-    /// and where the CPUs are pretended.
+    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` if the kernel has none, or
+    /// if the CPUs are pretended.
     #[default]
     Sections,
     /// A lock word that threads try and never wait for: one compare-and-swap for each operation.
@@ -82,18 +82,18 @@ pub(super) fn push_plainly(storage: &Storage, cpu: usize, class: usize, value: u
 pub(crate) struct PerCpuStacks {
     storage: Storage,
     cpus: Cpus,
-    /// The form in use is `Sections`.
+    /// Whether the form in use is `Sections`.
     sections: bool,
 }
 
 impl PerCpuStacks {
-    /// Empty stacks with every limit 0: no push succeeds before a holder raises one.
+    /// Makes empty stacks with every limit 0: no push succeeds before a holder raises one.
     pub(crate) fn new(cpus: Cpus, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
         let sections = form == StackForm::Sections && cpus.are_real() && sections_work();
         Ok(Self { storage: Storage::new(cpus.count(), capacities)?, cpus, sections })
     }
 
-    /// Whether the fast paths are restartable sequences.
+    /// Returns whether the fast paths are restartable sequences.
     pub(crate) fn are_sections(&self) -> bool {
         self.sections
     }
@@ -107,19 +107,19 @@ impl PerCpuStacks {
         self.storage.bytes()
     }
 
-    /// The CPU this thread is on; it may be another one at the next instruction.
+    /// Returns the CPU that this thread is on. The thread may be on another one at the next instruction.
     #[inline]
     pub(crate) fn cpu(&self) -> usize {
         self.cpus.current()
     }
 
-    /// As [`PerCpuStacks::pop`], for a caller that knows the form to be `Sections` (else: `Busy`).
+    /// As [`PerCpuStacks::pop`], for a caller that knows that the form is `Sections` (otherwise, `Busy`).
     #[inline(always)]
     pub(crate) fn pop_in_section(&self, class: usize) -> Pop {
         face::pop_in_section(&self.storage, class)
     }
 
-    /// As [`PerCpuStacks::push`], for a caller that knows the form to be `Sections` (else: `Busy`).
+    /// As [`PerCpuStacks::push`], for a caller that knows that the form is `Sections` (otherwise, `Busy`).
     #[inline(always)]
     pub(crate) fn push_in_section(&self, class: usize, value: u32) -> Push {
         face::push_in_section(&self.storage, class, value)
@@ -144,7 +144,7 @@ impl PerCpuStacks {
     #[inline(never)]
     fn pop_locked(&self, cpu: usize, class: usize) -> Pop {
         let stop = self.storage.stop(cpu);
-        // Acquire pairs with the release of the one before: its stores to the stacks are seen.
+        // Acquire pairs with the release of the previous holder, whose stores to the stacks are seen.
         if stop.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Pop::Busy;
         }
@@ -165,7 +165,8 @@ impl PerCpuStacks {
         outcome
     }
 
-    /// Holds the CPU that this thread is on. `None` where another thread holds it. One locked instruction.
+    /// Holds the CPU that this thread is on. Returns `None` if another thread holds it. Costs one locked
+    /// instruction.
     pub(crate) fn exclusive_here(&self) -> Option<Exclusive<'_>> {
         let cpu = if self.sections {
             self.storage.stop_here()?
@@ -178,8 +179,8 @@ impl PerCpuStacks {
         Some(Exclusive { stacks: self, cpu })
     }
 
-    /// Holds any CPU, and waits for its present holder. A system call in the `Sections` form. `None` only
-    /// where the kernel refuses to stop a CPU.
+    /// Holds any CPU, and waits for its present holder. Costs a system call in the `Sections` form. Returns
+    /// `None` only if the kernel refuses to stop a CPU.
     pub(crate) fn exclusive(&self, cpu: usize) -> Option<Exclusive<'_>> {
         let stop = self.storage.stop(cpu);
         let mut turns = 0u32;
@@ -204,16 +205,16 @@ impl PerCpuStacks {
         self.storage.top(cpu, class)
     }
 
-    /// Returns whether a CPU's stacks are empty, take nothing on their fast paths, and are in nobody's hand,
-    /// at about this moment.
+    /// Returns whether a CPU's stacks are empty, take nothing on their fast paths, and are held by nobody, at
+    /// about this moment.
     pub(crate) fn is_closed(&self, cpu: usize, classes: usize) -> bool {
         let is_closed = |class| self.len(cpu, class) == 0 && self.storage.limit(cpu, class) == 0;
-        // Acquire: what a holder left on the stacks is seen.
+        // Acquire: sees the stacks as the last holder left them.
         self.storage.stop(cpu).load(Ordering::Acquire) == 0 && (0..classes).all(is_closed)
     }
 
-    /// Values that fast paths have popped so far, and pushed, of one class over all CPUs. Monotone, and exact
-    /// while no thread is at work. `None` where a CPU is held.
+    /// Returns how many values of one class the fast paths of all CPUs have popped and pushed so far.
+    /// Monotone, and exact while no thread is at work. Returns `None` if a CPU is held.
     pub(crate) fn pops_and_pushes(&self, class: usize) -> Option<(u64, u64)> {
         let (mut pops, mut pushes) = (0u64, 0u64);
         for cpu in 0..self.cpus() {
@@ -265,7 +266,7 @@ impl Exclusive<'_> {
         self.stacks.storage.set_limit(self.cpu, class, limit.min(self.capacity(class)));
     }
 
-    /// Puts a value on the hot end; false where the stack is at its capacity.
+    /// Puts a value on the hot end. Returns `false` if the stack is at its capacity.
     pub(crate) fn insert(&self, class: usize, value: u32) -> bool {
         let (storage, top) = (&self.stacks.storage, self.len(class));
         if top >= self.capacity(class) {
@@ -291,7 +292,7 @@ impl Exclusive<'_> {
         got
     }
 
-    /// Values that fast paths popped less those they pushed, so far.
+    /// Returns how many values fast paths have popped so far, less those that they pushed.
     pub(crate) fn balance(&self, class: usize) -> i64 {
         let net = self.stacks.storage.net(self.cpu, class).load(Ordering::Relaxed);
         net.wrapping_sub(self.len(class) as u64) as i64
@@ -349,7 +350,7 @@ pub(crate) struct PerCpuCells {
 }
 
 impl PerCpuCells {
-    /// All cells 0.
+    /// Makes the cells, all 0.
     pub(crate) fn new(counters: usize) -> std::io::Result<Self> {
         Ok(Self { cells: CellArea::new(super::face::possible_cpus(), counters)? })
     }

@@ -1,7 +1,8 @@
-//! Alarms: wakers that are called at a moment, for futures whose wait has an end.
+//! Alarms: wakers that are called at a moment, for futures whose wait has a time limit.
 //!
-//! A thread that blocks keeps its own deadline, by parking for so long. A future has no thread; [`Timer`] has
-//! one for all futures of a manager. The thread starts with the first alarm and ends with the timer.
+//! A thread that blocks keeps its own deadline, by parking until then at most. A future has no thread;
+//! [`Timer`] has one for all futures of a manager. The thread starts with the first alarm and ends with the
+//! timer.
 //!
 //! Locking: one lock, a leaf. Wakers are called outside of it, since a waker may do anything. An alarm that
 //! is set and cancelled costs two acquisitions, and an insertion and a removal in a tree. Only a future that
@@ -13,7 +14,7 @@ use std::task::Waker;
 
 use crate::sync::{Arc, Clock, Condvar, Duration, Instant, Mutex, thread};
 
-/// The sleep of the thread where no alarm is set.
+/// How long the thread sleeps if no alarm is set.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Names an alarm that was set.
@@ -43,7 +44,7 @@ struct Alarms {
 }
 
 impl Timer {
-    /// A timer that goes by this clock.
+    /// Makes a timer on this clock.
     pub(crate) fn new(clock: Clock) -> Self {
         Self { shared: Arc::new(Shared { clock, state: Mutex::default(), changed: Condvar::default() }) }
     }
@@ -51,7 +52,7 @@ impl Timer {
     /// Sets an alarm that calls `waker` at that moment, unless it is cancelled before.
     ///
     /// # Errors
-    /// The kernel's, when there can be no thread.
+    /// The kernel's error, if it cannot start a thread.
     pub(crate) fn set(&self, at: Instant, waker: &Waker) -> io::Result<Alarm> {
         let mut state = self.shared.state.lock();
         if state.thread.is_none() {
@@ -70,7 +71,7 @@ impl Timer {
         Ok(alarm)
     }
 
-    /// Replaces the alarm's waker. Nothing happens where the alarm has gone off.
+    /// Replaces the alarm's waker. Does nothing if the alarm has gone off.
     pub(crate) fn renew(&self, alarm: Alarm, waker: &Waker) {
         if let Some(known) = self.shared.state.lock().alarms.get_mut(&alarm) {
             known.clone_from(waker);

@@ -1,11 +1,11 @@
 //! Waiting for a word: a table of wakers by key, beside the words themselves.
 //!
 //! A word that threads may wait for has a WAITERS bit. A waiter takes the lock of the key's bucket. It sets
-//! the bit if the word is still busy, and leaves a waker. A thread that changes the word does so first. Where
-//! it finds WAITERS in the old value, it takes the bucket's lock and wakes every waker of the key. The waiter
-//! sets the bit and stores the waker under one lock. So a change either comes before (the bit is refused, and
-//! there is no wait), or finds the bit and, behind the lock, the waker. Every waiter is woken, and a change
-//! without waiters takes no lock.
+//! the bit if the word is still busy, and leaves a waker. A thread that changes the word does so first. If it
+//! finds WAITERS in the old value, it then takes the bucket's lock and wakes every waker of the key. The
+//! waiter sets the bit and stores the waker under one lock. So a change either comes before (the bit is
+//! refused, and there is no wait), or finds the bit and, behind the lock, the waker. Every waiter is woken,
+//! and a change without waiters takes no lock.
 //!
 //! A bucket has room for as many threads as will wait in it, so a wait does not allocate. Only a crowd of
 //! futures takes more room. A future cannot be told to try again, since all others may wait for the next poll
@@ -20,7 +20,7 @@ use crate::sync::{Mutex, face};
 
 const WAKERS: usize = 64;
 
-/// Whether the caller will be woken.
+/// The outcome of [`WaitTable::register`]: whether the caller will be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// The waker will be called once.
@@ -64,11 +64,11 @@ impl WaitTable {
         Waiting::Registered
     }
 
-    /// Wakes all who wait for `key`. Called by a thread that changed the word and found WAITERS in it.
+    /// Wakes all waiters of `key`. Called by a thread that changed the word and found WAITERS in it.
     pub(crate) fn wake(&self, key: usize) {
         loop {
-            // As many as fit, so that no allocation is needed; outside the lock, since a waker may do
-            // anything.
+            // Takes as many as fit, so that no allocation is needed. Wakes them outside the lock, since a
+            // waker may do anything.
             let mut woken = SmallVec::<[Waker; 8]>::new();
             let mut waiters = self.bucket(key).lock();
             while woken.len() < woken.inline_size()
@@ -85,7 +85,7 @@ impl WaitTable {
     }
 }
 
-/// The key of a word: its address.
+/// Returns the key of a word: its address.
 pub(crate) fn key_of<T>(word: &T) -> usize {
     face::stable_address(std::ptr::from_ref(word).addr())
 }

@@ -6,30 +6,31 @@
 //! |   version    |     payload      | AWAY |   *   |ACCESSED|WRITE|READ | state |
 //! +--------------+------------------+------+-------+--------+-----+-----+-------+
 //!
-//! *: WAITERS while the entry is Busy. Set aside in Present and Swapped entries, for pages that are copied when they are
-//! written (see below); no entry has it there.
+//! *: WAITERS while the entry is Busy. Reserved in Present and Swapped entries for copy on write (see below),
+//! and clear so far.
 //!
 //! state    payload           means
 //! Empty    -                 nothing here yet (all-zero memory is Empty, version 0)
 //! Zero     -                 reads as zeros; no frame (level 0: small, level 1: 2 MiB)
-//! Present  frame             readable and writable as READ and WRITE say
-//! Swapped  slot              the bytes are in the swap cache, or where the slot's content says
-//! Busy     -                 somebody is changing it; WAITERS: somebody waits for that
+//! Present  frame             the page has a frame; READ and WRITE say which accesses are allowed
+//! Swapped  slot              the bytes are in the swap cache, or where the slot's content word says
+//! Busy     -                 a thread is changing it; WAITERS: others wait for the change
 //! Node     node (level in READ|WRITE for a root)   a table one level down
 //! ```
 //!
-//! Every transition that changes the meaning of the word adds one to the version, through unmap and the reuse
-//! of the node that holds the word. ACCESSED and WAITERS are flags on a meaning, and leave the version alone.
+//! Every transition that changes the meaning of the word adds one to the version. The version keeps counting
+//! through unmap and the reuse of the node that holds the word. ACCESSED and WAITERS are flags on a meaning,
+//! and leave the version alone.
 //!
 //! The version makes an optimistic load sound: equal words before and after mean that nothing happened in
-//! between. To be fooled, a reader must sleep between two adjacent loads. In that time exactly a multiple of
-//! 2^24 transitions of this one word must pass, and end on the same frame (see `docs/state-words.md`). A pin
-//! does not rely on the version: it holds the frame before it reads the entry again.
+//! between. To be fooled, a reader must sleep between two adjacent loads while exactly a multiple of 2^24
+//! transitions of this one word pass, and end on the same frame (see `docs/state-words.md`). A pinner does
+//! not rely on the version: it holds the frame before it reads the entry again.
 //!
 //! There is room for copy on write. Bit 6 of a Present or Swapped entry will say that the page is shared
-//! until somebody writes it. WRITE is clear beside it. So a read is a hit and a write is a fault, at no cost
-//! to either. An entry that goes out and comes back takes the bit along. A test checks that no transition
-//! here loses the bit, although nothing sets it yet.
+//! until it is written. WRITE is then clear, so that a read is a hit and a write is a fault, at no extra
+//! cost. An entry whose page goes out and comes back will keep the bit. Nothing sets the bit yet, but a test
+//! checks that the transitions which keep the meaning keep the bit.
 
 use std::fmt;
 
@@ -76,20 +77,21 @@ impl Protection {
     /// Reading and writing.
     pub const READ_WRITE: Self = Self { read: true, write: true };
 
-    /// Of an entry that only guards may reach, and of no region: writing without reading fits no access.
+    /// The protection of entries that only guards may reach. No region has it, and WRITE without READ allows
+    /// no other access.
     pub(crate) const GUARDED: Self = Self { read: false, write: true };
 
-    /// Returns the accesses that both allow.
+    /// Returns the protection that allows only what both allow.
     pub(crate) fn both(self, other: Self) -> Self {
         Self { read: self.read && other.read, write: self.write && other.write }
     }
 
-    /// Returns the same without writing.
+    /// Returns this protection without writing.
     pub(crate) fn read_only(self) -> Self {
         Self { write: false, ..self }
     }
 
-    /// Returns the same with reading, where writing is allowed.
+    /// Returns this protection, with reading if writing is allowed.
     pub(crate) fn normal(self) -> Self {
         Self { read: self.read || self.write, ..self }
     }
@@ -109,7 +111,7 @@ impl Protection {
     }
 }
 
-/// What a pin, or a page that is brought in, is wanted for.
+/// The purpose of a pin, or of bringing a page in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// To read bytes.
@@ -152,13 +154,13 @@ impl Entry {
         }
     }
 
-    /// Returns the frame, if a read may go straight to its home.
+    /// Returns the frame, if reads are allowed and its bytes are in the arena.
     #[inline(always)]
     pub(crate) fn readable_at_home(self) -> Option<FrameId> {
         (self.0 & (STATE | READ | AWAY) == PRESENT | READ).then_some(FrameId(self.payload()))
     }
 
-    /// Returns the frame, if `access` may go straight to its home.
+    /// Returns the frame, if `access` is allowed and its bytes are in the arena.
     #[inline(always)]
     pub(crate) fn usable_at_home(self, access: Access) -> Option<FrameId> {
         let need = match access {
@@ -168,7 +170,7 @@ impl Entry {
         (self.0 & (STATE | need | AWAY) == PRESENT | need).then_some(FrameId(self.payload()))
     }
 
-    /// Returns the frame at home of a page that only guards may reach.
+    /// Returns the frame of a page that only guards may reach, if its bytes are in the arena.
     #[inline(always)]
     pub(crate) fn guarded_at_home(self) -> Option<FrameId> {
         (self.0 & (STATE | READ | WRITE | AWAY) == PRESENT | WRITE).then_some(FrameId(self.payload()))
@@ -206,7 +208,7 @@ impl Entry {
         self.0 & ACCESSED != 0
     }
 
-    /// Returns whether the page, or its zeros, are at the translation's side.
+    /// Returns whether the page, or its zeros, are on the translation's side.
     #[inline(always)]
     pub(crate) fn is_away(self) -> bool {
         self.0 & AWAY != 0
@@ -227,12 +229,13 @@ impl Entry {
     pub(crate) fn to_empty(self) -> Self {
         self.next(EMPTY)
     }
-    /// Makes a zero entry. It counts as accessed: nobody evicts zeros, so no reader need mark them.
+    /// Makes a zero entry. It is marked as accessed, so that no reader has to mark it: zeros are never
+    /// evicted.
     #[inline]
     pub(crate) fn to_zero(self) -> Self {
         self.next(ZERO | ACCESSED)
     }
-    /// Makes a zero entry as [`Entry::to_zero`] does, of zeros that the translation shows as well.
+    /// Makes a zero entry as [`Entry::to_zero`] does, for zeros that the translation shows too.
     pub(crate) fn to_zero_away(self) -> Self {
         self.next(ZERO | ACCESSED | AWAY)
     }
@@ -240,22 +243,22 @@ impl Entry {
     pub(crate) fn to_busy(self) -> Self {
         self.next(BUSY)
     }
-    /// Makes an entry that is present and just accessed.
+    /// Makes a present entry, marked as accessed.
     #[inline]
     pub(crate) fn to_present(self, frame: FrameId, protection: Protection) -> Self {
         self.next(PRESENT | ACCESSED | protection.bits() | u64::from(frame.0) << PAYLOAD_SHIFT)
     }
-    /// Makes an entry that is present and just accessed, through an away frame.
+    /// Makes a present entry, marked as accessed, for an away frame.
     pub(crate) fn to_away(self, frame: FrameId, protection: Protection) -> Self {
         Self(self.to_present(frame, protection).0 | AWAY)
     }
-    /// Makes an entry that says of another frame all that the present entry `before` said.
+    /// Makes an entry like the present entry `before`, but for another frame.
     pub(crate) fn to_present_as(self, before: Entry, frame: FrameId) -> Self {
         debug_assert!(before.0 & STATE == PRESENT);
         let rest = before.0 & (VERSION_ONE - 1) & !(u64::from(u32::MAX) << PAYLOAD_SHIFT);
         self.next(rest | u64::from(frame.0) << PAYLOAD_SHIFT)
     }
-    /// Makes an entry with the meaning of `before`, and its accessed mark too.
+    /// Makes an entry with the meaning and the accessed mark of `before`.
     pub(crate) fn to_what_was(self, before: Entry) -> Self {
         debug_assert!(!before.is_busy());
         self.next(before.0 & (VERSION_ONE - 1))
@@ -273,7 +276,7 @@ impl Entry {
     pub(crate) fn to_root(self, node: NodeId, level: usize) -> Self {
         self.next(NODE | (level as u64) << 3 | u64::from(node.0) << PAYLOAD_SHIFT)
     }
-    /// Makes an entry with the same meaning under a later version. The word that an earlier reader saw no
+    /// Makes an entry with the same meaning under a later version. The word that earlier readers saw no
     /// longer matches.
     #[inline]
     pub(crate) fn to_same(self) -> Self {
@@ -309,37 +312,37 @@ impl fmt::Debug for Entry {
 pub(crate) struct EntryWord(AtomicU64);
 
 impl EntryWord {
-    /// Acquire: everything that the word leads to was prepared before it was published.
+    /// Loads the word. Acquire: everything that the word leads to was prepared before it was published.
     #[inline(always)]
     pub(crate) fn load(&self) -> Entry {
         Entry(self.0.load(Ordering::Acquire))
     }
 
-    /// Returns whether the word is still `seen`, but for its accessed mark. The caller first makes an acquire
-    /// fence or an acquiring read-modify-write, so that its reads in between happened before.
+    /// Returns whether the word is still `seen`, apart from its accessed mark. The caller first makes an
+    /// acquire fence or an acquiring read-modify-write, so that its reads in between happened before.
     #[inline(always)]
     pub(crate) fn still_is(&self, seen: Entry) -> bool {
         (self.0.load(Ordering::Relaxed) ^ seen.0) & !ACCESSED == 0
     }
 
-    /// Makes one step of the state machine. Returns the present word where it was not `from`.
+    /// Makes one step of the state machine. If the word is not `from`, returns what it is.
     #[inline]
     pub(crate) fn change(&self, from: Entry, to: Entry) -> Result<(), Entry> {
-        // Release publishes all that the new meaning leads to. Acquire orders this change after the one
-        // before.
+        // Release publishes all that the new meaning leads to. Acquire orders this change after the previous
+        // one.
         match self.0.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(()),
             Err(now) => Err(Entry(now)),
         }
     }
 
-    /// Returns whether the word is `seen` now. It is a read-modify-write. A thread that changes the word
-    /// later has seen the caller's work before this, and the caller sees earlier changes.
+    /// Returns whether the word is `seen` now. This is a read-modify-write: a thread that changes the word
+    /// later sees the caller's earlier work, and the caller sees earlier changes.
     pub(crate) fn confirm(&self, seen: Entry) -> bool {
         self.change(seen, seen).is_ok()
     }
 
-    /// Ends the caller's own Busy. Returns true where somebody waits and is to be woken.
+    /// Ends the caller's own Busy. Returns whether the caller must wake waiters.
     #[inline]
     #[must_use = "those who wait must be woken"]
     pub(crate) fn publish(&self, to: Entry) -> bool {
@@ -348,15 +351,15 @@ impl EntryWord {
         before & WAITERS != 0
     }
 
-    /// Makes a plain store, for an entry that no other thread can reach: one of a node that is not yet
-    /// linked, or of a space that is being dropped.
+    /// Stores an entry that no other thread can reach: its node is not yet linked, or its space is being
+    /// dropped.
     #[inline]
     pub(crate) fn set_unshared(&self, to: Entry) {
         self.0.store(to.0, Ordering::Release);
     }
 
-    /// Asks the thread that is changing the entry to wake waiters. Returns false where no thread is changing
-    /// it any more.
+    /// Asks the thread that is changing the entry to wake waiters. Returns false if the entry is not Busy any
+    /// more.
     pub(crate) fn announce_waiter(&self) -> bool {
         let mut seen = self.0.load(Ordering::Acquire);
         while seen & STATE == BUSY {
@@ -368,12 +371,12 @@ impl EntryWord {
         false
     }
 
-    /// Marks the page accessed, where `seen` says that it is not.
+    /// Marks the page as accessed, unless `seen` is already marked.
     #[inline(always)]
     pub(crate) fn mark_accessed(&self, seen: Entry) {
         if !seen.is_accessed() {
-            // The mark goes only on the meaning that was seen. It is a hint that may be lost. Relaxed: it
-            // orders nothing.
+            // Only the word that was seen is marked. The mark is a hint, and may be lost. Relaxed: it orders
+            // nothing.
             let _ = self.0.compare_exchange(seen.0, seen.0 | ACCESSED, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -446,7 +449,7 @@ mod tests {
             out.to_same(),
         ];
         assert!(kept.iter().all(|entry| entry.0 & ASIDE != 0), "{kept:?}");
-        // The flag is no meaning in other states, where it would be taken for a waiter.
+        // Other states must not have the bit: in Busy, it would count as a waiter.
         let others = [shared.to_busy(), shared.to_empty(), shared.to_zero(), shared.to_node(NodeId(1))];
         assert!(others.iter().all(|entry| entry.0 & ASIDE == 0), "{others:?}");
         let word = EntryWord::default();

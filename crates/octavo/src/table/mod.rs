@@ -1,26 +1,27 @@
-//! Page tables: a radix tree of 64-bit versioned entries for each space, walked without a lock.
+//! Page tables: for each space, a radix tree of 64-bit versioned entries, walked without a lock.
 //!
 //! A root word for each space links to a node. An entry of a node covers 4 KiB (level 0), 2 MiB (level 1), 1
 //! GiB (level 2) or 512 GiB (level 3). The root's level grows with the highest page used, so a space below 1
-//! GiB is two links deep. A leaf stands at level 0 or, if it is huge, at level 1.
+//! GiB is two links deep. A leaf is at level 0 or, if it is huge, at level 1.
 //!
 //! # The protocol that needs no epoch
 //!
 //! Nodes are recycled while late walkers may still look at them. Three rules make that sound:
 //!
-//! 1. *Read down, then re-read.* A walk keeps every word that it read. A reader re-reads all of them after
-//!    its data, a pinner after it took its count. A thread that wants to change the entry re-reads them
-//!    before its compare-and-swap.
-//! 2. *Unmap bumps.* An unmap holds the space's layout lock and first removes the region. Then it moves every
-//!    entry of the range, Empty ones included, to a later version, and confirms the root by a
+//! 1. *Read down, then re-read.* A walk keeps every word that it read. A reader re-reads all of them after it
+//!    has read the data, and a pinner after it has taken its pin. A thread that wants to change the entry
+//!    re-reads them before its compare-and-swap.
+//! 2. *Unmap bumps versions.* An unmap holds the space's layout lock and first removes the region. Then it
+//!    moves every entry of the range, Empty ones included, to a later version, and confirms the root by a
 //!    read-modify-write. A fault reads its entry *before* it looks up the region. So either the fault sees
 //!    that the region is gone, or its compare-and-swap fails.
 //! 3. *A node is bumped twice.* To recycle a node, unmap clears it, unlinks it, and bumps every entry once
-//!    more. A late walker's compare-and-swap may come before that second bump, which then finds and clears
-//!    its work. Or it expects a word of the second bump. Then the walker's read of that word acquired the
-//!    unlinking, so its re-read of the links (rule 1) saw it.
+//!    more. If a late walker's compare-and-swap comes before the second bump, the bump finds and clears its
+//!    work. If it comes after, it succeeds only if the walker read a word from the second bump. That read
+//!    acquired the unlinking, so the walker's re-read of the links (rule 1) sees it.
 //!
-//! A walk costs one load for each link. The lines stay in the cache of every reader as long as nobody maps.
+//! A walk costs one load for each link. The lines stay in every reader's cache as long as no thread changes
+//! the links.
 
 pub(crate) mod entry;
 pub(crate) mod node;
@@ -37,7 +38,7 @@ use node::{NODE_BITS, NODE_ENTRIES, NodePool};
 
 /// The number of levels of the tallest table.
 pub(crate) const LEVELS: usize = 4;
-/// The level of a walk that ended at the root word itself.
+/// The level of a walk that ends at the root word itself.
 pub(crate) const ROOT: usize = LEVELS;
 /// The pages that the tallest table addresses: 256 TiB.
 pub(crate) const MAX_PAGES: u64 = 1 << (NODE_BITS as usize * LEVELS);
@@ -50,7 +51,7 @@ pub(crate) struct SpaceId(pub(crate) u32);
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The root words, by space. A forked child reads them as zero, which is an empty root. So every access
-    /// there becomes a fault, and every fault an error.
+    /// in the child is a fault, and every fault an error.
     roots: WordArray<EntryWord>,
     pub(crate) nodes: NodePool,
     ids: Mutex<SpaceIds>,
@@ -62,8 +63,8 @@ struct SpaceIds {
     next: u32,
 }
 
-/// The words of one walk, root first, each with its value as read. The walk ended at the last word: a leaf,
-/// an entry that leads no further, or an empty one.
+/// The words of one walk, root first, each with its value as read. The walk ends at the last word: a leaf, a
+/// Busy or Empty entry, or a root too low for the page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk<'t> {
     words: [Seen<'t>; LEVELS + 1],
@@ -83,15 +84,16 @@ impl<'t> Walk<'t> {
         self.words[self.len - 1].1
     }
 
-    /// Returns whether every link from the root to the last entry, without that entry, is as it was read.
+    /// Returns whether every link from the root to the last entry is as it was read. The last entry itself is
+    /// not checked.
     #[inline(always)]
     pub(crate) fn links_hold(&self) -> bool {
         self.words[..self.len - 1].iter().all(|(word, seen)| word.still_is(*seen))
     }
 }
 
-/// Walks for one page after another, up to `rest.end`. Above the leaves one walk serves all pages that an
-/// entry covers.
+/// Walks for one page after another, up to `rest.end`. If a walk ends above level 0, it serves all pages that
+/// its entry covers.
 #[derive(Debug)]
 pub(crate) struct Walks<'t> {
     table: &'t Table,
@@ -105,7 +107,7 @@ impl Walks<'_> {
         self.rest.start
     }
 
-    /// Goes on from `page`, which may be the last one's once more.
+    /// Continues from `page`, which may be the page of the previous walk again.
     pub(crate) fn go_on_from(&mut self, page: PageNumber) {
         self.rest.start = page;
     }
@@ -128,7 +130,7 @@ impl<'t> Iterator for Walks<'t> {
 /// A word, and its value as read.
 type Seen<'t> = (&'t EntryWord, Entry);
 
-/// A leaf as a hit path found it, with the links that led there.
+/// A leaf as a hit path found it, with the links that lead there.
 #[derive(Debug)]
 pub(crate) struct Leaf<'t> {
     pub(crate) word: &'t EntryWord,
@@ -138,12 +140,12 @@ pub(crate) struct Leaf<'t> {
     links: [Option<Seen<'t>>; LEVELS],
 }
 
-/// An operation of a hit path at its leaf. It is a trait and not a closure, because a function can be told to
-/// be compiled into each height's walk.
+/// An operation of a hit path at its leaf. This is a trait and not a closure, so that `run` can be inlined
+/// into the walk of each height.
 pub(crate) trait LeafOperation {
     type Output;
 
-    /// Runs the operation. `None` where the leaf does not allow it, or has changed. Implementations are
+    /// Runs the operation. Returns `None` if the leaf does not allow it, or has changed. Implementations are
     /// `#[inline(always)]`.
     fn run(self, leaf: &Leaf<'_>) -> Option<Self::Output>;
 }
@@ -163,7 +165,7 @@ impl Leaf<'_> {
 /// The outcome of adding a node to a table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grown {
-    /// The caller walks again: the walk leads further down now, or another thread changed something.
+    /// The caller walks again: the walk goes further down now, or another thread changed something.
     Retry,
     /// The budget has no room for a node.
     NoNode,
@@ -184,12 +186,12 @@ impl Table {
         })
     }
 
-    /// Returns how many spaces there may be at once.
+    /// Returns the most spaces that can exist at once.
     pub(crate) fn most_spaces(&self) -> usize {
         self.roots.len()
     }
 
-    /// Gives a number to a new space, whose root is empty. `None` when there are as many as there may be.
+    /// Returns a number for a new space, whose root is empty. Returns `None` if no number is left.
     pub(crate) fn new_space(&self) -> Option<SpaceId> {
         let mut ids = self.ids.lock();
         let id = match ids.free.pop() {
@@ -215,8 +217,8 @@ impl Table {
     }
 
     /// Walks to the leaf of `page` and runs `operation` there, for hit paths. The function is compiled once
-    /// for each height, with every word in a register. `None` where there is no leaf yet, or where the
-    /// operation says so.
+    /// for each height, with every word in a register. Returns `None` if there is no entry yet, or if the
+    /// operation does.
     #[inline(always)]
     pub(crate) fn at_leaf<O: LeafOperation>(
         &self,
@@ -227,7 +229,7 @@ impl Table {
         let root = self.root(space);
         let seen = root.load();
         seen.node()?;
-        // These are compares and not a jump table: a space below 1 GiB takes the first.
+        // Compares, not a jump table: a space below 1 GiB takes the first.
         let level = seen.root_level();
         if level == 1 {
             self.at_leaf_under::<1, O>((root, seen), page, operation)
@@ -277,7 +279,7 @@ impl Table {
         Some((word, word.load()))
     }
 
-    /// Walks as far down as the links lead.
+    /// Walks down as far as the links lead.
     pub(crate) fn walk(&self, space: SpaceId, page: PageNumber) -> Walk<'_> {
         let root = self.root(space);
         let seen = root.load();
@@ -317,8 +319,8 @@ impl Table {
         Walks { table: self, space, rest: range }
     }
 
-    /// Returns the entries that cover pages of the range, each with its first page. The entries are those of
-    /// a node at `level` whose pages begin at `first`.
+    /// Returns the entries of `node` that cover pages of the range, each with its first page. The node is at
+    /// `level`, and its pages begin at `first`.
     pub(crate) fn entries(
         &self,
         node: NodeId,
@@ -334,14 +336,14 @@ impl Table {
         words.iter().zip(from..).map(move |(word, slot)| (first.plus(slot * pages), word))
     }
 
-    /// Puts a node under the end of `walk`, which is Empty or a root too small for `page`. After the walk the
-    /// caller has seen that `walk.links_hold()`, and that a region lies at `page`.
+    /// Adds a node at the end of `walk`, which is Empty or a root too low for `page`. After the walk, the
+    /// caller has checked `walk.links_hold()`, and that a region holds `page`.
     pub(crate) fn grow(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
         self.grow_with(walk, page, self.nodes.take())
     }
 
-    /// Does what [`Table::grow`] does, also where the budget has no room: reclaim makes up for it. For what
-    /// the other side of a translation has done already, a fork or a move: its pages cannot go out meanwhile.
+    /// Does what [`Table::grow`] does, even if the budget has no room: reclaim makes up for it. For a fork or
+    /// a move that the translation's side has already done: its pages cannot go out meanwhile.
     pub(crate) fn grow_over_budget(&self, walk: &Walk<'_>, page: PageNumber) -> Grown {
         self.grow_with(walk, page, self.nodes.take_for_reclaim())
     }
@@ -392,7 +394,7 @@ impl Table {
             let entry = word.load();
             match entry.state() {
                 State::Empty => {}
-                // Level 0 has no nodes. This node was recycled to another level under the visitor, who only
+                // Level 0 has no links. This node was recycled at another level meanwhile. The visitor only
                 // counts.
                 State::Node(_) if level == 0 => {}
                 State::Node(child) => self.visit(child, level - 1, page, leaf),
@@ -416,12 +418,12 @@ pub(crate) struct PageNumberRange {
 }
 
 impl PageNumberRange {
-    /// All pages from `start` on.
+    /// Returns all pages from `start` on.
     pub(crate) const fn from(start: PageNumber) -> Self {
         Self { start, end: PageNumber(MAX_PAGES) }
     }
 
-    /// Returns whether the range has all pages that an entry at `level` covers from `page` on.
+    /// Returns whether the range holds all pages of the entry at `level` that begins at `page`.
     pub(crate) fn covers(self, page: PageNumber, level: usize) -> bool {
         self.start <= page && page.plus(span(level)) <= self.end
     }
@@ -432,8 +434,8 @@ pub(crate) const fn span(level: usize) -> u64 {
     1 << (NODE_BITS as usize * level)
 }
 
-/// Returns the level of the lowest root that reaches `page`. It is never 0, so that huge leaves always have a
-/// place.
+/// Returns the level of the lowest root that reaches `page`. It is never 0, so that there is always a level
+/// for huge leaves.
 fn root_level_for(page: PageNumber) -> usize {
     (1..LEVELS)
         .find(|level| page.0 >> (NODE_BITS as usize * (level + 1)) == 0)

@@ -1,20 +1,20 @@
-//! Table nodes: 512 entries of 4 KiB, taken from one reservation and recycled only as nodes.
+//! Table nodes: 4 KiB with 512 entries each, taken from one reservation and recycled only as nodes.
 //!
-//! A node's memory is never anything else. So a late walker that still looks at a recycled node reads entries
-//! and not data. Versions live through recycling, so the walker cannot mistake those entries for the ones it
-//! knew. A node is given back with all its entries Empty, each under a version later than any that its last
-//! users saw (see `table/mod.rs`). So it needs no clearing when it is taken again.
+//! A node's memory is never used for anything else. So a late walker that still looks at a recycled node
+//! reads entries and not data. Versions continue through recycling, so the walker cannot mistake those
+//! entries for the ones it knew. A node is given back with all its entries Empty, each under a version later
+//! than any that its last users saw (see `table/mod.rs`). So it needs no clearing when it is taken again.
 //!
 //! The pool charges memory to the budget 16 nodes at a time. The memory stays charged, because nodes are not
 //! turned into frames.
 //!
-//! Free nodes lie in *shards*, by the CPU that freed them, so that spaces on different CPUs take nodes
-//! without meeting. A shard that is empty gets 16 from the common list, or from new memory; one with more
-//! than 32 gives 16 to the common list. Where neither memory nor the common list has any, a node of another
-//! shard is taken.
+//! Free nodes are kept in *shards*, by the CPU that freed them, so that threads on different CPUs take nodes
+//! without contention. An empty shard gets 16 nodes from the common list, or from new memory. A shard with
+//! more than 32 gives 16 to the common list. If the common list is empty and there is no new memory, a thread
+//! takes a node of another shard.
 //!
 //! Locking: the lock of the common list comes before those of shards, and a thread holds one shard at a time.
-//! Cost: one lock on a line that only this CPU uses, a load and two stores; each sixteenth time the common
+//! Cost: one lock on a line that few other CPUs use, a load and two stores; every sixteenth time, the common
 //! lock too.
 
 use crossbeam_utils::CachePadded;
@@ -26,8 +26,8 @@ use crate::sync::{Arc, AtomicU32, Cpus, Mutex, Ordering, WordArray};
 use crate::table::entry::{EntryWord, NodeId};
 use crate::units::{Order, PAGE_BYTES};
 
-/// log2 of [`NODE_ENTRIES`]. It is the largest order, so an entry one level up has room for one block of that
-/// order.
+/// log2 of [`NODE_ENTRIES`]. It equals the largest order, so an entry one level up covers exactly one block
+/// of that order.
 pub(crate) const NODE_BITS: u32 = Order::MAX.0 as u32;
 /// The entries of a node: 512.
 pub(crate) const NODE_ENTRIES: usize = 1 << NODE_BITS;
@@ -36,7 +36,7 @@ pub(crate) const NODE_ENTRIES: usize = 1 << NODE_BITS;
 #[derive(Debug)]
 pub(crate) struct NodePool {
     entries: WordArray<EntryWord>,
-    /// The next free node, for each free node. Node 0 is never used and ends the list.
+    /// For each free node, the next free one. Node 0 is never used and ends the list.
     next_free: WordArray<AtomicU32>,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     common: Mutex<Common>,
@@ -52,18 +52,19 @@ struct FreeNodes {
     count: usize,
 }
 
-/// What one CPU, or a few of them, took and gave back.
+/// The free nodes of one CPU or a few, and a count.
 #[derive(Debug, Default)]
 struct Shard {
     free: FreeNodes,
-    /// Nodes taken here less nodes given back here. Other shards may have the other half of a pair.
+    /// Nodes taken here, minus nodes given back here. A node may be taken from one shard and given back to
+    /// another.
     in_use: isize,
 }
 
 #[derive(Debug, Default)]
 struct Common {
     free: FreeNodes,
-    /// Nodes below this have memory. Node 0 has, and is never used.
+    /// Nodes below this number have memory, among them the unused node 0.
     present: usize,
 }
 
@@ -86,7 +87,7 @@ impl NodePool {
         })
     }
 
-    /// Returns the entry at `slot` of `node`, at the price of one multiplication by a power of two.
+    /// Returns the entry at `slot` of `node`. Costs one multiplication by a power of two.
     #[inline(always)]
     pub(crate) fn entry(&self, node: NodeId, slot: usize) -> &EntryWord {
         debug_assert!(slot < NODE_ENTRIES);
@@ -98,12 +99,13 @@ impl NodePool {
         &self.entries[node.0 as usize * NODE_ENTRIES..][..NODE_ENTRIES]
     }
 
-    /// Takes a node with all entries Empty. `None` where the budget has no room for one.
+    /// Takes a node with all entries Empty. Returns `None` if there is none and the budget has no room.
     pub(crate) fn take(&self) -> Option<NodeId> {
         self.take_charging(|bytes| self.budget.charge(bytes))
     }
 
-    /// Takes a node, over the budget if it must be. Only reclaim may: it makes up for the excess.
+    /// Takes a node, if necessary beyond the budget. Only for callers that cannot wait for room: reclaim
+    /// makes up for the excess.
     pub(crate) fn take_for_reclaim(&self) -> Option<NodeId> {
         self.take().or_else(|| {
             self.take_charging(|bytes| {
@@ -120,7 +122,7 @@ impl NodePool {
         Some(node)
     }
 
-    /// The shard of the CPU that this thread is on.
+    /// Returns the shard of the CPU that this thread is on.
     fn here(&self) -> &Mutex<Shard> {
         &self.shards[self.cpus.current() % SHARDS]
     }
@@ -132,7 +134,7 @@ impl NodePool {
         Some(node)
     }
 
-    /// Takes a node, and gives an empty shard more of them.
+    /// Refills an empty shard, and takes a node.
     fn refill(&self, shard: &Mutex<Shard>, charge: impl FnOnce(u64) -> bool) -> Option<NodeId> {
         let mut common = self.common.lock();
         // Another thread of this CPU may have come first.
@@ -166,7 +168,7 @@ impl NodePool {
         nodes.count += 1;
     }
 
-    /// Moves as many nodes as come at once.
+    /// Moves one batch of nodes, or all if there are fewer.
     fn move_nodes(&self, from: &mut FreeNodes, to: &mut FreeNodes) {
         for _ in 0..GROW_NODES {
             let Some(node) = self.pop(from) else { return };
@@ -188,7 +190,7 @@ impl NodePool {
             return false;
         }
         common.present = range.end;
-        // The list begins with the least.
+        // The list begins with the lowest number.
         for node in range.rev().filter(|node| *node > 0) {
             self.push(&mut common.free, NodeId(node as u32));
         }
@@ -214,7 +216,7 @@ impl NodePool {
         self.move_nodes(&mut surplus, &mut common.free);
     }
 
-    /// Returns the number of nodes that tables use, at about this moment.
+    /// Returns about how many nodes the tables use now.
     pub(crate) fn in_use(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().in_use).sum::<isize>().max(0) as usize
     }

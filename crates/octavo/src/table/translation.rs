@@ -1,35 +1,36 @@
-//! The seam between Octavo's table and another translator of addresses: the counterpart of an architecture's
-//! `set_pte` and `flush_tlb`.
+//! The interface between Octavo's table and another translation of addresses. It corresponds to an
+//! architecture's `set_pte` and `flush_tlb`.
 //!
-//! Handles translate by Octavo's own entries, and need nothing of this. A space *with a translation* is also
-//! reached in another way: by a program's own addresses, for instance. Each of its pages has its bytes in one
+//! Handles translate by Octavo's own entries, and do not need this. A space *with a translation* can also be
+//! reached in another way, for instance by a program's own addresses. Each of its pages has its bytes in one
 //! place at a time:
 //!
 //! ```text
 //!                 install
-//!   at home ────────────────────► away      at home: handles reach the page; the other side reaches nothing
+//!   at home ────────────────────► away      at home: handles reach the page; the other side does not
 //!   (arena) ◄──────────────────── (there)   away: the other side reaches the page; an away frame stands for it
 //!                 remove
 //! ```
 //!
-//! A page of zeros has no bytes, and the other side may show it as well. Eviction, migration and swap-in deal
-//! with pages at home only. A page that is away comes home first (`engine/homecoming.rs`), and goes away
-//! again in a fault (`fault/away.rs`).
+//! A page of zeros has no bytes, and both sides may show it. Eviction, migration and swap-in handle only
+//! pages at home. A page that is away comes home first (`engine/homecoming.rs`), and goes away again in a
+//! fault (`fault/away.rs`).
 //!
-//! Octavo asks in batches of [`Run`]s, and the translation answers for each run. While a page is asked about,
-//! its entry is Busy: no other thread asks about the page, and no handle reaches it. Only [`Touch::Accessed`]
-//! is asked of pages in use. An answer counts at once: when a call returns, the pages are as the answers say,
-//! also for accesses that were under way. A call should be short, since other faults on its pages wait for
-//! it. Any thread may make it. The translation must not call the space's own functions from inside. It sets
-//! the answer of a run when the run is done: where it panics, an answer that is set counts.
+//! Octavo asks in batches of [`Run`]s, and the translation answers for each run. During a call, the entries
+//! of its pages are Busy: no other thread asks about them, and no handle reaches them. The exception is
+//! [`Touch::Accessed`], which is asked about pages in use. An answer takes effect at once: when a call
+//! returns, the pages are as the answers say, even for accesses that were under way. A call should be short,
+//! since other faults on its pages wait for it. Any thread may make it. The translation must not call the
+//! space's own functions from inside a call. It sets the answer of a run as soon as the run is done: if it
+//! panics, the answers already set count.
 //!
-//! **Who learns of stores.** A page that is installed for reading is not written unnoticed. A store to it
-//! becomes a fault for writing
+//! **How Octavo learns of stores.** A page that is installed for reading is not written unnoticed. A store to
+//! it becomes a write fault
 //! ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A
-//! translation that cannot see to that answers Unsupported, and Octavo then installs the page for writing
-//! too. Before such a page goes, Octavo asks for its protection, and then whether it was written
-//! ([`Touch::Written`]). So no store falls in between. A device that may write to a page counts as one that
-//! writes: a translation that cannot tell whether there is one answers Unsupported, and the page counts as
+//! translation that cannot ensure this answers Unsupported, and Octavo then installs the page for writing
+//! too. Before such a page goes, Octavo first asks to protect it, and then whether it was written
+//! ([`Touch::Written`]), so no store is missed. A device that may write to a page counts as one that does: a
+//! translation that cannot tell whether there is such a device answers Unsupported, and the page counts as
 //! written.
 #![expect(unsafe_code, reason = "who implements the trait is handed memory of which most is not theirs")]
 
@@ -41,26 +42,27 @@ use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 /// What a [`Translation`] did with the pages of a [`Run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// All of it is done.
+    /// The whole run is done.
     Done,
-    /// Only so many pages are done, from the start. The rest is as it was, and Octavo may ask for it again.
+    /// Only this many pages, from the start, are done. The rest is unchanged, and Octavo may ask for it
+    /// again.
     Partly(u32),
-    /// Nothing is done: somebody holds the memory. Try again later.
+    /// Nothing is done: the memory is in use. Try again later.
     Busy,
-    /// Nothing is done, and nothing ever will be done for this run.
+    /// Nothing is done, and the same request will never succeed.
     Unsupported,
 }
 
-/// For a [`Translation`]: pages one after the other, the question about them, and the answer.
+/// For a [`Translation`]: consecutive pages, the request for them, and the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<A> {
     /// The first page.
     pub page: PageNumber,
-    /// How many there are.
+    /// How many pages there are.
     pub count: u32,
-    /// The question.
+    /// The request.
     pub ask: A,
-    /// The answer. It is Busy until the translation says otherwise.
+    /// The answer. It is Busy until the translation sets it.
     pub answer: Answer,
 }
 
@@ -82,57 +84,58 @@ impl<A> Run<A> {
     }
 }
 
-/// In an [`Install`]: what the pages are to show.
+/// In an [`Install`]: the bytes that the pages will show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
-    /// Zeros without memory of their own, in place of nothing or of the same. They are installed for reading.
+    /// Zeros without memory of their own. The pages show nothing yet, or such zeros. Installed for reading.
     ZeroPages,
-    /// Zeros in memory of their own, in place of nothing or of zeros without.
+    /// Zeros in memory of their own. The pages show nothing yet, or zeros without memory.
     Zeros,
-    /// A copy of the bytes of this home frame and of those that follow it, in memory of its own.
+    /// A copy of the bytes of this home frame and the frames that follow it, in memory of its own.
     Frames(FrameId),
 }
 
-/// Asks a [`Translation`] to show pages at its side.
+/// Asks a [`Translation`] to show pages on its side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Install {
     /// The bytes.
     pub bytes: Bytes,
-    /// The accesses that the other side may make unnoticed.
+    /// The accesses that the translation's side may make without a fault.
     pub protection: Protection,
 }
 
-/// Asks a [`Translation`] to take pages away from its side, and to bring their bytes back.
+/// Asks a [`Translation`] to remove pages from its side, and to bring their bytes home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remove {
-    /// The destination of their bytes: this home frame and those that follow it. `None` means that nobody
-    /// wants the bytes. The bytes and the removal are one step: no store comes between them.
+    /// The destination of the bytes: this home frame and the frames that follow it. `None` discards the
+    /// bytes. Copying and removing are one step: no store comes between them.
     pub to: Option<FrameId>,
-    /// Octavo has these bytes in a store, and counts on hearing of a store to the pages. So they must not
-    /// become open to stores that go unnoticed, neither before they leave nor where they stay.
+    /// Octavo has these bytes elsewhere, and relies on noticing each store to the pages. So the pages must
+    /// not become open to unnoticed stores, neither before they are removed nor if they stay.
     pub is_clean: bool,
 }
 
 impl Remove {
-    /// Asks for pages to go whose bytes nobody wants.
+    /// Removes pages and discards their bytes.
     pub const DROP: Self = Self { to: None, is_clean: false };
 }
 
-/// Asks a [`Translation`] whether pages were used, were written, or are there: Octavo did not notice.
+/// Asks a [`Translation`] whether pages were used, were written, or are installed, since Octavo does not
+/// notice this itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// The page was read or written. This is a hint, by which reclaim tells which pages are in use.
+    /// The page was read or written. This is a hint, which reclaim uses to find pages in use.
     Accessed,
     /// The page was written, or a device may be writing to it, which no protection stops. Octavo relies on
-    /// it.
+    /// this answer.
     Written,
-    /// The page is there. This is no touch, and nothing is forgotten. Octavo asks where the other side has
-    /// found nothing
+    /// The page is installed. This is not a use, and no touch is forgotten. Octavo asks this if the
+    /// translation's side has found nothing
     /// ([`TranslatedSpace::fault_missing`](crate::translation::TranslatedSpace::fault_missing)).
     There,
 }
 
-/// Lets a [`Translation`] reach the bytes that it moves, during a call.
+/// Lets a [`Translation`] reach the bytes that it moves during a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Home<'a>(&'a ArenaBytes);
 
@@ -141,10 +144,10 @@ impl<'a> Home<'a> {
         Self(bytes)
     }
 
-    /// Returns the address of a frame's bytes, for a system call. Others may be reading them.
+    /// Returns the address of a frame's bytes, for a system call. Other threads may be reading them.
     ///
     /// # Panics
-    /// When the frame is not at home.
+    /// If the frame is not at home.
     pub fn pointer(self, frame: FrameId) -> *mut u8 {
         self.0.pointer(frame.home_offset())
     }
@@ -166,44 +169,45 @@ impl<'a> Home<'a> {
     }
 }
 
-/// Implement this to have the pages of a space reached at addresses of your own too, by
+/// Implement this to reach the pages of a space at addresses of your own too, with
 /// [`Manager::translated_space`](crate::Manager::translated_space). (`octavo-window` does, by userfaultfd.)
 ///
 /// A page has its bytes in one place at a time: *at home*, in the manager's memory, where handles reach it;
-/// or *away*, at your side. A page of zeros has no bytes, and may be shown on both. Octavo asks in batches of
-/// [`Run`]s, and each is answered for itself. An answer counts at once: when a call returns, the pages are as
-/// it says, also for accesses that were under way. Calls come from any thread, and should be short, since
-/// other faults on these pages wait. They must not call functions of the space from inside. Where a call
-/// panics, the answers that are set count.
+/// or *away*, on your side. A page of zeros has no bytes, and both sides may show it. Octavo asks in batches
+/// of [`Run`]s, and you answer each run. An answer takes effect at once: when a call returns, the pages are
+/// as the answers say, even for accesses that were under way. Calls come from any thread, and should be
+/// short, since other faults on these pages wait. Do not call functions of the space from inside a call. If a
+/// call panics, the answers already set count.
 ///
-/// A page that is installed for reading is not written unnoticed: a store to it becomes a fault for writing
+/// A page that is installed for reading is not written unnoticed: a store to it becomes a write fault
 /// ([`TranslatedSpace::fault_translated`](crate::translation::TranslatedSpace::fault_translated)). A
-/// translation that cannot see to that answers Unsupported, and Octavo installs the page for writing too.
-/// Before such a page goes, Octavo asks for its protection, and then whether it was written
+/// translation that cannot ensure this answers Unsupported, and Octavo installs the page for writing too.
+/// Before such a page goes, Octavo first asks to protect it, and then whether it was written
 /// ([`Touch::Written`]).
 ///
 /// # Safety
-/// What is done with [`Home`] touches only frames that the runs of the call name, while the call lasts: it
-/// reads those of an [`Install`], and writes those of a [`Remove`]. Any other frame may be lent by a guard.
+/// Use [`Home`] only while the call lasts, and only for frames that the runs of the call name: read those of
+/// an [`Install`], and write those of a [`Remove`]. Any other frame may be lent by a guard.
 pub unsafe trait Translation: Send + Sync {
-    /// Makes pages show bytes. The pages reach nothing so far, or zero pages that were installed.
+    /// Makes pages show bytes. So far, the pages show nothing, or zero pages that were installed.
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]);
 
-    /// Makes pages reach nothing, and brings their bytes home where they are wanted. A page that reaches
-    /// nothing already is done, and the frame that wants its bytes is filled with zeros. A removal without
-    /// bytes is never Unsupported.
+    /// Makes pages show nothing, and brings their bytes home if `to` names frames. A page that already shows
+    /// nothing counts as done, and its frame is filled with zeros. A removal that discards the bytes is never
+    /// Unsupported.
     fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]);
 
-    /// Changes the accesses that installed pages allow unnoticed.
+    /// Changes the accesses that installed pages allow without a fault.
     fn protect(&self, runs: &mut [Run<Protection>]);
 
-    /// Takes note that the 512 pages of a run, which were installed together, are asked for one by one from
-    /// now on. It is all of a run or nothing.
+    /// Tells you that Octavo asks for the 512 pages of a run, which were installed together, one by one from
+    /// now on. The answer is for the whole run: it is never Partly.
     fn split(&self, runs: &mut [Run<()>]);
 
-    /// Tells `touched` which pages of the runs were touched since they were installed or last harvested, and
-    /// forgets it. A translation that knows nothing of a run answers Unsupported. To forget the one touch
-    /// leaves the other. A run may hold pages that are not there, and they are untouched. [`Touch::Accessed`]
-    /// is a hint: it may be told late or not, and of pages outside of the runs.
+    /// Passes to `touched` the pages of the runs that were touched since they were installed or last
+    /// harvested, and forgets those touches. A translation that knows nothing of a run answers Unsupported.
+    /// Each kind of touch is forgotten separately. A run may hold pages that are not installed, which count
+    /// as untouched. [`Touch::Accessed`] is a hint: it may be reported late, not at all, or for pages outside
+    /// of the runs.
     fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber));
 }

@@ -30,8 +30,8 @@ pub struct Iter<'v, T: Pod> {
     at: usize,
 }
 
-/// Keeps the page of the last look-up at hand, for scattered look-ups such as those of a binary search.
-/// From [`SpaceVec::cursor`]. (For a stream of bytes there is [`SpaceCursor`](crate::SpaceCursor).)
+/// Keeps the page of the last look-up lent, for scattered look-ups such as those of a binary search. From
+/// [`SpaceVec::cursor`]. (For a stream of bytes there is [`SpaceCursor`](crate::SpaceCursor).)
 #[derive(Debug)]
 pub struct Cursor<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
@@ -44,7 +44,7 @@ impl<T: Pod> Cursor<'_, T> {
     /// in the run of the last call.
     ///
     /// # Errors
-    /// `InvalidRange` where the range runs past the end; otherwise as [`Space::load`](crate::Space::load).
+    /// `InvalidRange` if the range runs past the end; otherwise as [`Space::load`](crate::Space::load).
     #[inline]
     pub fn at(&mut self, range: Range<usize>) -> Result<&[T]> {
         let range = self.vec.check(range)?;
@@ -57,7 +57,7 @@ impl<T: Pod> Cursor<'_, T> {
     }
 
     fn go_to(&mut self, index: usize) -> Result<()> {
-        // The run before is let go first: a page more would be held, for nothing.
+        // The previous run is dropped first. Otherwise, one more page would be held in vain.
         self.run = None;
         if index < self.vec.len {
             let unit = self.vec.unit_of(index);
@@ -72,7 +72,7 @@ impl<T: Pod> SpaceVec<T> {
     /// elements. A run is held until its guard is dropped.
     ///
     /// # Errors
-    /// `InvalidRange` where the range runs past the end. Each run may fail as
+    /// `InvalidRange` if the range runs past the end. Each run may fail as
     /// [`Space::load`](crate::Space::load) does.
     pub fn runs(&self, range: impl RangeBounds<usize>) -> Result<Runs<'_, T>> {
         Ok(Runs { vec: self, rest: self.check(range)? })
@@ -87,7 +87,7 @@ impl<T: Pod> SpaceVec<T> {
     }
 
     /// Iterates over all elements by pieces, lent for reading; a piece is 2 MiB for most types (see
-    /// [`SpaceVec::piece`]). To hold all guards at once keeps the whole vector in memory. Each may fail as
+    /// [`SpaceVec::piece`]). Holding all guards at once keeps the whole vector in memory. Each may fail as
     /// [`Space::shared`](crate::Space::shared) does.
     pub fn pieces(&self) -> impl Iterator<Item = Result<SharedGuard<'_, T>>> {
         self.piece_ranges().map(|piece| self.lend(piece))
@@ -160,7 +160,7 @@ impl<T: Pod> Iterator for Iter<'_, T> {
             self.at += 1;
             return Some(Ok(*value));
         }
-        // The run before is let go first: a page more would be held, for nothing.
+        // The previous run is dropped first. Otherwise, one more page would be held in vain.
         self.run = None;
         match self.runs.next()? {
             Ok(run) => {

@@ -1,10 +1,10 @@
 //! In-place sort of a vector: a quicksort that works on two runs at a time.
 //!
-//! One run is lent from the start of a range and one from its end. Each is partitioned by itself, without
+//! One run is lent from the start of a range and one from its end. Each is partitioned alone, without
 //! branches. Then the two exchange the elements that belong to the other side, as slices. A run that has
 //! only elements of its own side is released, and the next one is lent. So every level goes through its
-//! range once from each end, and pages come and go in order. A run is one unit, or 32 units where they lie
-//! in one block, since processors read ahead there.
+//! range once from each end, and pages come and go in order. A run is one unit, or 32 units if they lie in
+//! one block, since processors read ahead there.
 //!
 //! A range within one block is sorted in place by the standard library. A range that fits the buffer is
 //! copied there, sorted, and copied back.
@@ -14,9 +14,9 @@
 //!
 //! After an error, or a panic of the caller's comparison, all elements are in the vector, in some order.
 //!
-//! Cost, where all pages are in memory and in blocks: 64 MiB of words take 1.1 times as long as in a `Vec`
-//! (`docs/benchmarks.md`, "Guards beside mapped files"). The rest is a guard for every run at every level,
-//! and a copy of the ranges at the end that lie in two pieces.
+//! Cost, if all pages are in memory and in blocks: 64 MiB of words take 1.1 times as long as in a `Vec`
+//! (`docs/benchmarks.md`, "Guards beside mapped files"). The extra time is a guard for every run at every
+//! level, and a copy of the ranges at the end that lie in two pieces.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -29,18 +29,17 @@ use crate::vec::SpaceVec;
 
 /// Bytes of the buffer, which lies on the heap.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Elements that are looked at for a pivot, neighbours at each place among them, and the most bytes of them
-/// all.
+/// The elements read to choose a pivot, those read at each place, and the most bytes of all of them.
 const SAMPLES: usize = 27;
 const NEIGHBOURS: usize = 3;
 const SAMPLE_BYTES: usize = 64 << 10;
-/// Units of a run, where a block shows them.
+/// Units of a run, if a block shows them.
 const RUN_UNITS: usize = 32;
-/// Larger elements are not moved where a branch can tell that they stay.
+/// For larger elements, a branch decides whether they are moved.
 const MOST_BYTES_WITHOUT_BRANCH: usize = 64;
 
 impl<T: Pod> SpaceVec<T> {
-    /// Elements of a run where a block shows it. A piece has a whole number of runs.
+    /// Elements of a run, if a block shows it. A piece has a whole number of runs.
     const PER_RUN: usize = {
         let most = RUN_UNITS * Self::PER_UNIT;
         if most < Self::PER_PIECE { most } else { Self::PER_PIECE }
@@ -66,7 +65,7 @@ impl<T: Pod> SpaceVec<T> {
         self.sort_unstable_by(|one, other| key(one).cmp(&key(other)))
     }
 
-    /// As [`SpaceVec::sort_unstable`], by a comparison, which has to be a total order.
+    /// As [`SpaceVec::sort_unstable`], by a comparison, which must be a total order.
     ///
     /// # Errors
     /// As [`SpaceVec::sort_unstable`].
@@ -102,13 +101,13 @@ impl<T: Pod> SpaceVec<T> {
                 ranges.pop_if(|last| *last == range);
                 continue;
             }
-            // Both sides have met here: these pages are in memory.
+            // This part is sorted next: both sides have met here, so its first pages are in memory.
             ranges.push(middle..range.end);
         }
         Ok(())
     }
 
-    /// Lends a range for writing if it lies in one piece, which a block shows.
+    /// Lends a range for writing, if it lies in one page or in a piece that a block shows.
     fn lend_at_hand(&self, range: &Range<usize>) -> Result<Option<ExclusiveGuard<'_, T>>> {
         if range.end > self.piece(range.start).end {
             return Ok(None);
@@ -125,7 +124,7 @@ impl<T: Pod> SpaceVec<T> {
         let most = (SAMPLE_BYTES / size_of::<T>()).clamp(3, SAMPLES);
         let mut samples = Vec::with_capacity(most);
         while samples.len() < most {
-            // Xorshift: the places are not to be foreseen by a simple pattern of the elements.
+            // Xorshift: no simple pattern of the elements predicts the places.
             *random ^= *random << 13;
             *random ^= *random >> 7;
             *random ^= *random << 17;
@@ -138,8 +137,8 @@ impl<T: Pod> SpaceVec<T> {
         Ok(samples[samples.len() / 2])
     }
 
-    /// Copies a range to the buffer, sorts it there, and copies it back. All of it is lent before: an error
-    /// comes before any change.
+    /// Copies a range to the buffer, sorts it there, and copies it back. The whole range is lent first, so
+    /// an error comes before any change.
     fn sort_in_buffer(
         &mut self,
         range: Range<usize>,
@@ -164,8 +163,8 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Lends a run: the range for as many elements as several units have, if a block shows it, or else for a
-    /// unit's.
+    /// Lends a run: of several units if a block shows them, otherwise of one. `range` returns the run for a
+    /// number of elements.
     fn lend_run(&self, range: impl Fn(usize) -> Range<usize>) -> Result<ExclusiveGuard<'_, T>> {
         match self.lend_at_hand(&range(Self::PER_RUN))? {
             Some(run) => Ok(run),
@@ -173,12 +172,12 @@ impl<T: Pod> SpaceVec<T> {
         }
     }
 
-    /// Moves elements for which `goes_first` holds before the others, and returns the place of the first of
-    /// these.
+    /// Moves the elements for which `goes_first` holds before the others. Returns the index of the first of
+    /// the others.
     fn partition(&mut self, range: Range<usize>, mut goes_first: impl FnMut(&T) -> bool) -> Result<usize> {
         let this = &*self;
         let (mut low, mut high): (Option<Side<'_, T>>, Option<Side<'_, T>>) = (None, None);
-        // What no side has got to.
+        // The part that neither side has reached.
         let mut rest = range;
         loop {
             if low.is_none() && !rest.is_empty() {
@@ -199,17 +198,17 @@ impl<T: Pod> SpaceVec<T> {
             low.take_if(|low| low.first == low.run.len());
             high.take_if(|high| high.first == 0);
         }
-        // What is left in hand is partitioned itself.
+        // The run that is left is itself partitioned.
         Ok(low.or(high).map_or(rest.start, |side| side.start + side.first))
     }
 }
 
-/// One side of a partition: a run in hand that is partitioned itself.
+/// One side of a partition: a lent run that is itself partitioned.
 struct Side<'v, T: Pod> {
     /// The index of the run's first element in the vector.
     start: usize,
     run: ExclusiveGuard<'v, T>,
-    /// So many elements go first, and they come first.
+    /// The number of elements that go first. They lie at the start of the run.
     first: usize,
 }
 
@@ -232,13 +231,13 @@ impl<'v, T: Pod> Side<'v, T> {
     }
 }
 
-/// Moves elements that go first before the others, and returns how many they are.
+/// Moves the elements that go first before the others. Returns their number.
 #[inline]
 fn part<T: Pod>(run: &mut [T], goes_first: &mut impl FnMut(&T) -> bool) -> usize {
     let mut first = 0;
     for place in 0..run.len() {
         if size_of::<T>() <= MOST_BYTES_WITHOUT_BRANCH {
-            // Exchanged anyway, and counted or not.
+            // Swapped in any case, but counted only if it goes first.
             let value = run[place];
             run.swap(place, first);
             first += usize::from(goes_first(&value));

@@ -1,6 +1,6 @@
 //! Models of pages that go away and come home, with another side that stores to them meanwhile.
 //!
-//! One preemption finds all that was broken on purpose here.
+//! One preemption is enough to find every bug that was put in on purpose.
 #![expect(unsafe_code, reason = "it implements a trait that is handed memory")]
 
 use std::pin::pin;
@@ -16,11 +16,11 @@ use crate::table::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch
 use crate::table::{Access, Protection};
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
 
-/// The first byte of the one page at the other side, if it is there.
+/// The first byte of the only page at the other side, if the page is there.
 #[derive(Debug, Default)]
 struct OtherSide {
     page: Mutex<Option<There>>,
-    /// Whether it tells of the first store to a page that is installed for reading.
+    /// Whether it reports the first store to a page that is installed for reading.
     watches: bool,
 }
 
@@ -90,7 +90,7 @@ struct Sides {
 }
 
 impl Sides {
-    /// The page holds 7, and is away and clean where `clean`, else dirty.
+    /// Makes a page that holds 7 and is away, clean or dirty.
     fn new(watches: bool, clean: bool) -> Self {
         let other = Shared::new(OtherSide { watches, ..OtherSide::default() });
         let model = Model::translated(WordDevice::new(4, false), other.clone());
@@ -113,7 +113,7 @@ impl Sides {
         race(&self.model, move |model| other(model, &side), here);
     }
 
-    /// The bytes survive another trip, and everything is free afterwards.
+    /// Asserts that the bytes survive another trip, and that everything is free afterwards.
     fn assert_holds(&self, expected: u64) {
         self.model.evict_all();
         assert_eq!(other_load(&self.model, &self.other), Some(expected), "the bytes came back");
@@ -124,7 +124,7 @@ impl Sides {
     }
 }
 
-/// A fault of the other side. False: the page is not mapped, or not for this.
+/// A fault of the other side. Returns `false` if the page is not mapped, or does not allow the access.
 fn fault(model: &Model, access: Access) -> bool {
     let mut fault = pin!(resolve_async(
         Waiter::task(&model.engine),
@@ -160,8 +160,8 @@ fn other_store(model: &Model, other: &OtherSide, value: u8) -> bool {
     }
 }
 
-/// Whether the other side is told of stores, or they are found out: a page that goes out takes the last one
-/// along.
+/// A page that goes out takes the last store along, whether the other side reports stores or the harvest
+/// finds them.
 #[test]
 fn loom_a_store_at_the_other_side_against_eviction() {
     for (watches, clean) in [(true, true), (false, true), (true, false)] {
@@ -179,7 +179,7 @@ fn loom_a_store_at_the_other_side_against_eviction() {
     }
 }
 
-/// A handle's load brings the page home, in the middle of a store.
+/// A handle's load brings the page home during a store.
 #[test]
 fn loom_a_store_at_the_other_side_against_a_load_here() {
     for clean in [true, false] {
@@ -194,7 +194,7 @@ fn loom_a_store_at_the_other_side_against_a_load_here() {
     }
 }
 
-/// A store here and a load there: the page goes from one side to the other, and never is at both.
+/// A store here and a load there: the page goes from one side to the other, and is never at both.
 #[test]
 fn loom_a_store_here_against_a_load_at_the_other_side() {
     bounded(1, || {

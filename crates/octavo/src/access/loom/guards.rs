@@ -1,8 +1,8 @@
-//! Models of guards: against each other, against eviction, against frames that become other pages', and while
-//! pages are brought together.
+//! Models of guards: against each other, against eviction, against reuse of their frames, and while pages are
+//! brought together.
 //!
-//! The bytes of each frame are a cell of the checker's, which a guard borrows as its slice is borrowed. So
-//! the checker says where two guards have one frame.
+//! The bytes of each frame are a cell of the checker, which a guard borrows when its slice is borrowed. So
+//! the checker reports two guards that have one frame.
 
 use ::loom::cell::UnsafeCell;
 
@@ -48,7 +48,7 @@ impl Lending {
         self.model.spaces[0].regions.writer().insert(region).unwrap();
     }
 
-    /// Unmaps the region. Nothing is left then.
+    /// Unmaps the region, and asserts that nothing is left.
     fn end(&self) {
         self.model.unmap(0, 0, 2);
         self.model.assert_all_is_free();
@@ -60,7 +60,7 @@ impl Lending {
         &self.frames[frame.expect("the word is in some frame").0 as usize]
     }
 
-    /// Adds one to the first word of each page. False: it is not mapped.
+    /// Adds one to the first word of each page. Returns `false` if the pages are not mapped.
     fn add(&self, first: u64, pages: usize) -> bool {
         let (engine, space) = (&self.model.engine, &self.model.spaces[0]);
         let address = PageNumber(first).address();
@@ -79,7 +79,7 @@ impl Lending {
         true
     }
 
-    /// The first word of each page.
+    /// Reads the first word of each page.
     fn read(&self, first: u64, pages: usize) -> Option<Vec<u64>> {
         let (engine, space) = (&self.model.engine, &self.model.spaces[0]);
         let address = PageNumber(first).address();
@@ -127,7 +127,7 @@ fn loom_guards_of_a_page_exclude_each_other_while_it_goes_out() {
     });
 }
 
-/// A page is unmapped, and its frame may become another page's, while a writer waits for its latch or has it.
+/// A page is unmapped, and its frame may be reused, while a writer waits for its latch or has it.
 #[test]
 fn loom_a_frame_that_is_lent_is_nobody_elses() {
     bounded(1, || {
@@ -154,7 +154,7 @@ fn loom_a_frame_that_is_lent_is_nobody_elses() {
 fn loom_pages_that_are_brought_together_lose_nothing() {
     bounded(1, || {
         let lending = Lending::new();
-        // In this order, they do not lie as they follow each other.
+        // In this order, their frames are not in the order of their addresses.
         assert!(lending.add(1, 1) && lending.add(0, 1));
         let add = |lending: &Lending| assert!(lending.add(1, 1));
         run(&lending, &[add], |lending| assert!(lending.add(0, 2)));
@@ -195,7 +195,7 @@ fn loom_a_block_that_is_lent_is_nobody_elses() {
                 assert!(lending.add(1, 1));
             },
         );
-        // The other's additions went to the block, or to the pages that came after it.
+        // The other thread's additions went to the block, or to the pages that came after it.
         assert!(matches!(lending.read(0, 2).unwrap()[..], [0, 1] | [1, 2]));
         lending.end();
     });

@@ -1,9 +1,9 @@
 //! Models of hits against eviction and reuse: an entry, a frame's hold word, and bytes that race.
 //!
-//! Entry and hold words are the real ones, and each step is that of `access`, `reclaim::evict` or `fault`,
-//! with its ordering. A frame's bytes are one relaxed word, or a cell where only a holder may look. The
-//! models leave out the table above the entry, the swap cache, and the allocator, whose hand-over orders
-//! more.
+//! Entry and hold words are the real ones, and each step is copied from `access`, `reclaim::evict` or
+//! `fault`, with its ordering. A frame's bytes are one relaxed word, or a cell if only a holder may look. The
+//! models leave out the table above the entry, the swap cache, and the allocator. The allocator's hand-over
+//! would order more.
 
 use ::loom::cell::UnsafeCell;
 
@@ -41,7 +41,7 @@ impl Words {
         Arc::new(words)
     }
 
-    /// As `access::load`. `None`: a fault would follow.
+    /// As `access::load`. Returns `None` if a fault would follow.
     fn load(&self, entry: &EntryWord) -> Option<u64> {
         let seen = entry.load();
         seen.readable_at_home()?;
@@ -75,7 +75,7 @@ impl Words {
         }
     }
 
-    /// As `evict_batch` for a clean frame; one change closes all ways to it. True: the frame is free.
+    /// As `evict_batch` for a clean frame, which only one entry shows. Returns `true` if the frame is free.
     fn evict(&self) -> bool {
         self.holds.take_pin();
         let seen = self.ours.load();
@@ -88,7 +88,7 @@ impl Words {
         freed
     }
 
-    /// As a write fault of the second owner: zeroes the frame and shows it.
+    /// As a write fault of the second owner, which zeroes the frame and shows it.
     fn reuse(&self) {
         let empty = self.theirs.load();
         let busy = empty.to_busy();
@@ -169,7 +169,7 @@ impl Page {
         page
     }
 
-    /// As `access::load`. `None`: a fault would follow.
+    /// As `access::load`. Returns `None` if a fault would follow.
     fn load(&self) -> Option<u64> {
         let seen = self.entry.load();
         let frame = seen.readable_at_home()?;
@@ -178,7 +178,7 @@ impl Page {
         self.entry.still_is(seen).then_some(value)
     }
 
-    /// As `access::on_word`, once. `None`: a fault would follow.
+    /// As `access::on_word`, once. Returns `None` if a fault would follow.
     fn on_word<R>(&self, run: impl FnOnce(&AtomicU64) -> R) -> Option<R> {
         let seen = self.entry.load();
         let (holds, bytes) = &self.frames[seen.readable_at_home()?.0 as usize];
@@ -227,8 +227,8 @@ impl Page {
     }
 }
 
-/// Who loads what another thread has stored sees what that thread stored before, also where either page moves
-/// meanwhile.
+/// A thread that loads what another has stored also sees what that thread stored before, even if either page
+/// moves meanwhile.
 #[test]
 fn loom_a_load_acquires_what_a_store_releases() {
     for moves_message in [true, false] {
@@ -259,7 +259,7 @@ fn loom_a_load_acquires_what_a_store_releases() {
     }
 }
 
-/// Changes of a word come one after the other, and none is lost, also where the page moves meanwhile.
+/// Changes of a word come one after the other, and none is lost, even if the page moves meanwhile.
 #[test]
 fn loom_no_change_of_a_word_is_lost_while_its_page_moves() {
     bounded(3, || {
@@ -281,8 +281,8 @@ fn loom_no_change_of_a_word_is_lost_while_its_page_moves() {
     });
 }
 
-/// Of two threads that each change a word of their own and then look at the other's by a change, one sees
-/// what the other did: changes are in one order for all.
+/// Two threads each change a word of their own, and then read the other's word by a change. At least one sees
+/// the other's change, because changes have one order for all threads.
 #[test]
 fn loom_changes_of_two_words_are_in_one_order_for_all() {
     bounded(3, || {

@@ -1,11 +1,11 @@
-//! Models of paths that cross structures, on a real engine that is very small.
+//! Models of paths that cross structures, on a real but very small engine.
 //!
-//! Under the model checker a chunk has two frames, a node two entries and a swap cluster two slots. An engine
-//! here has a few of each, and one CPU. All code is the real code but the device, which keeps the first word
-//! of each page. The arena's bytes are real memory, which the checker does not see; `hits` models racing
+//! Under the model checker, a chunk has two frames, a node two entries, and a swap cluster two slots. An
+//! engine here has a few of each, and one CPU. All code is real except the device, which keeps the first word
+//! of each page. The arena's bytes are real memory, which the checker does not see. `hits` models racing
 //! bytes.
 //!
-//! The models leave out the background thread, and counters, which order nothing.
+//! The models leave out the background thread, and the counters, which order nothing.
 
 mod away;
 mod guards;
@@ -41,10 +41,10 @@ struct Model {
     spaces: [SpaceState; 2],
 }
 
-/// The first word of each page, and whether a transfer is in flight.
+/// The first word of each page, and whether a write to it is in flight.
 struct WordDevice {
     places: Vec<(AtomicU64, AtomicU32)>,
-    /// Reads end only when a thread asks to be served, and then all that are here.
+    /// If set, reads are queued here. All of them end when a thread asks to be served.
     reads: Option<Mutex<Vec<Transfer>>>,
 }
 
@@ -122,7 +122,7 @@ impl Model {
         Self::with(device, HugePolicy::Never, None)
     }
 
-    /// Regions that ask for blocks have them.
+    /// Regions that ask for blocks get them.
     fn with_blocks(device: WordDevice) -> Arc<Self> {
         Self::with(device, HugePolicy::Advised, None)
     }
@@ -209,14 +209,14 @@ impl Model {
         access::write(&self.engine, &self.spaces[space], PageNumber(page).address(), &bytes).is_ok()
     }
 
-    /// Pages with a leaf of any kind.
+    /// Returns the pages with a leaf of any kind.
     fn leaves(&self, space: usize) -> Vec<u64> {
         let mut leaves = Vec::new();
         self.engine.table.for_each_leaf(self.spaces[space].id, &mut |page, _, _| leaves.push(page.0));
         leaves
     }
 
-    /// All frames, isolated and pinned, and none of them accessed lately.
+    /// Isolates and pins all listed frames, as if none had been accessed lately.
     fn isolate(&self) -> Isolated {
         let engine = &self.engine;
         for page in 0..crate::table::MAX_PAGES {
@@ -227,7 +227,7 @@ impl Model {
         engine.lru.isolate_all(&engine.frames, |pin| engine.unpin(pin))
     }
 
-    /// Moves out all pages that can go.
+    /// Moves out all pages that can go out.
     fn evict_all(&self) {
         evict_batch(&self.engine, self.isolate());
     }
@@ -237,7 +237,7 @@ impl Model {
         entry.usable_at_home(Access::Write).expect("a page that was stored to")
     }
 
-    /// Each frame that is not in the swap cache is dirty, since its bytes are nowhere else.
+    /// Asserts that each frame that is not in the swap cache is dirty, because its bytes are nowhere else.
     fn assert_bytes_are_somewhere(&self) {
         let engine = &self.engine;
         engine.table.for_each_leaf(self.spaces[0].id, &mut |page, _, entry| {
@@ -251,7 +251,7 @@ impl Model {
         });
     }
 
-    /// No page is mapped any more, and each frame, slot and node was freed once.
+    /// Asserts that no frame or slot is in use any more, and that the structures are consistent.
     fn assert_all_is_free(&self) {
         let engine = &self.engine;
         engine.lru.drain_all(&engine.frames);

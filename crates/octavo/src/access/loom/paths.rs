@@ -1,4 +1,4 @@
-//! Models of whole operations against each other: faults, unmaps, protections, evictions, stores and loads.
+//! Models of whole operations against each other: faults, unmap, protect, evictions, stores and loads.
 
 use super::{Model, bounded, race};
 use crate::access::{Cover, pin};
@@ -60,7 +60,7 @@ fn loom_a_late_access_never_reaches_the_next_owner_of_its_node() {
             shared.map(0, 0, 2);
             shared.map(1, 0, 4);
             assert!(shared.store(0, 0, 7) && fault(&shared, 1, 2, Access::Read));
-            // The frame is not reused as well, since the checker does not see its bytes and could not order
+            // The frame is kept from reuse, because the checker does not see its bytes and could not order
             // them.
             let ours = shared.frame_of(0, 0);
             shared.engine.frames.words(ours).holds.take_pin();
@@ -92,7 +92,7 @@ fn loom_an_unmap_finds_what_a_new_root_brought() {
     }
 }
 
-/// The same for a protection: no entry allows more than its region does.
+/// The same for protect: no entry allows more than its region does.
 #[test]
 fn loom_a_protection_finds_what_a_new_root_brought() {
     for (had_root, page) in [(true, 4), (false, 0)] {
@@ -110,7 +110,7 @@ fn loom_a_protection_finds_what_a_new_root_brought() {
     }
 }
 
-/// Two regions, and with a root one that reaches the first only.
+/// Maps two regions. If there was a root, it reaches only the first.
 fn root_about_to_grow(had_root: bool) -> Arc<Model> {
     let shared = Model::new(1);
     shared.map(0, 0, 2);
@@ -140,7 +140,7 @@ fn loom_eviction_against_unmap_frees_slot_and_frame_once() {
 }
 
 /// An eviction against an access to its page, in an area that has room, or in one so crowded that a fault
-/// takes the page's slot away. The bytes are there at once, and again after another trip.
+/// takes the page's slot away. The bytes are right at once, and again after another trip.
 fn eviction_against(slots: u32, access: fn(&Model), expected: u64) {
     bounded(2, move || {
         let shared = Model::new(slots);
@@ -182,7 +182,7 @@ fn loom_eviction_against_a_write_of_the_whole_page() {
     eviction_against(4, |model| assert!(model.overwrite(0, 0, 8)), 8);
 }
 
-/// The pin shows what is written: the page keeps the frame that is pinned.
+/// The pin shows what is written: the page keeps the pinned frame.
 #[test]
 fn loom_eviction_against_a_pin_and_a_write_of_the_whole_page() {
     let write = |model: &Model| {

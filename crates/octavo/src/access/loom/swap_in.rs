@@ -1,6 +1,6 @@
 //! Models of a page on its way in. Its entry stays Swapped, so other threads may change it meanwhile.
 //!
-//! One preemption finds every mutation that was tried here. With two, the models take minutes.
+//! One preemption finds every bug that was tried here. With two, the models take minutes.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use crate::sync::park::block_until;
 use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::PageNumber;
 
-/// The first page holds 7 and is out; it and its neighbour are mapped.
+/// Makes a page that holds 7 and is out. It and its neighbour are mapped.
 fn page_that_is_out() -> Arc<Model> {
     page_out_on(WordDevice::new(4, false))
 }
@@ -28,7 +28,7 @@ fn page_out_on(device: WordDevice) -> Arc<Model> {
     shared
 }
 
-/// The bytes survive another trip, and everything is free afterwards.
+/// Asserts that the bytes survive another trip, and that everything is free afterwards.
 fn assert_holds(shared: &Model, expected: u64) {
     shared.assert_bytes_are_somewhere();
     shared.evict_all();
@@ -99,7 +99,7 @@ fn loom_a_swap_in_against_protect() {
     }
 }
 
-/// A page was read ahead, and its frame is about to be taken again, clean, when a fault comes for it.
+/// A page was read ahead, and its clean frame is about to be evicted when a fault wants it.
 #[test]
 fn loom_a_swap_in_against_the_eviction_of_the_page_just_read() {
     bounded(1, || {
@@ -119,7 +119,7 @@ fn loom_a_swap_in_against_the_eviction_of_the_page_just_read() {
     });
 }
 
-/// A page is read ahead while a fault comes for it. The fault waits for the frame, or reads the page itself.
+/// A page is read ahead while a fault wants it. The fault waits for the frame, or reads the page itself.
 #[test]
 fn loom_a_swap_in_against_readahead() {
     bounded(1, || {
@@ -136,9 +136,9 @@ fn loom_a_swap_in_against_readahead() {
     });
 }
 
-/// A future comes for a page after its read was begun and before the device has it, so it asks too early to
-/// be served. The thread that starts the read asks again. (A future that is never woken is a deadlock, which
-/// the checker reports.)
+/// A future wants a page after its read has begun and before the device has it, so it asks too early to be
+/// served. The thread that starts the read asks again. (The checker reports a future that is never woken as a
+/// deadlock.)
 #[test]
 fn loom_a_future_that_comes_before_the_device_has_the_read_is_woken() {
     bounded(1, || {

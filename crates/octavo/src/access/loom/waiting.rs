@@ -1,5 +1,5 @@
 //! Models of waiting. A waiter's registration races with the end of the wait, and no thread sleeps for ever.
-//! (A thread that does is a deadlock, which the checker reports.)
+//! (The checker reports such a thread as a deadlock.)
 
 use std::task::Poll;
 

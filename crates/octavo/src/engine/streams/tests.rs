@@ -4,8 +4,8 @@ use super::*;
 
 const MOST: u32 = 512;
 
-/// Faults on `pages` in turn, with every page asked for read at once; says what was asked for, and how many
-/// pages had not been.
+/// Faults on `pages` in order. Every page asked for is read at once. Returns the pages asked for, and how
+/// many faults found their page not read.
 fn run_on(
     streams: &Streams,
     pages: impl IntoIterator<Item = u64>,
@@ -95,7 +95,8 @@ fn faults_in_no_order_read_nothing_ahead() {
     assert!(run(0..100, AccessPattern::Random).0.is_empty());
 }
 
-/// Bursts of `length` neighbours at random places, far apart, whose stretches share the first one's account.
+/// Returns bursts of `length` neighbours at random places, far apart, whose stretches share the first one's
+/// account.
 fn bursts(count: u64, length: u64) -> Vec<u64> {
     let mut place = 1_u64;
     let mut next = || {
@@ -131,7 +132,7 @@ fn a_long_reader_gets_its_windows_back_among_bursts() {
     let (windows, misses) = run_on(&streams, 0..4000, AccessPattern::Normal);
     assert_eq!(windows.iter().map(|window| window.count).max(), Some(MOST));
     assert!(misses <= LONG_RUN, "{misses}");
-    // And so does each that reads there afterwards.
+    // So does each reader that comes there afterwards.
     let (_, misses) = run_on(&streams, (0..4000).rev(), AccessPattern::Normal);
     assert!(misses <= 2, "{misses}");
 }
@@ -155,7 +156,7 @@ fn pages_that_are_wanted_after_their_stream_is_gone_count() {
     let later = (0..100_u64).flat_map(|turn| {
         let at = turn << 19;
         let elsewhere = (1..=STREAMS as u64).map(move |stretch| at + (stretch << 12));
-        // Too far from each other for a stream.
+        // Too far apart for a stream.
         let wanted = (0..u64::from(FIRST_WINDOW)).map(move |index| at + 2 + index * 3 % 8);
         [at, at + 1].into_iter().chain(elsewhere.clone()).chain(wanted.flat_map(move |page| {
             std::iter::once(page).chain(elsewhere.clone().map(move |other| other + page % 8 * 100))
@@ -165,15 +166,15 @@ fn pages_that_are_wanted_after_their_stream_is_gone_count() {
     assert!(windows.len() >= 100, "{}", windows.len());
 }
 
-/// Pages of a program in order are in memory here and there, and the others look as if they had a stride.
-/// Streams of such strides shared the pages of a reader in order among them for as long as it went on.
+/// Some pages of a reader in order are in memory, so the others look as if they had a stride. Streams of such
+/// strides must not keep the reader's pages.
 #[test]
 fn a_reader_in_order_takes_over_from_the_strides_that_its_pages_showed() {
     for strides in [&[2][..], &[2, 4], &[4, 5, 35], &[3, 2, 10, 32]] {
         let mut start = 1000;
         let mut pages = Vec::new();
         for stride in strides {
-            // Streams of one stride each, next to each other and long enough to be believed.
+            // Streams of one stride each, next to each other and long enough to be settled.
             pages.extend((0..40).map(|index| start + index * stride));
             start += 40;
         }
@@ -186,8 +187,8 @@ fn a_reader_in_order_takes_over_from_the_strides_that_its_pages_showed() {
     }
 }
 
-/// The window of the first stride was shut for waste, and then its stream took each page of the new one as
-/// its own.
+/// The window of the first stride is shut for waste. After that, its stream must not claim each page of the
+/// new stride.
 #[test]
 fn a_reader_that_doubles_its_stride_is_followed() {
     for stride in [1, 3, -2] {
@@ -201,7 +202,7 @@ fn a_reader_that_doubles_its_stride_is_followed() {
     }
 }
 
-/// A page of a stream without a window may be in memory. The run goes on behind it.
+/// A page of a stream without a window may be in memory. The run continues after it.
 #[test]
 fn one_page_passed_over_does_not_end_a_long_run() {
     let streams = Streams::default();
@@ -236,7 +237,7 @@ fn several_tasks_in_one_space_are_followed_apart() {
     assert!(misses <= 8 * 3, "{misses}");
 }
 
-/// The last page, the faults and the stride of each stream that is in use.
+/// Returns the last page, the faults and the stride of each stream in use.
 fn in_use(streams: &Streams) -> Vec<(u64, u32, i64)> {
     let state = streams.state.lock();
     let used = state.streams.iter().filter(|stream| stream.used_at > 0);
@@ -264,7 +265,7 @@ fn a_reader_keeps_its_stream_where_another_ended() {
 #[test]
 fn a_second_fault_on_a_page_changes_nothing() {
     let twice = Streams::default();
-    // In order, at a stride, and without any: other streams would be pushed out.
+    // In order, at a stride, and with no stride. If a second fault began a stream, it would push out another.
     let pages = |base: u64| {
         (0..5).map(move |index| base + index).chain((0..5).map(move |index| base + 1000 + 7 * index))
     };
@@ -329,8 +330,8 @@ fn a_region_read_in_order_begins_with_the_largest_window() {
     assert_eq!(place(windows[0]), (6, MOST, 1));
 }
 
-/// Reads `pages` in order, with all that is asked for read at once, until the stream has its largest window.
-/// Returns that window.
+/// Faults on `pages` in order, and reads all pages asked for at once, until the stream has its largest
+/// window. Returns that window.
 fn warm(streams: &Streams, pages: std::ops::Range<u64>) -> Window {
     pages
         .into_iter()
@@ -348,7 +349,7 @@ fn pages_wanted_by_faults_that_found_the_lock_taken_are_no_waste() {
     let fault = |page| streams.on_fault(PageNumber(page), Hit::ReadAhead, AccessPattern::Normal, MOST);
     let mut asked = 0;
     for page in 0..8000 {
-        // Every second fault comes while another thread has the lock.
+        // Another thread holds the lock during every second fault.
         let held = (page > 3 && page % 2 == 0).then(|| streams.state.lock());
         let window = fault(page);
         drop(held);
@@ -378,7 +379,7 @@ fn one_page_gone_early_does_not_condemn_the_pages_to_come() {
     let window = warm(&streams, 0..2000);
     let gone = window.first.0 - u64::from(MOST) / 8;
     let again = streams.on_fault(PageNumber(gone), Hit::None, AccessPattern::Normal, MOST);
-    // It is asked for what may be gone with it, and no page is asked for twice later.
+    // The pages that may have been evicted with it are asked for again, and no page is asked for twice later.
     assert_eq!(again.map(place), Some((gone + 1, MOST / 2, 1)));
     streams.note_read(again.unwrap(), MOST / 2, 0);
     assert!(streams.state.lock().stretches.pays(gone));
@@ -426,7 +427,7 @@ fn pages_read_for_a_stream_that_is_gone_are_not_charged_to_the_one_in_its_place(
     let fault = |page| streams.on_fault(PageNumber(page), Hit::None, AccessPattern::Normal, MOST);
     fault(0);
     let window = fault(1).unwrap();
-    // Others take all places.
+    // Other streams take all places.
     for other in 1..=STREAMS as u64 {
         fault(other << 20);
     }

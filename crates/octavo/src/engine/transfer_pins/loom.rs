@@ -1,4 +1,4 @@
-//! A model of pages that transfers pin: nobody waits for ever, and there are never more than the most.
+//! A model of pages that transfers pin: no transfer waits for ever, and the limit is never exceeded.
 
 use super::*;
 use crate::sync::{bounded, thread};

@@ -1,21 +1,21 @@
-//! Away frames, for the allocator's callers.
+//! The allocator's methods for away frames.
 
 use super::{Block, FrameAllocator};
 use crate::frame::chunk::online_cost_bytes;
 use crate::frame::stored::StoredWord;
 use crate::units::{ChunkId, FrameId, Order, PAGE_BYTES};
 
-/// Free frames at home with which pages can still come home on their way out: one in so many of the budget's,
-/// within bounds. An access that finds fewer makes room there first.
+/// The free frames needed at home so that away pages can come home on their way out: a 64th of the budget,
+/// within these bounds. An access that finds fewer makes room at home first.
 const HOME_SHARE: u64 = 64;
 const LEAST_AT_HOME: u64 = 8;
 const MOST_AT_HOME: u64 = 1024;
 
 impl FrameAllocator {
-    /// Allocates a block that has numbers and words, but no bytes in the arena. It counts against the budget
-    /// by the page, and is freed as any block. `None` means that the budget has no room for it. Where few
-    /// frames are free at home, it leaves room for one chunk there. Away pages need frames at home on their
-    /// way out.
+    /// Allocates a block that has numbers and words, but no bytes in the arena. It is charged to the budget
+    /// by the page, and freed like any block. Returns `None` if the budget has no room or no numbers are
+    /// left. If few frames are free at home, it leaves room for one chunk there, because away pages need
+    /// frames at home on their way out.
     pub(crate) fn alloc_away(&self, order: Order) -> Option<Block> {
         let frame = self.away.take(&self.arena, order, self.spare_bytes());
         self.check_watermark();
@@ -28,26 +28,26 @@ impl FrameAllocator {
         Some(Block::new(frame, before))
     }
 
-    /// Returns whether the budget has room for fewer than `pages` more away pages, where there are any.
+    /// Returns whether some pages are away, and the budget has room for fewer than `pages` more.
     pub(crate) fn is_away_room_below(&self, pages: u64) -> bool {
         self.away.used_frames() > 0 && self.arena.budget.room_for_chunks_bytes() < pages * PAGE_BYTES as u64
     }
 
-    /// Returns how many more pages can be away and leave some room: half of what only reclaim itself should
-    /// use.
+    /// Returns how many more pages can be away and still leave room for half of `min_frames`, which is for
+    /// reclaim itself.
     pub(crate) fn spare_away_pages(&self) -> u64 {
         let room_pages = self.arena.budget.room_for_chunks_bytes() / PAGE_BYTES as u64;
         room_pages.saturating_sub(self.watermarks().min_frames / 2)
     }
 
-    /// Returns the room for chunks that `pages` away pages take now.
+    /// Returns how much of the room for chunks `pages` more away pages need now.
     pub(crate) fn away_cost_bytes(&self, pages: u64) -> u64 {
         pages * PAGE_BYTES as u64 + self.spare_bytes()
     }
 
     fn spare_bytes(&self) -> u64 {
         let least = (self.arena.budget.limit_pages() / HOME_SHARE).clamp(LEAST_AT_HOME, MOST_AT_HOME);
-        // Where little is kept there, little is asked for.
+        // With lowered watermarks, home keeps fewer free frames, so fewer are required.
         let least = least.min(self.watermarks().idle_frames);
         let is_home_roomy = self.zone_free_frames() >= least || self.free_frames() >= least;
         if is_home_roomy { 0 } else { online_cost_bytes(true) }
@@ -59,7 +59,7 @@ impl FrameAllocator {
         self.away.contains(frame)
     }
 
-    /// Returns the place in a store that the clean page of an away frame keeps.
+    /// Returns the word for the place that an away frame's clean page keeps in a store.
     pub(crate) fn kept(&self, frame: FrameId) -> &StoredWord {
         self.away.kept(frame)
     }
@@ -69,7 +69,7 @@ impl FrameAllocator {
         u64::from(self.away.used_frames()) * PAGE_BYTES as u64
     }
 
-    /// Returns the most that may be away: there are numbers for so much.
+    /// Returns the most bytes that may be away: as many as there are numbers for.
     pub(crate) fn most_away_bytes(&self) -> u64 {
         self.away.most_bytes()
     }

@@ -1,7 +1,7 @@
 //! The slow paths of the allocator: allocations and frees that a per-CPU list does not serve at once.
 //!
-//! All of them are out of line, so that the fast paths before them save no registers. The head of the
-//! allocator says which locks they may take.
+//! All of them are out of line, so that the fast paths need not save registers. The head of `allocator.rs`
+//! says which locks they may take.
 
 use super::{Block, FrameAllocator, LowHook, invalid_free};
 use crate::counters::Counter;
@@ -15,7 +15,7 @@ use crate::sync::Ordering;
 use crate::sync::percpu::Push;
 use crate::units::{FrameId, Order};
 
-/// Zeroed frames that a CPU takes from the reserve at once.
+/// The zeroed frames that a CPU takes from the reserve together.
 const RESERVE_BATCH: u32 = 32;
 
 impl FrameAllocator {
@@ -31,7 +31,7 @@ impl FrameAllocator {
         self.alloc_searching(order, || self.lists.looks_elsewhere())
     }
 
-    /// Looks on all CPUs' lists only where `elsewhere` says so.
+    /// Searches for a block. Drains all CPUs' lists only if `elsewhere` returns true.
     fn alloc_searching(&self, order: Order, elsewhere: impl FnOnce() -> bool) -> Option<Block> {
         if self.popped_orders == 0
             && let Some(block) = self.alloc_listed(order)
@@ -57,7 +57,7 @@ impl FrameAllocator {
         self.search_zones(order, |_| false)
     }
 
-    /// Tries each zone in order of preference: first its lists, then what `grow` brings online.
+    /// Tries each zone in order of preference: first its lists, then the chunks that `grow` brings online.
     fn search_zones(&self, order: Order, grow: impl Fn(&Zone) -> bool) -> Option<Block> {
         let node = self.cpu_nodes[self.lists.stacks().cpu()];
         let wanted = if order == Order::MAX { Backing::HugePages } else { Backing::BasePages };
@@ -82,7 +82,7 @@ impl FrameAllocator {
     }
 
     fn take_from(&self, zone: &Zone, order: Order, local: bool) -> Option<Block> {
-        // Where memory is full each miss comes here. It leaves the lock to those who bring frames.
+        // While memory is full, each miss comes here. It leaves the lock to the threads that free frames.
         if zone.free_frames() == 0 {
             return None;
         }
@@ -108,7 +108,7 @@ impl FrameAllocator {
         Block::new(frame, state)
     }
 
-    /// Frees a block whose word is not that of an ordinary owned block.
+    /// Frees a block whose word is not that of an unmarked owned block.
     #[cold]
     #[inline(never)]
     pub(super) fn free_unusual(

@@ -16,8 +16,8 @@ fn pretended_cpu() -> u32 {
     CPU.get()
 }
 
-/// Makes one zone of so many MiB, whose budget allows all of it, on `cpus` pretended CPUs. Pages come at the
-/// first access.
+/// Makes one zone of so many MiB, with a budget for all of it, on `cpus` pretended CPUs. Pages become present
+/// at the first access.
 fn config(mib: u64, cpus: usize) -> FrameConfig {
     let mut config = FrameConfig::one_zone(mib << 20, Backing::BasePages);
     config.cpus = Cpus::pretended(cpus, pretended_cpu);
@@ -71,7 +71,7 @@ fn a_budget_is_used_up_exactly_and_comes_back() {
     let budget = Arc::new(Budget::new(16 << 20));
     let frames = FrameAllocator::new(&config, budget.clone(), Arc::new(Counters::new().unwrap())).unwrap();
     let blocks = take_all(&frames, Order::ZERO);
-    // Seven chunks of eight come online: frame words and lists take part of the eighth.
+    // Seven of eight chunks come online: frame words and lists take part of the eighth.
     assert_eq!(blocks.len(), 7 * CHUNK_FRAMES as usize);
     frames.free_bulk(blocks).unwrap();
     assert_eq!(frames.free_frames(), 7 * u64::from(CHUNK_FRAMES));
@@ -250,7 +250,7 @@ fn an_isolated_chunk_only_empties_and_can_leave_come_back_or_be_claimed() {
     let chunk = ChunkId::of(all[0].0);
     let (inside, outside): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|&(frame, _)| ChunkId::of(frame) == chunk);
-    // Some of the chunk's frames sit on another CPU's list.
+    // Some of the chunk's frames are on another CPU's list.
     CPU.set(1);
     frames.free_bulk(inside[..20].iter().copied()).unwrap();
     CPU.set(0);
@@ -349,7 +349,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The reference model: for each frame, the thread that owns it. It finds a thread that takes another's
+/// The reference model: for each frame, the thread that owns it. It detects a thread that takes another's
 /// frame.
 struct Owners(Vec<AtomicU32>);
 
@@ -455,7 +455,7 @@ proptest! {
                 });
             }
         });
-        // Two isolations of one chunk may have overlapped. This one comes last.
+        // Two isolations of one chunk may have overlapped. This putback comes last.
         (0..frames.end_frame().0 / CHUNK_FRAMES).for_each(|chunk| frames.putback(ChunkId(chunk)));
         assert_wholly_free(&frames);
         let counters = frames.counters();
@@ -464,7 +464,7 @@ proptest! {
     }
 }
 
-/// Threads that really run on every CPU, in sections, while another thread drains all lists all the time.
+/// Threads run on every real CPU, in sections, while another thread drains all lists all the time.
 #[test]
 fn sections_and_remote_drains_keep_every_frame_single() {
     let mut config = config(64, 1);

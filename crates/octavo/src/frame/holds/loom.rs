@@ -1,8 +1,8 @@
-//! Models of the hold word: the last drop against release and reuse, dirt against a writeback, and who lists
-//! a parked frame.
+//! Models of the hold word: the last drop against release and reuse, a store against a writeback, and who
+//! lists a parked frame.
 //!
-//! The hold and entry words are the real ones. Where a thread must have the bytes of a frame alone, they are
-//! a cell of the checker's. Where a copy races with stores, they are a relaxed word. Tables, lists and
+//! The hold words are the real ones. If a thread must have the bytes of a frame alone, they are a cell of the
+//! checker. If a copy races with stores, they are a relaxed word. Entries are a bit. Tables, lists and
 //! devices are left out.
 
 use super::*;
@@ -49,8 +49,9 @@ impl Frame {
     }
 }
 
-/// Two pinners, of which one or both come too late, against the owner who unmaps and releases. Each life of
-/// the frame ends once. While a pin that read its entry again lasts, no thread has the bytes alone.
+/// Two pinners, of which one or both may be too late, against the owner, which unmaps and releases. Each life
+/// of the frame ends once. While a pinner that saw its entry unchanged keeps its pin, no thread has the bytes
+/// alone.
 #[test]
 fn loom_the_last_hold_frees_once_and_late_pins_survive_reuse() {
     bounded(3, || {
@@ -73,7 +74,7 @@ fn loom_the_last_hold_frees_once_and_late_pins_survive_reuse() {
     });
 }
 
-/// A store as `access::write_through` does it, against a reclaimer that writes the frame back and takes it.
+/// A store, done as in `access::write_through`, against a reclaimer that writes the frame back and takes it.
 fn store_against_writeback(dirty: bool, unmapped_first: bool) {
     ::loom::model(move || {
         let frame = Arc::new((AtomicU32::new(1), HoldWord::default(), AtomicU32::new(0)));
@@ -97,7 +98,7 @@ fn store_against_writeback(dirty: bool, unmapped_first: bool) {
             })
         };
         let (shown, holds, bytes) = &*frame;
-        // Puts a clean page elsewhere than where it went before. The copy counts as well.
+        // A clean page is copied to another place. That copy counts as well.
         let (mut copy, mut reclaimed) = (0, false);
         if unmapped_first {
             shown.swap(0, Ordering::AcqRel);
@@ -128,7 +129,7 @@ fn loom_a_store_is_in_the_copy_or_leaves_the_frame_dirty() {
 }
 
 /// A pin that is accounted and dropped, a recount, and a reclaimer that takes the frame. A frame that was
-/// taken has no mark left, whatever the others did.
+/// taken keeps no mark, whatever the other threads did.
 #[test]
 fn loom_a_frame_that_is_taken_is_not_accounted() {
     ::loom::model(|| {
@@ -163,11 +164,11 @@ fn loom_a_frame_that_is_taken_is_not_accounted() {
     });
 }
 
-/// A frame in a reclaimer's hand, and how often it was listed and freed.
+/// A frame that a reclaimer has isolated, and how often it was listed and freed.
 #[derive(Default)]
 struct Parking {
     holds: HoldWord,
-    /// Whoever has the frame in hand may write what the LRU knows of it.
+    /// Only the thread that has the frame isolated may write its LRU data.
     hand: UnsafeCell<()>,
     listed: AtomicU32,
     freed: AtomicU32,
@@ -192,7 +193,7 @@ impl Parking {
         }
     }
 
-    /// A pin comes and goes.
+    /// Takes and drops a pin on another thread.
     fn pass_by(frame: &Arc<Self>) -> thread::JoinHandle<()> {
         let frame = Arc::clone(frame);
         thread::spawn(move || {
@@ -201,14 +202,14 @@ impl Parking {
         })
     }
 
-    /// The owner lets it go.
+    /// Releases the frame for its owner.
     fn let_go(&self) {
         if self.holds.release() == Dropped::Last {
             self.freed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// As `Lru::decide` does with a frame that looked pinned.
+    /// Does what `Lru::decide` does with a frame that looked pinned.
     fn decide(&self) {
         self.hand.with_mut(|_| ());
         if !self.holds.park() {
@@ -218,8 +219,9 @@ impl Parking {
     }
 }
 
-/// A reclaimer parks a frame that it has alone while another lists what is parked, a pin comes and goes, and
-/// the owner may let it go. Who lists a frame has it alone, and one that was let go is freed once.
+/// A reclaimer parks a frame that only it holds, while another thread lists parked frames, a third takes and
+/// drops a pin, and the owner may release the frame. The thread that lists the frame has it alone, and a
+/// released frame is freed once.
 #[test]
 fn loom_a_frame_that_is_parked_alone_is_in_one_hand_or_none() {
     for released in [false, true] {
@@ -261,15 +263,15 @@ fn loom_a_frame_that_is_parked_alone_is_in_one_hand_or_none() {
     }
 }
 
-/// A reclaimer parks a frame while its holder drops the last pin, another pin comes and goes, and the owner
-/// may let it go. A live frame ends on the list, once. One that was let go is freed once.
+/// A reclaimer parks a frame while its holder drops the last pin, another thread takes and drops a pin, and
+/// the owner may release the frame. A live frame is listed once. A released frame is freed once.
 #[test]
 fn loom_a_parked_frame_is_listed_by_one_thread() {
     for released in [false, true] {
         bounded(3, move || {
             let frame = Arc::new(Parking::default());
             frame.holds.begin(true);
-            // The reclaimer's, and the holder's.
+            // One pin for the reclaimer, and one for the holder.
             frame.holds.take_pin();
             frame.holds.take_pin();
             let reclaimer = {

@@ -1,6 +1,6 @@
 //! Models of the latch: holders against each other, optimistic readers against a writer, and waiters against
-//! releases. The latch and the table of waiters are the real ones; the bytes are a cell of the checker's
-//! where a holder borrows them, and a relaxed word where a reader copies them.
+//! releases. The latch and the table of waiters are the real ones. If a holder borrows the bytes, they are a
+//! cell of the checker. If a reader copies them, they are relaxed words.
 
 use std::task::Poll;
 
@@ -14,7 +14,7 @@ struct Page {
     latch: Latch,
     waits: WaitTable,
     bytes: UnsafeCell<u32>,
-    /// Two words that a writer makes equal.
+    /// Two words that a writer keeps equal.
     words: [AtomicU64; 2],
 }
 
@@ -24,7 +24,7 @@ impl Page {
         Arc::new(Self { latch, waits, bytes, words: Default::default() })
     }
 
-    /// As `access::guard`, of a page that is there.
+    /// Takes the latch as `access::guard` does for a page in memory.
     fn take(&self, hold: Hold) {
         block_until(|waker| match self.latch.try_take(hold, true) {
             Ok(()) => Poll::Ready(()),
@@ -60,7 +60,7 @@ impl Page {
     }
 }
 
-/// Two writers and a reader. Each gets the latch in the end, and no writer meets anybody.
+/// Two writers and a reader. Each gets the latch in the end, and a writer always has it alone.
 #[test]
 fn loom_a_writer_is_alone_and_everybody_is_woken() {
     bounded(3, || {
@@ -77,7 +77,7 @@ fn loom_a_writer_is_alone_and_everybody_is_woken() {
     });
 }
 
-/// A writer that shares what it has written, with a reader and another writer that wait.
+/// A writer downgrades, while a reader and another writer wait.
 #[test]
 fn loom_a_downgrade_lets_readers_in_and_loses_no_writer() {
     bounded(3, || {
@@ -99,7 +99,7 @@ fn loom_a_downgrade_lets_readers_in_and_loses_no_writer() {
     });
 }
 
-/// A reader without the latch never takes a torn copy for a whole one.
+/// A reader without the latch never accepts a torn copy.
 #[test]
 fn loom_an_optimistic_copy_that_validates_is_whole() {
     bounded(3, || {

@@ -5,7 +5,7 @@ use crate::frame::state::{Kind, StateWord, TakeBack};
 use crate::sync::{Arc, thread};
 
 /// A thread frees a frame to its CPU's list and allocates. Another drains all CPUs, and takes the frames that
-/// it finds. The frame has one owner at the end, and its word never said otherwise.
+/// it finds. In the end the frame has one owner, and its word agreed at every step.
 #[test]
 fn loom_a_freed_frame_goes_to_the_drain_or_back_to_its_cpu() {
     ::loom::model(|| {

@@ -1,8 +1,8 @@
-//! Models of the huge zero page: users and the shrinker, counted for each use and for each space.
+//! Models of the huge zero page: users against the shrinker, with a count for each use and for each space.
 //!
-//! The page's count, frame number and lock are the real ones. The allocator is a few cells. The users of a
-//! cell read it, and the thread that frees it writes it. So the checker reports a race when a page is freed
-//! in use.
+//! The page's count, frame number and lock are the real ones. The allocator is a few cells. Users of a page
+//! read its cell, and the thread that frees the page writes the cell. So the checker reports a race if a page
+//! is freed in use.
 
 use super::*;
 use crate::sync::{bounded, thread};
@@ -51,7 +51,7 @@ impl Model {
         self.zero.put(1);
     }
 
-    /// Checks, after everyone has left, that at most one page lives, and that it can go.
+    /// Checks, after all users are done, that at most one page is live, and that it can be freed.
     fn finish(&self) {
         self.zero.put_space(&self.used);
         let live = self.source.live.load(Ordering::Relaxed);
@@ -86,8 +86,8 @@ fn loom_zero_page_counted_for_each_space() {
     users_against_the_shrinker(ZeroPage::PerSpace);
 }
 
-/// Drives the huge_zero_pfn race. The getter starts when the shrinker has taken the count to zero and has not
-/// yet wiped the frame number. The getter then publishes a page of its own.
+/// Forces the huge_zero_pfn race. The getter starts after the shrinker has taken the count to zero, and
+/// perhaps before it has wiped the frame number. The getter then publishes its own page.
 #[test]
 fn loom_zero_page_published_while_the_shrinker_tears_down_keeps_its_number() {
     ::loom::model(|| {

@@ -1,4 +1,4 @@
-//! Chunks that are emptied to go, or to be a block.
+//! Chunks that are emptied to be given back, or to become a block.
 
 use super::{MIB, Manager, PAGE, frame_at, manager, take_and_migrate};
 use crate::config::HugePolicy;
@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering, Shared};
 use crate::table::Access;
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};
 
-/// Maps so many bytes, of which every fourth page is in memory.
+/// Maps `bytes` bytes, of which every fourth page is in memory.
 fn map_sparse(space: &Space, bytes: u64) {
     let at = space.map(bytes, RegionOptions::default()).unwrap();
     space.populate(at, bytes, Access::Write).unwrap();
@@ -73,8 +73,8 @@ fn pages_that_were_read_for_nobody_need_no_room_elsewhere() {
     let at = space.map(3 * MIB, RegionOptions::default()).unwrap();
     (0..3 * MIB / PAGE).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
     while manager.reclaim(512).unwrap() > 0 {}
-    // This thread may have been on several CPUs. No chunk is to come online for frames that another one's
-    // list has.
+    // This thread may have been on several CPUs. No chunk must come online for frames on another CPU's
+    // list.
     while shrink_by_one(engine) {}
     engine.frames.drain();
     assert_eq!(space.prefetch(at, 3 * MIB).unwrap(), 3 * MIB / PAGE);
@@ -114,7 +114,7 @@ fn a_clean_page_without_a_frame_to_move_to_keeps_its_place_on_swap() {
     manager.validate();
 }
 
-/// Others take the room of each chunk that has gone.
+/// Other threads take the room of each chunk that was given back.
 #[test]
 fn one_call_gives_back_what_was_missing_and_one_chunk_more() {
     let manager = Manager::builder()
@@ -127,7 +127,7 @@ fn one_call_gives_back_what_was_missing_and_one_chunk_more() {
     let (engine, space) = (manager.engine(), manager.space().unwrap());
     map_sparse(&space, 20 * MIB);
     engine.frames.shrink(16);
-    // The hook is called wherever frames are sought while little can be away.
+    // The hook is called on each search for frames while little can be away.
     let away = engine.frames.alloc_away(Order::ZERO).unwrap();
     engine.budget.set_limit_bytes(engine.budget.used_bytes());
     let (budget, counters) = (engine.budget.clone(), engine.counters.clone());
@@ -148,7 +148,7 @@ fn one_call_gives_back_what_was_missing_and_one_chunk_more() {
     manager.validate();
 }
 
-/// The first to give up would take the marks of the other.
+/// Otherwise, the first to give up would clear the other's marks.
 #[test]
 fn a_chunk_that_another_thread_empties_is_left_to_it() {
     let manager = manager(HugePolicy::Never);

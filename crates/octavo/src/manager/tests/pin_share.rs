@@ -9,8 +9,8 @@ use crate::units::PAGE_BYTES;
 const PAGE: u64 = PAGE_BYTES as u64;
 const BUDGET: u64 = 16 << 20;
 
-/// A program that unmaps what is pinned, again and again, is counted once for the pages that its share has,
-/// and not at each pin.
+/// For a program that unmaps pinned pages again and again, pins are counted once for the pages of its
+/// share, not at each pin.
 #[test]
 fn who_unmaps_under_pins_all_the_time_is_seldom_counted() {
     for quota in [None, Some(BUDGET / 4)] {

@@ -42,7 +42,7 @@ fn pages_that_repeat_a_word_are_no_returns_from_the_pool() {
     assert_eq!(share.noted().0, 0);
 }
 
-/// What the share is told are the costs of the returns that it counts. Pages that were read ahead are no
+/// The share learns the costs of exactly the returns that it counts. Pages that were read ahead are no
 /// returns.
 #[test]
 fn only_a_fault_that_sends_for_its_page_tells_the_share_how_long_it_waited() {

@@ -82,7 +82,7 @@ impl Shown {
         let (engine, frame) = (self.engine(), pin.frame());
         let (words, page) = (engine.frames.words(frame), PageNumber::containing(self.address(index)));
         let owner = Owner { space: self.space.state().id, page };
-        // An empty place in the table.
+        // Makes an empty place in the table.
         self.space.populate(page.address(), PAGE, crate::table::Access::Read).unwrap();
         let walk = engine.table.walk(owner.space, page);
         assert!(walk.level == 0 && words.uses.try_add());
@@ -92,7 +92,7 @@ impl Shown {
         engine.unpin(pin);
     }
 
-    /// The page comes in by a transfer, if it is out. `None`: the device does not give it.
+    /// Brings the page in by a transfer, if it is out. Returns `None` if the device does not give it.
     fn bring(&self, index: u32) -> Option<PinnedFrame> {
         let (engine, page) = (self.engine(), self.page(index));
         let (pin, shadow) = engine.begin_read_ahead(page, engine.frames.alloc(Order::ZERO).unwrap())?;
@@ -211,14 +211,14 @@ fn a_page_stays_with_its_store_when_nothing_shows_it_and_is_not_migrated() {
     shown.manager.validate();
 }
 
-/// Its own devices, and not only swap's, are flushed and served.
+/// The second store's own devices, and not only swap's, are flushed and served.
 #[test]
 fn devices_of_a_second_store_end_what_they_only_collect_and_what_nobody_waits_for_in_place() {
     for manner in [Manner::AtFlush, Manner::Served] {
         let shown = shown(manner);
         shown.evict();
         assert_eq!(shown.double().in_memory(), 0, "{manner:?}: every page went");
-        // A device of its own threads tells of an end before it counts it.
+        // A device with threads of its own reports an end before it counts it.
         while shown.device().under_way() > 0 {
             crate::sync::thread::yield_now();
         }

@@ -1,6 +1,6 @@
 //! A model of the region list: look-ups without a lock, against a writer that moves regions along the array.
 //!
-//! The code is the real code. A chunk holds two regions here, so that regions move from chunk to chunk.
+//! This is the real code, but the first chunk holds two regions, so that regions move from chunk to chunk.
 
 use super::*;
 use crate::sync::{Arc, bounded};

@@ -6,8 +6,8 @@
 //! | `Tree` (patched) | a mapping for each area, without | its lock, once a page | flip the frame's flag, no lock |
 //! | `Table` (best) | the slot's own word | the cluster's lock, which is held anyway | as `Tree` |
 //!
-//! Every change of a slot is made under its cluster's lock, and the mapping's lock comes after. So under the
-//! cluster's lock a slot keeps its frame, in every form.
+//! Every change of a slot is made under its cluster's lock, and the mapping's lock comes after. So in every
+//! form, a slot keeps its frame under the cluster's lock.
 
 use crate::budget::Budget;
 use crate::config::SwapCache;
@@ -20,7 +20,7 @@ use crate::units::{FrameId, SwapSlot};
 
 #[derive(Debug)]
 pub(super) enum Index {
-    /// By area, in the order of their slots.
+    /// One tree for each area, in the order of their slots.
     Trees(Box<[Tree]>),
     Table,
 }
@@ -32,7 +32,7 @@ pub(super) struct Tree {
 }
 
 impl Index {
-    /// For areas that begin at these slots, `end` slots in all.
+    /// Makes an index for areas that begin at the slots `areas`, with `end` slots in all.
     pub(super) fn new(
         form: SwapCache,
         areas: &[u32],
@@ -52,7 +52,7 @@ impl Index {
         Ok(Self::Trees(areas.iter().enumerate().map(tree).collect::<std::io::Result<_>>()?))
     }
 
-    /// The mapping of a slot's area, and the slot's index there. `None`: there are none.
+    /// The mapping of a slot's area, and the slot's index there, or `None` if there are no mappings.
     #[inline]
     pub(super) fn mapping(&self, slot: SwapSlot) -> Option<(&Mapping, u64)> {
         match self {
@@ -73,7 +73,7 @@ impl Index {
         matches!(self, Self::Trees(trees) if trees.iter().any(|tree| tree.mapping.keeps_tags()))
     }
 
-    /// The word of a slot, without any lock. [`Mapping::peek`] says what it is worth.
+    /// The word of a slot, without any lock. [`Mapping::peek`] says how far to trust it.
     #[inline]
     pub(super) fn peek(&self, slot: SwapSlot, words: &SlotWords) -> PageWord {
         self.mapping(slot).map_or_else(|| words.frame(), |(mapping, index)| mapping.peek(index))
@@ -81,7 +81,7 @@ impl Index {
 
     // --- under the slot's lock ---
 
-    /// Sets a frame. What the frame before left behind goes.
+    /// Sets a frame. Returns the word before, such as a shadow.
     pub(super) fn put(&self, slot: SwapSlot, words: &SlotWords, frame: FrameId) -> PageWord {
         let Some((mapping, index)) = self.mapping(slot) else {
             let before = words.frame();
@@ -105,7 +105,7 @@ impl Index {
         }
     }
 
-    /// Leaves another shadow where there is one.
+    /// Replaces the shadow, if there is one.
     pub(super) fn replace_shadow(&self, slot: SwapSlot, words: &SlotWords, left: PageWord) {
         let Some((mapping, index)) = self.mapping(slot) else {
             if words.frame().as_shadow().is_some() {
@@ -119,9 +119,8 @@ impl Index {
         }
     }
 
-    /// Removes the frame and leaves a shadow, if `gone` then still agrees. Meanwhile look-ups find nothing.
-    /// `gone` sees a look-up that has pinned the frame. A look-up that comes later sees that the frame is not
-    /// there.
+    /// Removes the frame and leaves a shadow, if `gone` then returns true. While `gone` runs, look-ups find
+    /// nothing. It sees the pin of an earlier look-up. A later look-up sees that the frame is not there.
     pub(super) fn forget_if(
         &self,
         slot: SwapSlot,
@@ -165,7 +164,7 @@ impl Index {
         else {
             return Started::Refused;
         };
-        // Under the lock, the slot is the frame's, and flag and tag change as one.
+        // Under the lock, the slot is the frame's, and flag and tag change together.
         if !words.holds.start_writeback(page) {
             return Started::Refused;
         }
@@ -177,7 +176,7 @@ impl Index {
         Started::Yes
     }
 
-    /// Ends a writeback. Returns whether somebody waits for the frame.
+    /// Ends a writeback. Returns whether a thread waits for the frame.
     pub(super) fn end_writeback(&self, slot: SwapSlot, words: &FrameWords, written: bool) -> bool {
         let Some((mapping, index)) = self.tagged(slot) else { return words.holds.end_writeback(written) };
         let mut changes = mapping.lock();
@@ -187,7 +186,8 @@ impl Index {
         waiters
     }
 
-    /// Checks that trees are sound, and pages tagged as their frames say. Linear; nobody else is at work.
+    /// Checks that trees are sound, and pages tagged as their frames say. Linear; no other thread may be at
+    /// work.
     pub(super) fn validate(&self, is_written: &dyn Fn(FrameId) -> bool) {
         let Self::Trees(trees) = self else { return };
         for Tree { mapping, first } in trees {
@@ -209,7 +209,7 @@ impl Index {
     }
 
     /// Under the slot's lock: checks that the page of a slot is tagged as being written if its frame says so.
-    /// The write may end just now, so both are looked at under the tree's lock.
+    /// The write may be ending, so both are read under the tree's lock.
     pub(super) fn validate_writeback(&self, slot: SwapSlot, words: &FrameWords) {
         let Some((mapping, index)) = self.tagged(slot) else { return };
         let changes = mapping.lock();
@@ -220,22 +220,22 @@ impl Index {
 
 /// Changes DIRTY, or clean, to WRITEBACK without a lock.
 ///
-/// Three kinds of threads could take the slot away meanwhile:
+/// Three kinds of thread could take the slot away meanwhile:
 /// - A thread that detaches the frame, or forgets it because its read failed, holds a pin.
-///   `HoldWord::start_writeback` fails while it does. Once it has let go, the start acquires what it did, so
-///   the second look below sees it.
+///   `HoldWord::start_writeback` fails while it does. Once the pin is dropped, the start acquires the
+///   thread's changes, so the second look below sees them.
 /// - A thread that forgets an orphan takes the frame out of LIVE before it touches the slot, by a
-///   read-modify-write that fails under WRITEBACK. If it comes first, this start fails. If it comes later, it
-///   is refused.
-/// - A thread that evicts must hold the only pin, and the caller's pin is another.
+///   read-modify-write that fails under WRITEBACK. If that comes first, this start fails. If it comes later,
+///   the read-modify-write fails.
+/// - A thread that evicts must hold the only pin, and the caller has one too.
 fn start_unlocked(slot: SwapSlot, words: &FrameWords, page: PageIs) -> Started {
-    // The first look only saves the mark and its removal.
+    // The first look only saves setting and clearing the mark.
     if slot_of(words) != Some(slot) || !words.holds.start_writeback(page) {
         return Started::Refused;
     }
     if slot_of(words) == Some(slot) {
         return Started::Yes;
     }
-    // The frame left the cache between the two looks. For a moment it said that it was being written.
+    // The frame left the cache between the two looks. For a moment its word said that it was being written.
     if words.holds.cancel_writeback() { Started::RefusedAndAwaited } else { Started::Refused }
 }

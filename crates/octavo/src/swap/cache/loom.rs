@@ -1,10 +1,9 @@
-//! Models of the cache in its three forms: pages that come, are looked up, written and removed, against
-//! faults that bring them back, stores, and the end of their last entry.
+//! Models of the cache in its three forms. Pages are inserted, looked up, written and removed, while faults
+//! bring them back, stores change them, and their last entry goes.
 //!
-//! The cache, the trees, and the words of frames are the real ones; so is each step, in the order in which
-//! reclaim and faults take it. A frame's bytes and a slot's place on the device are a relaxed word each, and
-//! a cell of the checker's says who may look at a frame. Entries are left out: what they make certain is said
-//! where it is used.
+//! The cache, the trees, and the words of frames are the real ones. The steps are those of reclaim and
+//! faults, in the same order. A frame's bytes and a slot's place on the device are a relaxed word each, and a
+//! cell of the checker guards each frame. Entries are left out: comments say what they guarantee.
 
 use ::loom::cell::UnsafeCell;
 
@@ -22,7 +21,7 @@ const SLOT: SwapSlot = SwapSlot(0);
 const OLD: u64 = 7;
 const NEW: u64 = 8;
 
-/// What became of the slots.
+/// The state of the slots.
 #[derive(Debug, Default)]
 struct Slots {
     writing: [AtomicU32; SLOTS as usize],
@@ -46,7 +45,7 @@ struct Model {
     device: [AtomicU64; SLOTS as usize],
     /// By frame.
     bytes: Vec<AtomicU64>,
-    /// Looked at by who holds a frame, written by who has it to himself.
+    /// Read by a thread that holds the frame, and written by one that has it alone.
     held: Vec<UnsafeCell<()>>,
     alive: Vec<AtomicU32>,
 }
@@ -100,7 +99,7 @@ impl Model {
         self.frames.words(frame).uses.set_first();
     }
 
-    /// The thread that dropped the last hold has the frame to itself.
+    /// Called by the thread that dropped the last hold, and so has the frame alone.
     fn freed(&self, frame: FrameId) {
         self.held[frame.index()].with_mut(|_| ());
         assert_eq!(self.alive[frame.index()].swap(0, Ordering::Relaxed), 1, "a frame was freed twice");
@@ -127,7 +126,7 @@ impl Model {
         }
     }
 
-    /// Reclaim puts a frame it has pinned into the cache; its one entry leads there.
+    /// Puts a frame that reclaim has pinned into the cache, and makes its one entry lead there.
     fn add(&self, slot: SwapSlot, frame: FrameId) {
         self.cache.reserve(SlotRun { first: slot, count: 1 });
         self.slots.in_use[slot.0 as usize].store(1, Ordering::Relaxed);
@@ -136,7 +135,8 @@ impl Model {
         assert_ne!(self.frames.words(frame).uses.remove(), 0);
     }
 
-    /// A page that is on its way out: in the cache, dirty, pinned by reclaim, one entry leads to its slot.
+    /// Makes a page that is on its way out: in the cache, dirty, pinned by reclaim, with one entry that leads
+    /// to its slot.
     fn page_on_its_way_out(form: SwapCache) -> (Arc<Self>, FrameId) {
         let model = Self::new(form);
         let frame = model.fresh();
@@ -153,7 +153,7 @@ impl Model {
         (model, frame)
     }
 
-    /// False: somebody else holds the frame, or it left.
+    /// Returns false if another thread holds the frame, or it has left the cache.
     fn write(&self, slot: SwapSlot, frame: FrameId) -> bool {
         match self.cache.start_writeback(&self.frames, slot, frame, PageIs::Dirty) {
             Started::Yes => {}
@@ -177,7 +177,7 @@ impl Model {
         false
     }
 
-    /// As `Engine::evict_or_keep`. Says which are free.
+    /// As `Engine::evict_or_keep`. Returns which frames were freed.
     fn evict_or_keep_run(&self, run: [(SwapSlot, FrameId); 2]) -> [bool; 2] {
         let mut outcomes = Vec::new();
         self.cache.evict_run(&self.frames, run, Some(Shadow::at(1)), |frame, evicted| {
@@ -194,7 +194,7 @@ impl Model {
         self.drop_pin(frame);
     }
 
-    /// The rest of a page's way out. Says whether its frame is free.
+    /// Does the rest of a page's way out. Returns whether its frame was freed.
     fn go_out(&self, slot: SwapSlot, frame: FrameId) -> bool {
         if self.holds(frame).load().is_dirty() && !self.write(slot, frame) {
             self.keep(frame);
@@ -203,7 +203,7 @@ impl Model {
         self.evict_or_keep(frame)
     }
 
-    /// The frame of a slot that an entry leads to, pinned: found, or read into `fresh`.
+    /// Returns the pinned frame of a slot that an entry leads to: found, or read into `fresh`.
     fn bring_in(&self, slot: SwapSlot, fresh: FrameId) -> FrameId {
         loop {
             match self.cache.look_up(&self.frames, slot) {
@@ -228,7 +228,7 @@ impl Model {
         }
     }
 
-    /// The entry shows the frame instead of leading to the slot, as at the end of a fault.
+    /// Makes the entry show the frame instead of leading to the slot, as at the end of a fault.
     fn show(&self, slot: SwapSlot, frame: FrameId, crowded: bool) {
         self.held[frame.index()].with(|_| ());
         assert_eq!(self.bytes[frame.index()].load(Ordering::Relaxed), OLD, "the bytes of another page");
@@ -240,7 +240,7 @@ impl Model {
         self.drop_pin(frame);
     }
 
-    /// As `access::write_through`: the entry shows the frame, and nobody takes that away.
+    /// Stores as `access::write_through` does, while the entry shows the frame.
     fn store(&self, frame: FrameId) {
         let before = self.holds(frame).take_pin();
         fence(Ordering::Release);
@@ -262,8 +262,8 @@ impl Model {
     }
 }
 
-/// A page is on its way out when the entry that leads to it goes: slot and frame are freed once, and not
-/// while it is written.
+/// The entry that leads to a page goes while the page is on its way out: slot and frame are freed once, and
+/// not during the write.
 #[test]
 fn loom_cache_the_way_out_against_the_last_reference() {
     in_all_forms(3, |form| {
@@ -280,7 +280,7 @@ fn loom_cache_the_way_out_against_the_last_reference() {
     });
 }
 
-/// A page that one entry shows and another leads to; both go while it is written.
+/// One entry shows a page and another leads to it. Both go while the page is written.
 #[test]
 fn loom_cache_the_way_out_against_both_entries() {
     in_all_forms(2, |form| {
@@ -307,8 +307,9 @@ fn loom_cache_the_way_out_against_both_entries() {
     });
 }
 
-/// An entry has just come to lead to its slot, and its use is not ended yet. Meanwhile a fault shows the page
-/// again, which gives its slot up, and unmaps it: whoever ends the last use lets the frame go, once.
+/// An entry has just been made to lead to its slot, and its use has not ended yet. Meanwhile a fault shows
+/// the page again, which gives up its slot, and unmaps it: the thread that ends the last use frees the frame,
+/// once.
 #[test]
 fn loom_cache_the_end_of_a_use_against_a_return_that_is_unmapped() {
     in_all_forms(2, |form| {
@@ -335,9 +336,9 @@ fn loom_cache_the_end_of_a_use_against_a_return_that_is_unmapped() {
     });
 }
 
-/// A page is on its way out when it is touched and stored to: it has its old bytes, and the store is in a
-/// dirty frame or on the device. Where slots are short, the frame leaves the cache, and another page takes
-/// its slot at once.
+/// A page is touched and stored to while it is on its way out: it has its old bytes, and the store is in a
+/// dirty frame or on the device. If slots are short, the frame leaves the cache, and another page takes its
+/// slot at once.
 fn refault_with_a_store(crowded: bool) {
     in_all_forms(2, move |form| {
         let (model, frame) = Model::page_on_its_way_out(form);
@@ -383,8 +384,8 @@ fn loom_cache_the_way_out_against_a_store_in_a_crowded_area() {
     refault_with_a_store(true);
 }
 
-/// A clean page loses its frame, which goes to another page and with that into another slot, while the first
-/// page is touched: the look-up has the page's own bytes, in whichever frame.
+/// A clean page loses its frame to another page, in another slot, while the first page is touched: the
+/// look-up finds the first page's bytes, in whichever frame.
 #[test]
 fn loom_cache_a_look_up_never_has_a_frame_that_moved_to_another_slot() {
     in_all_forms(3, |form| {
@@ -409,8 +410,8 @@ fn loom_cache_a_look_up_never_has_a_frame_that_moved_to_another_slot() {
     });
 }
 
-/// Neighbours come and go, the tree grows and nodes change places: a page that is there is found without the
-/// lock, every time, and one that came and went is found in its own slot or not at all.
+/// Neighbours come and go, the tree grows and nodes change places: a page that stays is always found without
+/// the lock, and one that came and went is found in its own slot or not at all.
 #[test]
 fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
     in_all_forms(2, |form| {
@@ -430,7 +431,7 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
                 match model.cache.look_up(&model.frames, SwapSlot(3)) {
                     Found::Frame(pin) => {
                         let found = pin.into_frame();
-                        // It may have left since, but no other slot was ever third's.
+                        // It may have left since, but `third` was never in another slot.
                         assert_eq!(found, third);
                         model.drop_pin(found);
                     }
@@ -439,7 +440,7 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
                 }
             },
             |model| {
-                // A leaf of its own, which goes and comes back as another's.
+                // A leaf of its own, which is freed and reused for another slot.
                 model.add(SwapSlot(2), second);
                 model.unpin_orphan(model.cache.drop_reference(&model.frames, SwapSlot(2)));
                 model.add(SwapSlot(3), third);
@@ -451,8 +452,8 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
     });
 }
 
-/// A read is begun while a neighbour goes, and the node above both of them to others: what stands in that
-/// node is no frame of the slot's.
+/// A read begins while a neighbour goes, and the node above both is reused elsewhere: a word in that node is
+/// not taken for the slot's frame.
 #[test]
 fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
     in_all_forms(2, |form| {
@@ -465,7 +466,7 @@ fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
             assert!(model.write(slot, frame));
             frame
         });
-        // One is out and leaves nothing behind, the other keeps the tree as high as it is.
+        // One is out and leaves nothing behind. The other keeps the tree's height.
         assert_eq!(model.cache.try_evict(&model.frames, pages[0], None), Evicted::Freed);
         let (fresh, last) = (model.fresh(), model.fresh());
         model.begin(last, 9);
@@ -486,7 +487,7 @@ fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
     });
 }
 
-/// Under the lock of a mapping with tags, a page is tagged exactly if its frame says that it is being
+/// Under the lock of a mapping with tags, a page is tagged if and only if its frame says that it is being
 /// written.
 #[test]
 fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
@@ -510,8 +511,8 @@ fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
     });
 }
 
-/// Two pages, of one cluster and of two, lose their frames in one go, while the entry of the first goes, and
-/// the second is touched: the first is freed once, slot and frame, and the second's bytes are found in
+/// Two pages, of one cluster or of two, are evicted in one call, while the entry of the first goes and the
+/// second is touched: the first's slot and frame are freed once, and the second's bytes are found, in
 /// whichever frame.
 #[test]
 fn loom_cache_a_run_goes_out_against_a_drop_and_a_look_up_in_it() {
@@ -547,7 +548,7 @@ fn loom_cache_a_run_goes_out_against_a_drop_and_a_look_up_in_it() {
     }
 }
 
-/// Two faults on one slot, by two entries, against eviction: one reads, both end with the same frame.
+/// Two faults on one slot, by two entries, race an eviction: one reads, and both end with the same frame.
 #[test]
 fn loom_cache_two_faults_share_one_frame() {
     in_all_forms(2, |form| {

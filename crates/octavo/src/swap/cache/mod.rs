@@ -1,7 +1,7 @@
-//! The swap cache: the frame of each slot's page, the number of entries that lead to the slot, and the
-//! content of its bytes.
+//! The swap cache: the frame of each slot's page, the number of entries that lead to the slot, and the slot's
+//! content.
 //!
-//! One type has three forms ([`SwapCache`]), which differ in `index` only.
+//! The cache has three forms ([`SwapCache`]), which differ only in `index`.
 //!
 //! | file | what |
 //! |---|---|
@@ -11,31 +11,33 @@
 //! | `standalone` | a cache without a manager, for measurements |
 //!
 //! Invariants:
-//! - A frame's `stored` word and the index agree under the lock of the slot's cluster. Both change under it
-//!   only.
+//! - A frame's `stored` word and the index agree under the lock of the slot's cluster. Both change only under
+//!   it.
 //! - A page under writeback is never removed, and its slot never freed.
-//! - One compare-and-swap evicts a frame. It asks at once for no pin but the evictor's, and for no dirt.
+//! - One compare-and-swap evicts a frame. It succeeds only if the evictor's pin is the only one and the frame
+//!   is clean.
 //! - If there are tags, a page has the tag WRITEBACK if and only if its frame has the flag, whenever the lock
 //!   is free.
 //!
 //! Locking: one lock for each cluster of 512 slots; clusters with the same number modulo 256 share it. It is
 //! taken with pins held. In the tree forms, the mapping's lock comes under it. [`FreeSlot::slot_freed`] is
 //! called with neither. Look-ups take no lock in any form. References are counted under the cluster's lock in
-//! all three forms alike. The counters `swap_lock_*` count how often the lock that guards the *index* is
-//! taken to change it.
+//! all forms. The counters `swap_lock_*` count how often the lock that guards the *index* is taken to change
+//! it.
 //!
 //! **Look-ups.** A look-up reads the word, pins the frame, and reads the word again. A thread that takes a
 //! frame out of the cache changes the word first. Then it does a read-modify-write on the frame's holds
-//! (`try_reclaim`, `release`, or the drop of its own pin). So of the two on the holds, one comes first. If
-//! that is the pin, the remover sees it. If that is the remover, the pin acquires the changed word. Frame
-//! words are never anything else, so a pin on a frame that is not the slot's any more harms nobody. The
-//! look-up then asks the frame for its slot, too: in a tree, each of the two walks may end in a leaf that
-//! went elsewhere. A miss is a hint: [`Cache::begin_read`] looks again under the lock.
+//! (`try_reclaim`, `release`, or the drop of its own pin). Either the pin or this read-modify-write comes
+//! first. If the pin does, the remover sees it. If the remover does, the pin acquires the changed word. Frame
+//! words are never reused for anything else, so a pin on a frame that is no longer the slot's harms nobody.
+//! The look-up also asks the frame for its slot: in a tree, each of the two walks may end in a leaf that has
+//! moved elsewhere. A miss is only a hint: [`Cache::begin_read`] looks again under the lock.
 //!
 //! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `evict_run` are kept out of
-//! line, since a sampler sees calls only.
+//! line, so that a sampling profiler sees them.
 //!
-//! **Writeback.** `index::start_unlocked` says why the forms without tags need no lock at its start and end.
+//! **Writeback.** `index::start_unlocked` says why forms without tags need no lock at the start and end of a
+//! writeback.
 
 mod index;
 mod standalone;
@@ -62,10 +64,10 @@ pub use standalone::StandaloneSwapCache;
 use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
 
-/// The owner of slots, who learns of slots that become free.
+/// The owner of slots, which is told of slots that become free.
 pub(crate) trait FreeSlot: std::fmt::Debug + Send + Sync {
-    /// Nothing leads to the slot, and no frame has its page. The slot may be given to another page, and its
-    /// `content` let go. Called with no lock held.
+    /// Called, with no lock held, when nothing leads to the slot and no frame has its page. The slot may be
+    /// given to another page, and its `content` freed.
     fn slot_freed(&self, frames: &FrameAllocator, slot: SwapSlot, content: u64);
 }
 
@@ -83,10 +85,10 @@ impl Cache {
     /// The bytes kept for the slots of a cluster, charged when it is first used.
     pub(crate) const BYTES_PER_CLUSTER: u64 = (CLUSTER_SLOTS * size_of::<SlotWords>()) as u64;
 
-    /// Makes a cache for areas that begin at these slots, with `end` slots in all.
+    /// Makes a cache for areas that begin at the slots `areas`, with `end` slots in all.
     ///
     /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's, if the address space is exhausted.
     pub(crate) fn new(
         form: SwapCache,
         areas: &[u32],
@@ -122,14 +124,15 @@ impl Cache {
         frames.words_if_any(frame).and_then(slot_of).filter(|of| *of == slot).map(|_| frame)
     }
 
-    /// The slot of a cached frame, with its lock. `None`: the frame is not in the cache, or not any more.
+    /// Returns the slot of a cached frame, with its lock, or `None` if the frame is not, or no longer, in the
+    /// cache.
     fn lock_cached(&self, words: &FrameWords) -> Option<(MutexGuard<'_, ()>, SwapSlot)> {
         let slot = slot_of(words)?;
         let lock = self.lock(slot);
         (slot_of(words) == Some(slot)).then_some((lock, slot))
     }
 
-    /// Under the slot's lock, which it gives back: frees a slot that nothing leads to any more.
+    /// Under the slot's lock, which it releases: frees a slot that nothing leads to any more.
     fn free(&self, lock: MutexGuard<'_, ()>, frames: &FrameAllocator, slot: SwapSlot) {
         let content = self.words(slot).swap_content(0);
         drop(lock);
@@ -138,7 +141,7 @@ impl Cache {
 
     // --- slots on their way into use ---
 
-    /// Reserves slots fresh from the allocator, which only the caller has.
+    /// Reserves slots fresh from the allocator. Only the caller has them.
     pub(crate) fn reserve(&self, run: SlotRun) {
         for slot in run.first.0..run.first.0 + run.count {
             let words = self.words(SwapSlot(slot));
@@ -172,7 +175,7 @@ impl Cache {
     }
 
     /// Puts frames that the caller has pinned into the cache at reserved slots, consecutive from `first`.
-    /// Tells the outcome of each, with a lock held. False: the frame is dying, and the slot still reserved.
+    /// Tells `each` the outcome, with a lock held: false if the frame is dying, and the slot still reserved.
     #[inline(never)]
     pub(crate) fn insert_run(
         &self,
@@ -198,7 +201,7 @@ impl Cache {
         let words = self.words(slot);
         assert_eq!(words.frame(), PageWord::RESERVED, "a frame is inserted into a slot of its own");
         let frame_words = frames.words(frame);
-        // The slot first: a thread that then finds that only the cache uses the frame must know where.
+        // The slot is set first: a thread that then finds that only the cache uses the frame needs the slot.
         set_slot(frame_words, Some(slot));
         if !frame_words.uses.try_add() {
             set_slot(frame_words, None);
@@ -224,7 +227,7 @@ impl Cache {
         cached
     }
 
-    /// Counts one more entry that says Swapped to this slot. The caller has such an entry in hand.
+    /// Counts one more entry that says Swapped to this slot. The caller holds such an entry.
     pub(crate) fn share(&self, slot: SwapSlot) {
         let _lock = self.lock(slot);
         let words = self.words(slot);
@@ -233,10 +236,10 @@ impl Cache {
         words.set_references(references + 1);
     }
 
-    /// Returns whether a frame at home is more than one page's: after a fork, other entries show it, or lead
-    /// to its slot. The caller has an entry that shows it. A frame that is one page's alone stays so while
-    /// that entry shows it, since only entries that share a frame or a slot make more of their kind. A frame
-    /// may look shared while others are about to leave it.
+    /// Returns whether several pages share a frame at home: after a fork, other entries show it, or lead to
+    /// its slot. The caller has an entry that shows it. A frame of one page stays so while that entry shows
+    /// it, since only an entry that shows a frame or leads to its slot can add another. A frame may look
+    /// shared while other entries are about to leave it.
     pub(crate) fn is_shared(&self, frames: &FrameAllocator, frame: FrameId) -> bool {
         let words = frames.words(frame);
         // An entry counts its new use or reference before it drops the old one, and references change under
@@ -247,7 +250,7 @@ impl Cache {
         }
     }
 
-    /// Counts one entry less.
+    /// Counts one entry fewer.
     pub(crate) fn drop_reference(&self, frames: &FrameAllocator, slot: SwapSlot) -> Orphan {
         let (lock, words) = (self.lock(slot), self.words(slot));
         let left = words.references().checked_sub(1).expect("a reference was dropped twice");
@@ -285,22 +288,22 @@ impl Cache {
         }
     }
 
-    /// The cached frame of a slot, pinned. Takes the slot's lock, so that a miss is no hint: while an entry
-    /// leads to the slot, and somebody has pinned the frame through it, the frame is found.
+    /// Returns the cached frame of a slot, pinned. Takes the slot's lock, so a miss is exact: while an entry
+    /// leads to the slot, and a thread has pinned the frame through it, the frame is found.
     pub(crate) fn find(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<PinnedFrame> {
         let _lock = self.lock(slot);
         self.pin_cached(frames, slot)
     }
 
     /// Under the slot's lock: pins the frame that has its page. A frame in the cache is in use, so it cannot
-    /// end meanwhile.
+    /// be freed meanwhile.
     fn pin_cached(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<PinnedFrame> {
         self.cached(frames, slot).map(|frame| PinnedFrame::take(frame, frames.words(frame)).0)
     }
 
-    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out. Or
-    /// finds that another frame is there already. The slot need not be the caller's: an entry that led to it
-    /// may have changed meanwhile.
+    /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out.
+    /// Refuses if another frame has the page already, or no entry leads to the slot. The caller's entry may
+    /// have changed meanwhile.
     pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: Block) -> Begun<Shadow> {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
@@ -314,14 +317,14 @@ impl Cache {
         Begun::Reading(pin, shadow)
     }
 
-    /// Returns whether the slot's page is on the device only. A guess.
+    /// Returns whether the slot's page has no frame. This is a guess.
     pub(crate) fn is_out(&self, slot: SwapSlot) -> bool {
         let words = self.words(slot);
         words.frame() != PageWord::RESERVED && self.index.peek(slot, words).as_frame().is_none()
     }
 
-    /// Under the slot's lock: sets a fresh frame for a page that is out. Returns what the frame before left
-    /// behind.
+    /// Under the slot's lock: sets a fresh frame for a page that is out. Returns the shadow of the frame
+    /// before.
     fn put_for_reading(
         &self,
         frames: &FrameAllocator,
@@ -337,7 +340,7 @@ impl Cache {
         (pin, self.index.put(slot, self.words(slot), fresh).as_shadow())
     }
 
-    /// Takes a frame whose read failed out of the cache. The caller has it pinned.
+    /// Takes a frame whose read failed out of the cache. The caller has pinned it.
     pub(crate) fn forget_failed(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) {
         let frame_words = frames.words(frame);
         match self.lock_cached(frame_words) {
@@ -365,7 +368,7 @@ impl Cache {
         self.index.start_writeback(slot, frame, frames.words(frame), page)
     }
 
-    /// Ends the writeback of a frame. A failed writeback leaves it dirty. Returns whether somebody waits for
+    /// Ends the writeback of a frame. A failed writeback leaves it dirty. Returns whether a thread waits for
     /// the frame.
     #[inline(never)]
     pub(crate) fn end_writeback(
@@ -395,9 +398,9 @@ impl Cache {
         outcome
     }
 
-    /// Forgets clean frames. Only the caller has them pinned, and no entry shows them. Their slots keep the
-    /// bytes, and their places the shadow. Frames of one cluster that follow each other take its lock once.
-    /// Tells the outcome of each, with a lock held.
+    /// Forgets clean frames. Only the caller has pinned them, and no entry shows them. Their slots keep the
+    /// bytes, and the index keeps the shadow. Consecutive frames of one cluster take its lock once. Tells
+    /// `each` the outcome, with a lock held.
     #[inline(never)]
     pub(crate) fn evict_run(
         &self,
@@ -432,8 +435,8 @@ impl Cache {
         shadow: Option<Shadow>,
     ) -> Evicted {
         let (words, frame_words) = (self.words(slot), frames.words(frame));
-        // One use is the cache's own: no entry shows the frame. All but the uses is asked again below. Uses
-        // cannot grow while nobody else holds a pin.
+        // One use is the cache's own: no entry shows the frame. All but the uses is checked again below. Uses
+        // cannot grow while no other thread holds a pin.
         let holds = frame_words.holds.load();
         if slot_of(frame_words) != Some(slot)
             || frame_words.uses.get() != 1
@@ -447,7 +450,7 @@ impl Cache {
         if !matches!(self.index, Index::Table) {
             self.counters.count(Counter::SwapLockRemove);
         }
-        // One compare-and-swap freezes the count and asks for dirt.
+        // One compare-and-swap freezes the count and checks that the frame is clean.
         if !self.index.forget_if(slot, words, frame, left, || frame_words.holds.try_reclaim()) {
             return Evicted::Kept;
         }
@@ -457,8 +460,9 @@ impl Cache {
         Evicted::Freed
     }
 
-    /// The page of a slot was in use without a frame here, and is out again. A shadow that it left before
-    /// gives way to this one, unless others, after a fork, have the same page: it is out for them since then.
+    /// Notes that the page of a slot was in use without a frame here, and is out again. This shadow replaces
+    /// the page's last one, unless other entries, after a fork, lead to the same page: for them it has been
+    /// out since then.
     pub(crate) fn leave(&self, slot: SwapSlot, shadow: Shadow) {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
@@ -467,7 +471,8 @@ impl Cache {
         }
     }
 
-    /// The last entry that showed the frame is gone. If no entry says Swapped to its slot, both go.
+    /// Called when the last entry that showed the frame is gone. If no entry says Swapped to its slot,
+    /// forgets the frame and frees the slot.
     pub(crate) fn forget_orphan(&self, frames: &FrameAllocator, frame: FrameId) -> Orphan {
         match self.lock_cached(frames.words(frame)) {
             Some((lock, slot)) => self.forget_if_orphan(lock, frames, slot, frame),
@@ -475,7 +480,8 @@ impl Cache {
         }
     }
 
-    /// Under the slot's lock: lets frame and slot go, if there is no reference and no use but the cache's.
+    /// Under the slot's lock: forgets the frame and frees the slot, if there is no reference and no use but
+    /// the cache's.
     fn forget_if_orphan(
         &self,
         lock: MutexGuard<'_, ()>,
@@ -484,21 +490,22 @@ impl Cache {
         frame: FrameId,
     ) -> Orphan {
         let frame_words = frames.words(frame);
-        // While the frame is being written, the slot must not go to another page. The writer comes by here
-        // again when it is done. A fault that comes too late adds a use for a moment. It comes by here again
-        // when it takes its use back.
+        // While the frame is being written, the slot must not go to another page. The writer calls this again
+        // when it is done. A fault that is too late adds a use for a moment. It calls this again when it
+        // drops the use.
         if self.words(slot).references() != 0
             || frame_words.holds.load().is_writeback()
             || !frame_words.uses.take_only()
         {
             return Orphan::None;
         }
-        // The frame leaves LIVE before the slot is touched: then no writeback can start any more. A pin of
-        // our own keeps the frame. Others who drop theirs must not free it before all changes here are made.
+        // The frame leaves LIVE before the slot is touched: then no writeback can start any more. The pin
+        // taken here keeps the frame: other threads that drop theirs must not free it before all changes here
+        // are made.
         let (pin, _) = PinnedFrame::take(frame, frame_words);
         if !frame_words.holds.release_unless_writeback() {
             frame_words.uses.restore_only();
-            // The frame stays. It may have been parked for this pin, and be written no more.
+            // The frame stays. It may have been parked because of this pin, and its writeback may have ended.
             return Orphan::Frame(pin);
         }
         self.counters.count(Counter::SwapLockRemove);
@@ -509,7 +516,7 @@ impl Cache {
     }
 
     /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The
-    /// frame becomes dirty, as its bytes are nowhere else now. The caller has it pinned, and looks at
+    /// frame becomes dirty, as its bytes are nowhere else now. The caller has pinned the frame, and reads
     /// [`slot_of`] afterwards.
     pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) {
         let frame_words = frames.words(frame);
@@ -525,8 +532,8 @@ impl Cache {
         self.uncache_pinned(lock, frames, slot, frame_words);
     }
 
-    /// Under the slot's lock, which it gives back: ends the cache's use of a frame that the caller has
-    /// pinned. Frees the slot if nothing refers to it.
+    /// Under the slot's lock, which it releases: ends the cache's use of a frame that the caller has pinned.
+    /// Frees the slot if nothing refers to it.
     fn uncache_pinned(
         &self,
         lock: MutexGuard<'_, ()>,
@@ -549,7 +556,7 @@ impl Cache {
 
     // --- the content of slots ---
 
-    /// The content that the slot's writer noted; 0: none.
+    /// The content that the slot's writer noted, or 0 if there is none.
     pub(crate) fn content(&self, slot: SwapSlot) -> u64 {
         self.words(slot).content()
     }
@@ -560,14 +567,14 @@ impl Cache {
         self.words(slot).swap_content(content)
     }
 
-    /// Replaces exactly this content of a slot in use. False: the content is another by now.
+    /// Replaces the content of a slot in use, if it is `from`. Returns false if it has changed.
     pub(crate) fn change_content(&self, slot: SwapSlot, from: u64, to: u64) -> bool {
         self.words(slot).change_content(from, to)
     }
 
     // --- checks ---
 
-    /// Returns whether a slot is in use. Exact while nobody else is at work.
+    /// Returns whether a slot is in use. Exact while no other thread is at work.
     pub(crate) fn is_used(&self, slot: SwapSlot) -> bool {
         let words = self.words(slot);
         words.references() != 0
@@ -591,11 +598,11 @@ impl Cache {
         })
     }
 
-    /// Checks that the slots of these clusters, their frames and the tags agree. Returns how many are in use.
-    /// Linear; nobody else is at work.
+    /// Checks that the slots of these clusters, their frames and the tags agree. Returns how many slots are
+    /// in use. Linear; no other thread may be at work.
     ///
     /// # Panics
-    /// When they do not.
+    /// If they do not.
     pub(crate) fn validate(&self, frames: &FrameAllocator, clusters: impl Iterator<Item = u32>) -> u32 {
         let mut used = 0;
         for cluster in clusters {

@@ -1,4 +1,4 @@
-//! The swap cache of one area by itself, with its slots and frames, for measurements.
+//! The swap cache of one area alone, with its slots and frames, for measurements.
 
 use octavo_platform::Backing;
 
@@ -35,7 +35,7 @@ impl StandaloneSwapCache {
     /// Makes a cache of this form for `capacity_pages` slots, with `frame_bytes` of frames.
     ///
     /// # Errors
-    /// As [`FrameAllocator::standalone`], and `System` when the address space is exhausted.
+    /// Those of [`FrameAllocator::standalone`], and `System` if the address space is exhausted.
     pub fn new(form: SwapCache, capacity_pages: u32, frame_bytes: u64) -> Result<Self> {
         let system = |error: std::io::Error| Error::system("cannot reserve a swap cache", &error);
         let budget = Arc::new(Budget::new(u64::MAX));
@@ -52,11 +52,11 @@ impl StandaloneSwapCache {
         Ok(Self { cache, clusters, frames })
     }
 
-    /// Sends up to `most` new pages out together, and brings each of them back, written. Returns how many:
-    /// there may be fewer slots in a run.
+    /// Sends up to `most` new pages out together, and brings each back and writes to it. Returns how many: a
+    /// run of slots may be shorter.
     ///
     /// # Panics
-    /// Without free slots or frames.
+    /// If no slots or frames are free.
     pub fn out_and_back(&self, most: u32) -> u32 {
         let Self { cache, clusters, frames } = self;
         let run = clusters.allocate(most, Ask { may_grow: true, shunned: &[] }).expect("free slots");
@@ -82,7 +82,7 @@ impl StandaloneSwapCache {
         run.count
     }
 
-    /// A dirty page that one entry shows, with a pin of whoever sends it out.
+    /// Makes a dirty page that one entry shows, with the pin of the thread that sends it out.
     fn shown(&self) -> FrameId {
         let frame = self.frames.alloc(Order::ZERO).expect("a free frame").into_frame();
         let words = self.frames.words(frame);
@@ -91,7 +91,7 @@ impl StandaloneSwapCache {
         PinnedFrame::take(frame, words).0.into_frame()
     }
 
-    /// An access brings a page back and writes it, and so it leaves the cache. Then the page is unmapped.
+    /// Brings a page back for an access that writes to it, so that it leaves the cache. Then unmaps it.
     fn bring_back(&self, slot: SwapSlot) {
         let Self { cache, frames, .. } = self;
         let fresh = self.frames.alloc(Order::ZERO).expect("a free frame");

@@ -40,7 +40,7 @@ fn setup(form: SwapCache, areas: &[u32], end: u32) -> Setup {
     Setup { cache, frames, freed, counters, budget }
 }
 
-/// What came of the beginning of a read.
+/// The outcome of `begin_read`.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Reading(Option<Shadow>),
@@ -49,7 +49,7 @@ enum Seen {
 }
 
 impl Setup {
-    /// A dirty frame with one use, as a page that one entry shows.
+    /// Makes a dirty frame with one use, like a page that one entry shows.
     fn shown(&self) -> FrameId {
         let frame = self.frames.alloc(Order::ZERO).unwrap().into_frame();
         self.frames.words(frame).holds.begin(true);
@@ -65,7 +65,7 @@ impl Setup {
         self.holds(frame).take_pin();
     }
 
-    /// Says whether the frame went with it.
+    /// Returns whether the frame was freed with it.
     fn unpin(&self, frame: FrameId) -> bool {
         let last = self.holds(frame).drop_pin() == Dropped::Last;
         if last {
@@ -83,7 +83,7 @@ impl Setup {
         }
     }
 
-    /// A read begins, whose pins and frames are kept by number.
+    /// Begins a read. Its pins and frames are kept by number.
     fn begin_read(&self, slot: SwapSlot, fresh: FrameId) -> Seen {
         match self.cache.begin_read(&self.frames, slot, Block::kept(fresh)) {
             Begun::Reading(pin, shadow) => {
@@ -101,7 +101,7 @@ impl Setup {
         }
     }
 
-    /// A frame goes into the cache, its one entry leads to the slot instead, and it is written.
+    /// Puts a frame into the cache, makes its one entry lead to the slot instead, and writes it.
     fn move_out(&self, slot: SwapSlot, frame: FrameId, content: u64) {
         let Self { cache, frames, .. } = self;
         self.pin(frame);
@@ -310,7 +310,7 @@ fn each_area_has_a_tree_and_an_empty_one_costs_nothing() {
 
 // --- against a model ---
 
-/// Slots that steps are about: across leaves, clusters and areas.
+/// The slots that steps use: across leaves, clusters and areas.
 const SLOTS: [u32; 8] = [0, 1, 63, 64, 511, 512, 1023, 1024];
 
 #[derive(Clone, Copy, Debug)]

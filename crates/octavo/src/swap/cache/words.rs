@@ -8,9 +8,9 @@
 //! 0, or a shadow      n > 0         out: `content` says where
 //! ```
 //!
-//! In the tree forms, frames and shadows stand in the tree, and only 0 and RESERVED here. `references` counts
-//! the entries that say Swapped to the slot. `content` says where the bytes are and what they must be. This
-//! file does not look into it.
+//! In the tree forms, the tree holds frames and shadows, and this word only 0 or RESERVED. `references`
+//! counts the entries that say Swapped to the slot. `content` says where the bytes are and what they must be.
+//! This file does not interpret it.
 
 use crate::frame::FrameWords;
 use crate::mapping::PageWord;
@@ -31,13 +31,13 @@ pub(crate) struct SlotWords {
 const _: () = assert!(size_of::<SlotWords>() == 16);
 
 impl SlotWords {
-    /// Acquire: pairs with `set_frame`. The notes on a frame come before the frame is found here.
+    /// Acquire: pairs with `set_frame`. A thread that finds a frame here sees the notes made on it before.
     #[inline]
     pub(super) fn frame(&self) -> PageWord {
         PageWord::from_bits(self.frame.load(Ordering::Acquire))
     }
 
-    /// Under the slot's lock, or by a thread that has the slot to itself.
+    /// Called under the slot's lock, or by the only thread that has the slot.
     #[inline]
     pub(super) fn set_frame(&self, word: PageWord) {
         self.frame.store(word.bits(), Ordering::Release);
@@ -55,8 +55,8 @@ impl SlotWords {
         self.references.store(references, Ordering::Relaxed);
     }
 
-    // Written under WRITEBACK, and read by a thread that reads the page: the cache's lock lies between. The
-    // orderings are for threads that look without the lock.
+    // Set under WRITEBACK, and read by a thread that reads the page: the cache's lock lies between. The
+    // orderings are for threads that read or change it without the lock.
 
     #[inline]
     pub(super) fn content(&self) -> u64 {
@@ -68,14 +68,14 @@ impl SlotWords {
         self.content.swap(content, Ordering::AcqRel)
     }
 
-    /// Replaces exactly this content. False: it is another by now.
+    /// Replaces the content if it is `from`. Returns false if it has changed.
     pub(super) fn change_content(&self, from: u64, to: u64) -> bool {
         // As `swap_content`.
         self.content.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-/// The slot of a frame of the cache. Exact under the slot's lock, and only a hint elsewhere.
+/// The slot of a frame of the cache. Exact under the slot's lock; otherwise only a hint.
 #[inline]
 pub(crate) fn slot_of(words: &FrameWords) -> Option<SwapSlot> {
     words.stored.page().and_then(SwapSlot::of)

@@ -1,7 +1,7 @@
 //! One area: its clusters, the locks over their bits, and how many slots are in use.
 //!
-//! Slots are counted by lock, where no other thread writes. The sum is told to all in steps, so that a word
-//! that all CPUs read changes seldom.
+//! Each lock has its own count of used slots, so no other thread writes it. The counts are added to the
+//! area's in steps, so the word that all CPUs read rarely changes.
 
 use crossbeam_utils::CachePadded;
 
@@ -11,9 +11,9 @@ use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 use super::bits::SlotBits;
 use super::lists::{ListHints, Lists};
 
-/// The most slots that a lock does not tell of.
+/// The most slots by which a lock's count may differ from what it has told.
 const MOST_UNTOLD: u32 = 64;
-/// All locks together do not tell of more than this part of the area.
+/// The counts of all locks together may be off by one slot in so many of the area.
 const UNTOLD: u32 = 16;
 
 /// An area's clusters and their state.
@@ -23,11 +23,11 @@ pub(super) struct Area {
     pub(super) clusters: u32,
     /// Slots.
     pub(super) capacity: u32,
-    /// Slots that a lock does not tell of.
+    /// As [`MOST_UNTOLD`], for this area.
     untold: u32,
-    /// Clusters with the same number modulo their number share a lock.
+    /// Clusters with the same number, modulo the number of locks, share one.
     locks: Box<[CachePadded<Counted>]>,
-    /// Slots in use, as far as was told.
+    /// Slots in use, as the locks have told.
     told: CachePadded<AtomicU32>,
     pub(super) lists: CachePadded<Mutex<Lists>>,
     pub(super) hints: CachePadded<ListHints>,
@@ -36,7 +36,7 @@ pub(super) struct Area {
 /// A lock over the bits of some clusters, and how many of their slots are in use.
 #[derive(Debug, Default)]
 struct Counted {
-    /// How many were told.
+    /// How many the lock has told.
     told: Mutex<u32>,
     /// Changes under the lock. Relaxed: the lock orders.
     used: AtomicU32,
@@ -51,12 +51,12 @@ pub(super) struct ClusterLock<'a> {
 }
 
 impl ClusterLock<'_> {
-    /// Counts slots that are in use now.
+    /// Counts slots that have been taken.
     pub(super) fn add(&mut self, slots: u32) {
         self.count(self.used.load(Ordering::Relaxed) + slots);
     }
 
-    /// Counts slots that are free now.
+    /// Counts slots that have been freed.
     pub(super) fn remove(&mut self, slots: u32) {
         self.count(self.used.load(Ordering::Relaxed) - slots);
     }
@@ -64,7 +64,8 @@ impl ClusterLock<'_> {
     fn count(&mut self, used: u32) {
         self.used.store(used, Ordering::Relaxed);
         if used.abs_diff(*self.told) > self.area.untold {
-            // It may be less than before: the sum wraps, and what was told of is never less than nothing.
+            // The difference may be negative. It wraps, and adding it wraps back, since the sum is never
+            // negative.
             self.area.told.fetch_add(used.wrapping_sub(*self.told), Ordering::Relaxed);
             *self.told = used;
         }
@@ -98,29 +99,29 @@ impl Area {
         ClusterLock { area: self, used: &counted.used, told: counted.told.lock() }
     }
 
-    /// Slots in use. Each lock's are read at another moment. Cost: a cache line for each lock.
+    /// Slots in use. Each lock's count is read at a different moment. Cost: a cache line for each lock.
     pub(super) fn used(&self) -> u32 {
         self.locks.iter().map(|counted| counted.used.load(Ordering::Relaxed)).sum()
     }
 
-    /// As many slots as may be in use: at least those that are, and up to an eighth of the area more. Cost: a
-    /// word that changes seldom.
+    /// The most slots that may be in use: at least those that are, and up to an eighth of the area more.
+    /// Cost: a word that rarely changes.
     pub(super) fn most_used(&self) -> u32 {
         self.told.load(Ordering::Relaxed) + self.untold * self.locks.len() as u32
     }
 
-    /// Returns whether no slot was free at this moment. Cost: a word that changes as clusters move.
+    /// Returns whether no slot was free at that moment. Cost: a word that changes when clusters move.
     pub(super) fn is_full(&self) -> bool {
         self.hints.are_none()
     }
 
-    /// The slots of a cluster: fewer in the last.
+    /// The slots of a cluster. The last may have fewer.
     pub(super) fn slots_of(&self, cluster: u32) -> usize {
         let before = (cluster - self.first_cluster) as usize * CLUSTER_SLOTS;
         (self.capacity as usize).saturating_sub(before).min(CLUSTER_SLOTS)
     }
 
-    /// Returns whether a cluster is one of full size, with no slot in use.
+    /// Returns whether a cluster has full size and no slot in use.
     pub(super) fn is_whole(&self, cluster: u32, bits: &SlotBits) -> bool {
         bits.none_used() && self.slots_of(cluster) == CLUSTER_SLOTS
     }

@@ -1,7 +1,7 @@
 //! The slots of one cluster: a bit for each slot in use, and the runs between them.
 //!
-//! It is a value. A thread takes it out of the cluster's words and puts it back under the cluster's lock.
-//! Positions count from the cluster's first slot.
+//! [`SlotBits`] is a value. A thread loads it from the cluster's words and stores it back, under the
+//! cluster's lock. Positions count from the cluster's first slot.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -12,12 +12,12 @@ const BITS: usize = WORDS * 64;
 /// The bits of the last word that lie beyond the end of any cluster.
 const BEYOND: u64 = if CLUSTER_SLOTS.is_multiple_of(64) { 0 } else { u64::MAX << (CLUSTER_SLOTS % 64) };
 
-/// 1: in use, or beyond the end of the area.
+/// A bit is 1 if its slot is in use, or beyond the end of the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotBits([u64; WORDS]);
 
 impl SlotBits {
-    /// `slots` free slots. Those beyond them never get free.
+    /// Makes `slots` free slots. Slots beyond them never become free.
     pub(super) fn free(slots: usize) -> Self {
         let mut bits = Self([0; WORDS]);
         bits.set(slots, BITS);
@@ -29,7 +29,7 @@ impl SlotBits {
         Self(std::array::from_fn(|word| words[word].load(Ordering::Relaxed)))
     }
 
-    /// Puts `first..end` back.
+    /// Stores `first..end` back.
     pub(super) fn store(&self, words: &[AtomicU64; WORDS], first: usize, end: usize) {
         let touched = first / 64..end.div_ceil(64);
         for (word, value) in words[touched.clone()].iter().zip(&self.0[touched]) {
@@ -58,7 +58,8 @@ impl SlotBits {
         self.0.iter().map(|word| word.count_zeros() as usize).sum()
     }
 
-    /// The first bit from `at` on that is 1 if `flip` is 0, or 0 if `flip` is all ones. `BITS`: none.
+    /// Returns the first bit from `at` on that is 1 (if `flip` is 0) or 0 (if `flip` is all ones), or `BITS`
+    /// if there is none.
     fn scan(&self, at: usize, flip: u64) -> usize {
         if at >= BITS {
             return BITS;
@@ -125,7 +126,7 @@ impl SlotBits {
         self.runs(0).reduce(|best, run| if run.1 > best.1 { run } else { best })
     }
 
-    /// Length of the free run that holds `first..end`, all of it free.
+    /// Length of the free run that holds `first..end`, which is free.
     pub(super) fn run_around(&self, first: usize, end: usize) -> usize {
         self.next_used(end) - self.run_start(first)
     }

@@ -1,12 +1,13 @@
-//! Whether what is known of clusters agrees with their bits: for tests, and for `Manager::validate`.
+//! Checks that states, lists and counts of clusters agree with their bits: for tests, and for
+//! `Manager::validate`.
 
 use crate::swap::clusters::bits::SlotBits;
 use crate::swap::clusters::lists::{ClusterState, List};
 use crate::swap::clusters::{Area, Clusters, Current};
 
 impl Clusters {
-    /// Where places, lists or counts contradict the bits. Linear, and exact only while nobody else is at
-    /// work.
+    /// Returns the first state, list or count that contradicts the bits. Linear, and exact only while no
+    /// other thread is at work.
     pub(crate) fn contradiction(&self) -> Option<String> {
         self.areas.iter().find_map(|area| {
             let lists = area.lists.lock();
@@ -48,10 +49,10 @@ impl Clusters {
             .then(|| format!("cluster {index} is {state:?}, the current one of {named} CPUs, with {bits:?}"))
     }
 
-    /// Nobody else is at work.
+    /// Checks the clusters, while no other thread is at work.
     ///
     /// # Panics
-    /// With [`Clusters::contradiction`].
+    /// If there is a [`Clusters::contradiction`].
     #[cfg(test)]
     pub(crate) fn validate(&self) {
         assert_eq!(self.contradiction(), None);

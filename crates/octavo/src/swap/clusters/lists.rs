@@ -1,4 +1,4 @@
-//! The state of each cluster of an area: on one of the area's lists, in a CPU's hands, or full.
+//! The state of each cluster of an area: never used, on one of the area's lists, held by a CPU, or full.
 //!
 //! ```text
 //!             touch                take slots              leave
@@ -9,14 +9,15 @@
 //!                                                    +-- pick (steal) --> Held
 //! ```
 //!
-//! `Runs(k)`: the longest run of free slots has at least 2^k of them, and fewer than 2^(k+1). Lists are
-//! queues, linked through the clusters.
+//! In `Runs(k)`, the longest free run has at least 2^k slots, and fewer than 2^(k+1). Lists are queues,
+//! linked through the clusters.
 
 use crate::sync::{AtomicU32, Ordering};
 
 use super::{CLUSTER_SLOTS, Cluster};
 
-/// Powers of two tell the lengths of runs apart. A cluster with a run as long as itself is a free one.
+/// Classes of run lengths, by powers of two. A cluster with a run as long as itself is on the list of free
+/// ones.
 pub(super) const RUN_CLASSES: usize = CLUSTER_SLOTS.ilog2() as usize;
 
 /// A list, as its index.
@@ -24,7 +25,7 @@ pub(super) const RUN_CLASSES: usize = CLUSTER_SLOTS.ilog2() as usize;
 pub(super) struct List(pub(super) u32);
 
 impl List {
-    /// Clusters that were used, and are all free.
+    /// Clusters that were used, and are free again.
     pub(super) const FREE: List = List(RUN_CLASSES as u32);
     /// Blocks of order 9 some of whose slots were freed.
     pub(super) const PARTLY: List = List(RUN_CLASSES as u32 + 1);
@@ -44,7 +45,7 @@ impl List {
 /// The state of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClusterState {
-    /// No slot of it was used yet.
+    /// No slot of it has been used yet.
     NeverUsed,
     /// A CPU's current cluster.
     Held,
@@ -86,20 +87,20 @@ impl ClusterState {
     }
 }
 
-/// Where there may be free slots, for a look without the lock.
+/// Which kinds of cluster may have free slots, to be read without the lock.
 ///
 /// ```text
 /// | clusters held by CPUs, 20 | some were never used, 1 | lists that have something, 11 |
 /// ```
 ///
-/// The word changes once for each move of a cluster, under the lists' lock. So where it is 0, all clusters
-/// were full at that moment.
+/// The word changes at most once for each move of a cluster, under the lists' lock. So if it is 0, all
+/// clusters were full at that moment.
 #[derive(Debug)]
 pub(super) struct ListHints(AtomicU32);
 
 const NEVER_USED: u32 = 1 << List::COUNT;
 const ONE_HELD: u32 = NEVER_USED << 1;
-/// What the word has room for. There are no more CPUs.
+/// The most that the word has room for. There are no more CPUs.
 const MOST_HELD: u32 = u32::MAX / ONE_HELD;
 
 impl ListHints {
@@ -107,7 +108,7 @@ impl ListHints {
         Self(AtomicU32::new(if clusters > 0 { NEVER_USED } else { 0 }))
     }
 
-    /// Returns whether no cluster is on a list, in a CPU's hands, or never used.
+    /// Returns whether no cluster is on a list, held by a CPU, or never used.
     pub(super) fn are_none(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }
@@ -121,7 +122,7 @@ impl ListHints {
     }
 }
 
-/// Ends of a queue: cluster + 1, or 0.
+/// Ends of a queue: cluster + 1, or 0 if it is empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     head: u32,
@@ -136,9 +137,9 @@ pub(super) struct Lists {
     clusters: u32,
     /// Current clusters of CPUs.
     held: u32,
-    /// Clusters of the area that have been used. They come first in it.
+    /// Clusters of the area that have been used. They are its first ones.
     pub(super) touched: u32,
-    /// How often clusters came here, or went into another state.
+    /// How often a cluster was moved to a state.
     pub(super) moves: u64,
 }
 
@@ -147,7 +148,7 @@ impl Lists {
         Self { ends: [Ends::default(); List::COUNT], clusters, held: 0, touched: 0, moves: 0 }
     }
 
-    /// What the hints say when nobody has the lock.
+    /// What the hints say whenever the lock is free.
     pub(super) fn hints(&self) -> u32 {
         let listed =
             self.ends.iter().zip(0..).fold(0, |word, (ends, list)| word | u32::from(ends.head != 0) << list);
@@ -206,7 +207,8 @@ impl Lists {
         }
     }
 
-    /// The first contradiction in the links, if `listed` clusters say that they are on lists.
+    /// Returns the first contradiction in the links, or with `listed`, the number of clusters that say they
+    /// are on lists.
     pub(super) fn contradiction(
         &self,
         clusters: &[Cluster],

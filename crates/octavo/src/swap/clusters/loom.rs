@@ -1,5 +1,5 @@
-//! Models of what is not under one lock: which cluster is a CPU's, while others pick, leave, free and help
-//! themselves.
+//! Models of state that is not under one lock: which cluster is a CPU's current one, while others pick,
+//! leave, free and take its slots.
 //!
 //! Clusters have two slots here.
 
@@ -11,7 +11,7 @@ fn ask(may_grow: bool) -> Ask<'static> {
     Ask { may_grow, shunned: &[] }
 }
 
-/// Areas as given, and a flag for each slot. A thread that gets the slot finds the flag down.
+/// Areas as given, and a flag for each slot. A thread that gets the slot finds the flag clear.
 struct Model {
     clusters: Clusters,
     owned: Vec<AtomicU32>,
@@ -46,7 +46,7 @@ impl Model {
     }
 }
 
-/// A thread of a model: the CPU that it is on, and what it does.
+/// A thread of a model: its CPU, and what it does.
 type OnCpu = (u32, fn(&Model));
 
 fn check(capacity: u32, threads: &'static [OnCpu]) {

@@ -1,4 +1,4 @@
-//! The slots of one area by themselves, for measurements.
+//! The slots of one area alone, for measurements.
 
 use super::{AreaShape, Ask, Clusters, SlotRun};
 use crate::budget::Budget;
@@ -14,7 +14,7 @@ impl StandaloneSlots {
     /// Makes `capacity_pages` free slots.
     ///
     /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's, if the address space is exhausted.
     pub fn new(capacity_pages: u32) -> std::io::Result<Self> {
         let shape = AreaShape { capacity_pages, priority: 0 };
         let budget = Arc::new(Budget::new(u64::MAX));
@@ -26,7 +26,7 @@ impl StandaloneSlots {
         self.0.allocate(count, Ask { may_grow: true, shunned: &[] }).map(|run| (run.first.0, run.count))
     }
 
-    /// Gives a run, or a part of one, back.
+    /// Frees a run, or a part of one.
     pub fn free(&self, first: u32, count: u32) {
         self.0.free_run(SlotRun { first: SwapSlot(first), count });
     }

@@ -1,4 +1,4 @@
-//! Clusters against a model that is a set of slots; several threads against a map of owners.
+//! Tests clusters against a model, a set of slots, and several threads against a map of owners.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ struct Seen {
     longest: usize,
 }
 
-/// The slots that were handed out, and what may be said of any answer.
+/// The slots that were handed out, and checks of each answer.
 struct Model<'a> {
     clusters: &'a Clusters,
     shapes: &'a [(u32, i32)],
@@ -115,7 +115,7 @@ impl Model<'_> {
         let seen = self.see(run.first.0 / CLUSTER);
         self.own(run);
         let good = count.min(1 << GOOD_CLASS);
-        // Who asks not to grow is given short runs between used slots first.
+        // A caller that asks not to grow first gets short runs between used slots.
         if may_grow && run.count < good && self.see(run.first.0 / CLUSTER).free > 0 {
             let better = before.iter().find(|other| {
                 other.state != ClusterState::Held
@@ -235,7 +235,7 @@ proptest! {
             }
             model.check();
         }
-        // To the last slot, and back to none.
+        // Takes every slot, and frees them all.
         while clusters.used() < clusters.capacity() {
             model.allocate(512, true);
         }
@@ -244,7 +244,7 @@ proptest! {
         free_all(&clusters, &std::mem::take(&mut model.owned));
         model.check();
         CPU.set(0);
-        // All is free: every full cluster is a block again, but for those held by CPUs that is so at once.
+        // All is free: every cluster of full size can be a block again, at once unless a CPU holds it.
         let whole: u32 = shapes.iter().map(|shape| shape.0 / CLUSTER).sum();
         for _ in 0..whole {
             model.allocate_huge(true);
@@ -295,9 +295,9 @@ fn a_run_comes_from_where_it_fits_and_fragments_come_last() {
     (0..512).step_by(2).for_each(|slot| clusters.free(SwapSlot(slot)));
     clusters.free_run(run(CLUSTER + 100, 70));
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(CLUSTER + 100, 64)));
-    // Six are left there, and that fills it.
+    // The six that are left fill it.
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(CLUSTER + 164, 6)));
-    // Now single slots, in order: the places stay close.
+    // Now single slots, in order: places stay close together.
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(0, 1)));
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(2, 1)));
     // Something better comes up.
@@ -395,7 +395,7 @@ fn xorshift(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// Clusters move between lists and CPUs all the time, and all together the threads hold less than there is.
+/// Clusters move between lists and CPUs all the time, and all threads together hold less than all slots.
 #[test]
 fn nobody_is_refused_while_there_is_room() {
     let clusters = clusters(&[(2 * CLUSTER, 0)]);
@@ -426,7 +426,7 @@ fn nobody_is_refused_while_there_is_room() {
     clusters.validate();
 }
 
-/// Threads allocate, hold and free. A thread that gets a slot sets its flag, which must not be set.
+/// Threads allocate, hold and free. A thread that gets a slot sets its flag, which must be clear.
 #[test]
 fn no_slot_has_two_owners_under_several_threads() {
     // The last is small: CPUs meet in one cluster.
@@ -451,7 +451,7 @@ fn no_slot_has_two_owners_under_several_threads() {
                         if give_back && !held.is_empty() {
                             let at = random(held.len() as u64) as usize;
                             let mut run = held.swap_remove(at);
-                            // Sometimes only a part.
+                            // Sometimes frees only a part.
                             if random(3) == 0 && run.count > 1 {
                                 let keep = 1 + random(u64::from(run.count) - 1) as u32;
                                 held.push(SlotRun { first: run.first, count: keep });

@@ -3,7 +3,7 @@
 use crate::swap::health::{Condition, End, Health};
 use crate::sync::{Arc, thread};
 
-/// The deadline of one thread passes while the answer comes: afterwards the device is not silent.
+/// A thread's deadline passes while an answer arrives: afterwards the device is not silent.
 #[test]
 fn loom_an_answer_beside_a_deadline_leaves_no_silence() {
     for end in [End::Written, End::Read, End::ReadFailed] {
@@ -26,7 +26,7 @@ fn loom_an_answer_beside_a_deadline_leaves_no_silence() {
     }
 }
 
-/// A write fails while another goes well: the last end decides, and neither is lost.
+/// A write fails while another succeeds: the last end decides the state, and both are counted.
 #[test]
 fn loom_two_ends_count_both() {
     loom::model(|| {

@@ -1,10 +1,10 @@
 //! The pool's memory: blocks of the frame allocator, cut into spans.
 //!
 //! Blocks are of 2 MiB if there are such, so that chunks stay whole: only the pool itself can move its
-//! frames. A span comes from the block in use, then from the fullest with room, so that sparse blocks empty.
+//! frames. A span comes from the current block, then from the fullest with room, so that sparse blocks empty.
 //!
-//! Locking: one lock, held for a few stores, or for a look at all blocks when the block in use has run out.
-//! Frames are allocated and freed outside.
+//! Locking: one lock, held for a few stores, or for a scan of all blocks when the current one is full. Frames
+//! are allocated and freed outside it.
 
 use super::classes::{SPAN_BYTES, SPAN_ORDER};
 use super::span::{NO_SPAN, SpanWords};
@@ -17,7 +17,7 @@ struct SpanBlock {
     first: FrameId,
     order: Order,
     free: u64,
-    /// The block is being emptied, and gives no span.
+    /// The block is being emptied, and gives no spans.
     closed: bool,
 }
 
@@ -42,7 +42,7 @@ struct Inner {
     current: usize,
     spans: u32,
     used_spans: u32,
-    /// Names of former spans, linked. Names below `named` were used at some time.
+    /// The first name of a former span; the others are linked. Names below `named` have been used.
     unused_names: u32,
     named: u32,
     /// Names whose words are present and charged.
@@ -70,7 +70,7 @@ impl Blocks {
         Self { inner: Mutex::new(inner), most_spans }
     }
 
-    /// Takes a block in. Returns the names whose words must be made present, and were not before.
+    /// Adds a block. Returns the names whose words were not present, and now must be.
     pub(super) fn add(&self, first: FrameId, order: Order) -> std::ops::Range<usize> {
         let mut inner = self.inner.lock();
         let held = SpanBlock { first, order, free: all_of(order), closed: false };
@@ -85,7 +85,7 @@ impl Blocks {
         paid as usize..inner.paid_names as usize
     }
 
-    /// Names whose words are charged.
+    /// How many names have words that are charged.
     pub(super) fn paid_names(&self) -> u32 {
         self.inner.lock().paid_names
     }
@@ -95,13 +95,14 @@ impl Blocks {
         self.inner.lock().take(words)
     }
 
-    /// Takes back a span that has no class any more. Returns its block, if that was the block's last span.
+    /// Takes back a span that no longer has a class. Returns its block, if that was the block's last used
+    /// span.
     pub(super) fn put(&self, words: &WordArray<SpanWords>, span: u32) -> Option<(FrameId, Order)> {
         self.inner.lock().put(words, span)
     }
 
-    /// Closes and returns the block with the fewest spans in use. `None`: there is no other for its spans to
-    /// move to, and some are in use.
+    /// Closes and returns the block with the fewest spans in use. Returns `None` if spans are in use and
+    /// there is no other block to move them to.
     pub(super) fn close_sparsest(&self) -> Option<usize> {
         let mut inner = self.inner.lock();
         let blocks = inner.blocks.iter().enumerate();
@@ -115,7 +116,8 @@ impl Blocks {
         Some(at)
     }
 
-    /// Takes out a closed block no span of which is in use, nor ever was: others go with their last span.
+    /// Takes out a closed block whose spans were never used. Otherwise, a block leaves with its last used
+    /// span.
     pub(super) fn take_unused(&self, block: usize) -> Option<(FrameId, Order)> {
         let mut inner = self.inner.lock();
         let held = inner.blocks[block].filter(|held| held.closed && held.used_spans() == 0)?;
@@ -140,15 +142,15 @@ impl Blocks {
         Some(at)
     }
 
-    /// Ends a closing that did not empty the block.
+    /// Reopens a closed block, if it was not emptied.
     pub(super) fn reopen(&self, block: usize) {
         if let Some(Some(held)) = self.inner.lock().blocks.get_mut(block) {
             held.closed = false;
         }
     }
 
-    /// Returns how many more spans have to be free for those of a closed block to fit into other blocks, and
-    /// `spare` to be left there.
+    /// Returns how many more spans must be free in other blocks, to hold those of a closed block and leave
+    /// `spare`.
     pub(super) fn missing_spans(&self, block: usize, spare: u32) -> u32 {
         let inner = self.inner.lock();
         let open = inner.blocks.iter().flatten().filter(|held| !held.closed);
@@ -157,18 +159,18 @@ impl Blocks {
         closed.map_or(0, |held| (held.used_spans() + spare).saturating_sub(free))
     }
 
-    /// Returns whether a closed block has gone back.
+    /// Returns whether a closed block was given back.
     pub(super) fn is_gone(&self, block: usize) -> bool {
         !self.inner.lock().blocks[block].is_some_and(|held| held.closed)
     }
 
-    /// Bytes of spans that are free.
+    /// The bytes of free spans.
     pub(super) fn free_bytes(&self) -> u64 {
         let inner = self.inner.lock();
         u64::from(inner.spans - inner.used_spans) * SPAN_BYTES as u64
     }
 
-    /// Names that may be in use are below this.
+    /// The end of the names that may be in use.
     pub(super) fn end(&self) -> u32 {
         self.inner.lock().named
     }

@@ -8,38 +8,38 @@
 //!                                                0      4                8     12         16         size
 //! ```
 //!
-//! The first checksum is of the packed bytes and of the rest of the header. The other is that of the page on
-//! its area, for an object that is a copy.
+//! The first checksum (`crc`) covers the packed bytes, the slot and `area crc`. The other is that of the page
+//! on its area, if the object is a copy.
 //!
-//! Classes are so close that an object of 300 bytes and more wastes less than 11 % of its share of a span,
-//! and 5 % on average.
+//! Classes are so close that an object of 304 bytes or more wastes less than 11 % of its share of a span, and
+//! about 5 % on average.
 
 use crate::frame::Order;
 use crate::sizes;
 use crate::units::PAGE_BYTES;
 
-/// A span: 8 frames in a row.
+/// A span: 8 consecutive frames.
 pub(super) const SPAN_ORDER: Order = Order(sizes::SPAN_ORDER);
 pub(super) const SPAN_BYTES: usize = 32 << 10;
-/// In front of each object's packed bytes.
+/// The header in front of each object's packed bytes.
 pub(super) const HEADER_BYTES: usize = 16;
-/// Packed pages larger than this are not kept: three quarters of a page.
+/// The largest packed page that is kept: three quarters of a page.
 pub(super) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
 const GRAIN: usize = 16;
 
-/// Objects of a span, for each class, largest objects first.
+/// The objects in a span of each class, largest objects first.
 const COUNTS: [u16; 32] = [
     10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 24, 26, 28, 31, 34, 37, 40, 44, 48, 52, 56, 62, 68, 75, 81,
     89, 97, 107, 146, 186, 256,
 ];
 pub(super) const CLASSES: usize = COUNTS.len();
 
-/// Bytes of an object of a class, its header included.
+/// The bytes of an object of a class, with its header.
 pub(super) const fn size(class: usize) -> usize {
     SPAN_BYTES / COUNTS[class] as usize / GRAIN * GRAIN
 }
 
-/// Objects of a span of a class.
+/// The objects in a span of a class.
 pub(super) const fn objects(class: usize) -> u32 {
     COUNTS[class] as u32
 }

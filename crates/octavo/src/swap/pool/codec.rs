@@ -1,7 +1,7 @@
-//! Packing and unpacking of one page, and the scratch memory for it.
+//! Packing and unpacking one page, and the scratch memory for both.
 //!
-//! Scratch is taken for one page and given back, usually by the same CPU. There are as many as ever packed at
-//! once. Each is made when it is first missed, and charged to the budget. No lock is held while a page is
+//! Scratch is taken for one page and given back, usually on the same CPU. There is as much as threads ever
+//! needed at once: more is made when none is idle, and charged to the budget. No lock is held while a page is
 //! packed.
 
 use crossbeam_utils::CachePadded;
@@ -14,12 +14,12 @@ use crate::config::Compression;
 use crate::sync::{Arc, AtomicU64, Cpus, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
-/// Room for a page that does not shrink: LZ4 asks for all of it beforehand.
+/// Room for a page that does not shrink: LZ4 needs all of it up front.
 const OUT_BYTES: usize = PAGE_BYTES + PAGE_BYTES / 8;
-/// The greatest level that packs no literals by Huffman's code. Its tables take a quarter to nearly half of
-/// the time, for 3 to 22 % of the size.
+/// The greatest level without Huffman coding of literals. Huffman tables take a quarter to nearly half of the
+/// time, for 3 to 22 % of the size.
 const ZSTD_LEVEL: i32 = -1;
-/// The memory that Zstandard takes for both directions at that level and size, rounded up.
+/// The memory that Zstandard takes for both directions at that level and page size, rounded up.
 const ZSTD_CONTEXT_BYTES: u64 = 192 << 10;
 const LZ4_TABLE_BYTES: u64 = 8 << 10;
 
@@ -28,14 +28,14 @@ enum Method {
     Zstd(Compressor<'static>, Decompressor<'static>),
 }
 
-/// The scratch memory to pack a page.
+/// The scratch memory to pack or unpack a page.
 pub(super) struct Scratch {
     method: Method,
     out: [u8; OUT_BYTES],
 }
 
 impl Scratch {
-    /// The packed form of a page. `None`: it is not small enough to be worth keeping.
+    /// Packs a page. Returns `None` if the result is too large to be worth keeping.
     pub(super) fn pack(&mut self, page: &[u8]) -> Option<&[u8]> {
         let len = match &mut self.method {
             Method::Lz4(table) => compress_into_with_table(page, &mut self.out, table).ok()?,
@@ -48,10 +48,10 @@ impl Scratch {
 /// The scratch of a CPU.
 type Home = Mutex<Option<Box<Scratch>>>;
 
-/// Scratch for all threads that pack at once.
+/// Scratch for all threads that pack or unpack.
 pub(super) struct Codec {
     compression: Compression,
-    /// Idle scratch: one for each CPU, and those that came to a CPU which had one.
+    /// Idle scratch: one for each CPU. `others` has the scratch given back on a CPU that has one.
     at_home: Box<[CachePadded<Home>]>,
     others: Mutex<Vec<Box<Scratch>>>,
     made: AtomicU64,
@@ -70,7 +70,8 @@ impl Codec {
         size_of::<Scratch>() as u64 + method
     }
 
-    /// Takes scratch to pack one page. `None`: the budget or the library has none.
+    /// Takes scratch for one page. Returns `None` if compression is off, or the library cannot make a
+    /// context.
     pub(super) fn take(&self) -> Option<Box<Scratch>> {
         let at_home = self.home().lock().take();
         at_home.or_else(|| self.others.lock().pop()).or_else(|| self.make())
@@ -94,13 +95,14 @@ impl Codec {
             Compression::Lz4 => Method::Lz4(CompressTable::small()),
             Compression::Zstd => Method::Zstd(Compressor::new(ZSTD_LEVEL).ok()?, Decompressor::new().ok()?),
         };
-        // A page must be unpacked even when the budget is used up.
+        // A page must be unpacked even if the budget is used up.
         self.budget.charge_over(self.scratch_bytes());
         self.made.fetch_add(1, Ordering::Relaxed);
         Some(Box::new(Scratch { method, out: [0; OUT_BYTES] }))
     }
 
-    /// Unpacks into `page`. False: the packed bytes are not the form of a page.
+    /// Unpacks into `page`. Returns false if the packed bytes are not those of a page, or there is no
+    /// scratch.
     pub(super) fn unpack(&self, packed: &[u8], page: &mut [u8; PAGE_BYTES]) -> bool {
         if self.compression == Compression::Lz4 {
             return decompress_into(packed, page).ok() == Some(PAGE_BYTES);

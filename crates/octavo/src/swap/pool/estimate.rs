@@ -1,6 +1,6 @@
-//! A cheap look at a page before it is packed: is it worth a try?
+//! A cheap check whether a page is worth packing.
 //!
-//! The look samples 256 bytes, 8 in every 128, and counts distinct values. Random bytes (packed, encrypted,
+//! The check samples 256 bytes, 8 in every 128, and counts distinct values. Random bytes (packed, encrypted,
 //! or mantissas of floating point) show some 162 of 256. A page of which a quarter is zeros shows some 136,
 //! and would pack to the three quarters that are refused anyway. Text shows about 60, and machine code about
 //! 100. A page that repeats itself at a distance of a few hundred bytes repeats its samples too.
@@ -9,10 +9,10 @@ use crate::units::PAGE_BYTES;
 
 const EVERY: usize = 128;
 const RUN: usize = 8;
-/// The number of distinct values among the samples from which packing would gain nothing.
+/// With so many distinct values or more among the samples, packing would gain nothing.
 const HOPELESS: u32 = 134;
 
-/// Returns whether the page is not worth a try.
+/// Returns whether the page is not worth packing.
 pub(super) fn is_hopeless(page: &[u8]) -> bool {
     distinct(page) >= HOPELESS
 }

@@ -7,7 +7,8 @@
 //! +------------+-------------+------------------+------------+
 //! ```
 //!
-//! The generation tells an object from those that lay there before. It is in the object's header too.
+//! The generation distinguishes an object from earlier ones at the same place. It is in the object's header
+//! too.
 
 use std::fmt;
 
@@ -21,7 +22,7 @@ const CLASS_BITS: u32 = 5;
 pub(crate) struct Handle(u64);
 
 impl Handle {
-    /// Bits of a handle.
+    /// The bits of a handle.
     pub(crate) const BITS: u32 = GENERATION_BITS + SPAN_BITS + OBJECT_BITS + CLASS_BITS;
 
     pub(super) fn new(class: usize, span: u32, object: u32, generation: u32) -> Self {
@@ -33,7 +34,7 @@ impl Handle {
 
     /// The last generation.
     pub(super) const GENERATIONS: u32 = (1 << GENERATION_BITS) - 1;
-    /// The most spans that there may be: 8 TiB of them.
+    /// The most spans that there may be: 8 TiB.
     pub(super) const SPANS: usize = 1 << SPAN_BITS;
 
     /// The handle in the low [`Handle::BITS`] of a word.

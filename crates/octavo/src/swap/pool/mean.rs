@@ -3,7 +3,7 @@
 /// Events after which older ones count less and less.
 pub(super) const MOST_EVENTS: f64 = 64.0;
 
-/// A time, and the number of events that it rests on, as far as they count.
+/// A mean time, and the number of events that it rests on, up to [`MOST_EVENTS`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mean {
     pub(super) ns: f64,
@@ -15,11 +15,11 @@ impl Mean {
         Self { ns, events: 0.0 }
     }
 
-    /// Takes in the sum over a number of events. The first measurement replaces the assumption: devices
-    /// differ a thousandfold.
+    /// Adds the sum over a number of events. The first measurement replaces the assumption, up to twice its
+    /// time: devices differ a thousandfold.
     pub(super) fn add(&mut self, (sum_ns, number): (f64, f64)) {
         if number > 0.0 {
-            // Nothing more than doubles the time: a thread that waits may be one that does not run.
+            // No measurement more than doubles the time: a thread that waits may have been preempted.
             let ns = (sum_ns / number).min(2.0 * self.ns);
             self.ns += (ns - self.ns) * number / (number + self.events);
             self.events = (self.events + number).min(MOST_EVENTS);

@@ -10,8 +10,8 @@
 //!
 //! Key types: [`Pool`], [`Handle`], [`Stored`], [`Weights`].
 //!
-//! How it is used. A slot's content says `Pool(handle)`, and the pool itself keeps no map. A thread that
-//! changes a content from `Pool(handle)` to anything else, by compare-and-swap, frees the handle, once.
+//! Use: a slot's content says `Pool(handle)`, and the pool itself keeps no map. The thread that changes a
+//! content from `Pool(handle)` to anything else, by compare-and-swap, frees the handle, once.
 //!
 //! | call | who | and then |
 //! |---|---|---|
@@ -23,24 +23,23 @@
 //! | [`Pool::coldest`] | the shrinker | for each: see below, `free`, or `stays` |
 //! | [`Pool::give_back`] | the shrinker, compaction | blocks return to the frame allocator |
 //!
-//! The write of a cold page to its area needs its slot to stay. Between `coldest` and the end of the write,
-//! the slot might be freed, given to another page, and written by that page. So the shrinker goes through the
-//! swap cache. It begins a read of a fresh frame at the slot (`begin_read`), unpacks the page into it
-//! ([`Pool::unpack`]), and ends the read. The frame then goes out like any dirty one. Under WRITEBACK nobody
-//! else writes the slot. At its end the content changes from exactly `Pool(handle)` to `Device`. `Gone` from
-//! `unpack` means that the page has left by itself.
+//! While a cold page is written to its area, its slot must stay. Otherwise, between `coldest` and the end of
+//! the write, the slot might be freed, given to another page, and written by that page. So the shrinker goes
+//! through the swap cache. It begins a read into a fresh frame at the slot (`begin_read`), unpacks the page
+//! into it ([`Pool::unpack`]), and ends the read. The frame then goes out like any dirty one. Under WRITEBACK
+//! no other thread writes the slot. At its end the content changes from exactly `Pool(handle)` to `Device`.
+//! `Gone` from `unpack` means that the page has already left.
 //!
 //! Invariants:
-//! - Blocks come from the frame allocator, which charges them, and never exceed the limit.
+//! - Blocks come from the frame allocator, which charges them. None is added beyond the limit.
 //! - An object's bytes have a checksum, which is checked before they are unpacked.
-//! - A handle that was freed is never taken for another page's: slot and generation are in the object's
-//!   header.
+//! - A freed handle is never mistaken for another page's: slot and generation are in the object's header.
 //!
-//! Locking: a class, then the blocks. Neither is held while a page is packed or unpacked, nor when frames are
+//! Locking: a class, then the blocks. Neither is held while a page is packed or unpacked, or frames are
 //! allocated or freed. `victims` and `moving` stand above both. All may be taken under locks of the swap
 //! cache. The pool calls `retarget` with none held.
 //!
-//! Not done here: the choice of pages that go out, writes to areas, and the contents of slots.
+//! Not done here: choosing pages to go out, writing to areas, and keeping the contents of slots.
 
 mod blocks;
 mod classes;
@@ -81,53 +80,55 @@ use victims::Victims;
 use weigh::PoolPages;
 pub(crate) use weigh::{DeviceView, Turnover, Weights};
 
-/// Stores that do not ask for a block after there was none.
+/// Stores that ask for no block after one found none.
 const STARVED_STORES: u64 = 32;
-/// Stores that are refused before they are packed, after one found no room, unless an object is freed.
+/// Stores that are refused without packing after one found no room, unless an object is freed.
 const REFUSALS: u32 = 32;
-/// Stores of a class after which the clock advances, by all of them at once.
+/// The clock advances by so many at once, after so many stores of a class.
 const TICK_STORES: u32 = 16;
-/// A pool may have holes of so many bytes, and of one byte in so many of its objects': its classes are
-/// coarse.
+/// The holes that a pool may have: so many bytes, plus one byte for each [`HOLES_SHARE`] bytes of objects.
+/// Its classes are coarse.
 const MOST_HOLES_BYTES: u64 = CHUNK_BYTES as u64;
 const HOLES_SHARE: u64 = 8;
-/// One of so many slots is timed. The second number is for waits for a page from a device, which take longer.
+/// One of so many slots is timed. The second number is for waits for a device, which take longer.
 const TIMED_EVERY: u32 = 16;
 const TIMED_WAIT_EVERY: u32 = 4;
 
-/// A pool with fewer pages does not tell how much they shrink.
+/// With fewer pages, the pool does not show how much they shrink.
 const FEW_PAGES: u64 = 512;
-/// The part of the budget that a pool may take whose frames hold [`FULL_WORTH_PAGES`] each: seven of 25.
+/// The part of the budget that a pool may take if its frames hold [`FULL_WORTH_PAGES`] each: 7/25.
 const LIMIT_PARTS: (u64, u64) = (7, 25);
-/// A frame of the pool takes the place of one page that is not packed. What it is worth is the pages that it
-/// holds beyond that.
+/// A frame of the pool takes the place of one unpacked page. Its worth is the number of pages that it holds
+/// beyond one.
 const FULL_WORTH_PAGES: f64 = 5.0;
-/// The part of a frame of the pool that pages fill, where it is full.
+/// The part of a full frame of the pool that pages fill.
 const FULL_SHARE: f64 = 0.85;
-/// The worth of the pool is counted in parts of its limit.
+/// The parts of the pool's limit in which its worth is counted.
 const WHOLE: u32 = 16;
-/// Where pages return from devices that a larger pool would have had, it grows to so many times what it is
-/// worth by itself.
+/// If pages return from devices that a larger pool would have held, it grows to at most so many times its own
+/// worth.
 const MOST_GROWTH: u32 = 4;
 
-/// What the pool's share depends on, by whether pages are reached by handles or through translations.
+/// What the pool's share depends on: it differs between pages reached by handles and pages reached through
+/// translations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
     /// The time of a fault, wherever its page is.
     fault_ns: f64,
-    /// Of the frames that the pool gives up, so many are no room for pages.
+    /// So many of the frames that the pool gives up do not go to pages.
     kept_frames: u64,
-    /// How many times what it is worth by itself the pool may grow to.
+    /// How many times its own worth the pool may grow to.
     growth: u32,
 }
 
 impl Faults {
-    /// Of pages that handles reach.
+    /// For pages that handles reach.
     pub(crate) const BY_HANDLES: Self = Self { fault_ns: 1_000.0, kept_frames: 0, growth: MOST_GROWTH };
 
-    /// Of pages behind translations, where a fault wakes two threads. Home keeps some of what a pool gives
-    /// up, and pages that are away get the rest. Their use is only seen now and then, so what a larger pool
-    /// would push out is less sure, and it grows to its worth alone.
+    /// For pages behind translations, whose faults wake two threads. Home keeps some of the frames that a
+    /// pool gives up, and pages that are away get the rest. Their use is sampled only now and then, so the
+    /// cost of the pages that a larger pool pushes out is less certain, and the pool grows only to its own
+    /// worth.
     pub(crate) fn translated(kept_frames: u64) -> Self {
         Self { fault_ns: 25_000.0, kept_frames, growth: 1 }
     }
@@ -140,17 +141,17 @@ pub(crate) enum Stored {
     Kept(Handle),
     /// The page does not shrink enough.
     Incompressible,
-    /// There is no room: the limit is reached, the frame allocator has no block at hand, or there is no
-    /// scratch memory.
+    /// There is no room: the limit is reached, the frame allocator has no block ready, or there is no scratch
+    /// memory.
     Full,
 }
 
-/// The reason why a load brought nothing.
+/// The reason why a load failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadFailure {
-    /// The handle is not the slot's any more: the slot's content has changed. Read the content again.
+    /// The handle is no longer the slot's: the slot's content has changed. Read the content again.
     Gone,
-    /// The object's bytes are not those that were stored.
+    /// The object's bytes are not those stored.
     Corrupt,
 }
 
@@ -163,7 +164,7 @@ pub(crate) struct PoolStats {
     pub(crate) packed_bytes: u64,
     /// Bytes of the budget that it uses.
     pub(crate) used_bytes: u64,
-    /// The most it may use, where its pages shrink well.
+    /// The most it may use, if its pages shrink well.
     pub(crate) limit_bytes: u64,
 }
 
@@ -175,32 +176,32 @@ pub(crate) struct Pool {
     counters: Arc<Counters>,
     budget: Arc<Budget>,
     limit_bytes: AtomicU64,
-    /// The parts of the limit that pay by how its pages shrink alone, and those that the pool may use by the
-    /// pages that return: 0 before these have told.
+    /// The parts of the limit that pay by how well pages shrink, and the parts that the pool may use by the
+    /// pages that return, or 0 until enough have returned.
     worth: AtomicU32,
     parts: AtomicU32,
-    /// How many times what it is worth by itself the pool may grow to.
+    /// How many times its own worth the pool may grow to.
     growth: AtomicU32,
     used_bytes: AtomicU64,
-    /// Stores so far, about: the clock that tells ages.
+    /// Stores so far, approximately: the clock for ages.
     clock: AtomicU64,
     starved_until: AtomicU64,
-    /// The holes that could not be closed when that was tried last.
+    /// The holes that the last attempt could not close.
     kept_holes_bytes: AtomicU64,
-    /// Stores to refuse untried, since one found no room and nothing was freed.
+    /// Stores to refuse untried, because one found no room and no object has been freed since.
     refusals: AtomicU32,
-    /// Most pages of the last batch tried it.
+    /// Most pages of the last batch tried the pool.
     packs: AtomicBool,
-    /// By space. The last are those of pages whose space is not known.
+    /// By space. The last is for pages whose space is not known.
     weights: [Weights; WEIGHED_SPACES + 1],
-    /// What these take to be in the pool.
+    /// The pages that `weights` take to be in the pool.
     inside: PoolPages,
     /// Pages that have left for a device since the beginning.
     left_pages: AtomicU64,
     pace: WritePace,
     share: Share,
     victims: Mutex<Victims>,
-    /// A ticket: one thread at a time moves objects.
+    /// Held to move objects: one thread at a time.
     moving: Mutex<()>,
 }
 
@@ -211,11 +212,11 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Makes a pool in frames of `frames`, which may use `limit_bytes`. It takes nothing before the first
+    /// Makes a pool in frames of `frames`. It may use `limit_bytes`, and takes nothing before the first
     /// store.
     ///
     /// # Errors
-    /// The kernel's, when the address space is exhausted.
+    /// The kernel's, if the address space is exhausted.
     pub(crate) fn new(
         frames: &FrameAllocator,
         compression: Compression,
@@ -251,20 +252,20 @@ impl Pool {
         })
     }
 
-    /// The most that pages in the pool may take of a budget.
+    /// The most bytes of a budget that the pool may take.
     pub(crate) fn share_of(budget_bytes: u64) -> u64 {
         budget_bytes / LIMIT_PARTS.1 * LIMIT_PARTS.0
     }
 
-    /// Changes the limit. A lowered limit takes nothing back: shrink the pool.
+    /// Changes the limit. A lowered limit does not shrink the pool: the caller does.
     pub(crate) fn set_limit_bytes(&self, bytes: u64) {
         self.refusals.store(0, Ordering::Relaxed);
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Judges how much of its limit the pool is worth: nothing where a frame of it holds one page, and all
-    /// where a frame holds [`FULL_WORTH_PAGES`]. A pool with few pages, and not half full, is worth what it
-    /// was before.
+    /// Judges how much of its limit the pool is worth: one part if a frame of it holds one page, and all if a
+    /// frame holds [`FULL_WORTH_PAGES`]. If the pool has few pages, and is not half full, its worth stays the
+    /// same.
     fn judge_worth(&self, pages: u64, packed_bytes: u64) {
         let (_, wanted_bytes) = self.used_and_wanted_bytes();
         if pages < FEW_PAGES && 2 * packed_bytes < wanted_bytes || packed_bytes == 0 {
@@ -273,7 +274,7 @@ impl Pool {
         let gained = (pages * PAGE_BYTES as u64) as f64 / packed_bytes as f64 - 1.0;
         let worth = (gained / (FULL_WORTH_PAGES - 1.0) * f64::from(WHOLE)).ceil() as u32;
         let worth = worth.clamp(1, WHOLE);
-        // It does not follow each page.
+        // Hysteresis: the worth does not follow each page.
         let before = self.worth.load(Ordering::Relaxed);
         if worth > before || worth + 1 < before {
             self.worth.store(worth, Ordering::Relaxed);
@@ -281,8 +282,8 @@ impl Pool {
         }
     }
 
-    /// Looks at what the pool has, and judges its worth. That takes each class's lock in turn, so once for a
-    /// batch is enough.
+    /// Returns what the pool has, and judges its worth. Takes each class's lock in turn, so call it once for
+    /// a batch.
     pub(crate) fn turnover(&self) -> Turnover {
         let (pages, packed_bytes) = self.spans.contents();
         self.judge_worth(pages, packed_bytes);
@@ -316,7 +317,8 @@ impl Pool {
         &self.share
     }
 
-    /// Judges, where a turn has ended, how much of its limit the pool should use. Pages are evicted `now`.
+    /// If a turn has ended, judges how much of its limit the pool should use. `now` is the shadow of pages
+    /// evicted now.
     pub(crate) fn judge_share(&self, now: Shadow, faults: Faults, turnover: Turnover) {
         let Faults { fault_ns, kept_frames, growth } = faults;
         self.growth.store(growth, Ordering::Relaxed);
@@ -338,7 +340,7 @@ impl Pool {
         }
     }
 
-    /// Takes note that a page which [`Pool::coldest`] named leaves for a device, or is there already.
+    /// Notes that a page which [`Pool::coldest`] named leaves for a device, or is already on one.
     pub(crate) fn note_left(&self) {
         self.left_pages.fetch_add(1, Ordering::Relaxed);
     }
@@ -348,18 +350,18 @@ impl Pool {
         self.packs.load(Ordering::Relaxed)
     }
 
-    /// The notes on the pages of a space. `None`: on pages with several owners, or with none.
+    /// The notes on the pages of a space, or for `None`, on pages with several owners or none.
     pub(crate) fn weights(&self, space: Option<SpaceId>) -> &Weights {
         &self.weights[space.map_or(WEIGHED_SPACES, |space| space.0 as usize % WEIGHED_SPACES)]
     }
 
-    /// A space has ended, and another may get its number. (So may a space that shares its notes, which are
-    /// lost then.)
+    /// Forgets the notes of a space that has ended, since another may get its number. If other spaces share
+    /// the notes, they lose them too.
     pub(crate) fn forget(&self, space: SpaceId) {
         self.weights(Some(space)).reset(&self.inside);
     }
 
-    /// The state of the devices, with so many pages written so far and so many in flight.
+    /// The state of the devices, with `ended_pages` written so far and `under_way_pages` in flight.
     pub(crate) fn device_view(&self, ended_pages: u64, under_way_pages: u32) -> DeviceView {
         self.pace.look(Look { ended_pages, under_way_pages, at: self.time.now() });
         let assumed = DeviceView::UNMEASURED;
@@ -370,9 +372,8 @@ impl Pool {
         }
     }
 
-    /// Packs a frame's page and keeps it. If the frame is written meanwhile, the kept bytes are torn. The
-    /// frame is then dirty again, and the kept bytes are worth nothing. `area_crc` is kept for
-    /// [`Pool::area_crc`].
+    /// Packs a frame's page and keeps it. If the frame is written meanwhile, the kept bytes are torn, but the
+    /// frame is dirty again and they are not used. `area_crc` is kept for [`Pool::area_crc`].
     pub(crate) fn store(
         &self,
         frames: &FrameAllocator,
@@ -435,7 +436,7 @@ impl Pool {
         crcs: Checksums,
     ) -> Option<Handle> {
         let clock = self.clock.load(Ordering::Relaxed);
-        // Another thread may be quicker to use up a block that was just added.
+        // Another thread may use up a block that was just added.
         for _ in 0..4 {
             if let Placed::At(handle) = self.spans.place(frames, slot, packed, crcs, clock, true) {
                 if handle.generation().is_multiple_of(TICK_STORES) {
@@ -455,7 +456,7 @@ impl Pool {
     /// Unpacks a slot's page into a frame. The object stays.
     ///
     /// # Errors
-    /// See [`LoadFailure`]; the frame's bytes are then unspecified.
+    /// See [`LoadFailure`]. The frame's bytes are then unspecified.
     pub(crate) fn load(
         &self,
         frames: &FrameAllocator,
@@ -477,7 +478,8 @@ impl Pool {
         loaded
     }
 
-    /// Which pages are timed: any, so that they are no more often the first of a readahead than others.
+    /// Returns whether to time a slot. The choice is scattered, so that timed pages are not the first of a
+    /// readahead more often than others.
     fn is_timed(slot: SwapSlot) -> bool {
         mixed(slot) < u32::MAX / TIMED_EVERY
     }
@@ -487,7 +489,7 @@ impl Pool {
         mixed(slot) < u32::MAX / TIMED_WAIT_EVERY
     }
 
-    /// Does what [`Pool::load`] does, for the shrinker: the page does not count as one that was asked for.
+    /// Does what [`Pool::load`] does, for the shrinker: the page does not count as one that came back.
     pub(crate) fn unpack(
         &self,
         frames: &FrameAllocator,
@@ -509,13 +511,12 @@ impl Pool {
         unpacked.unwrap_or(Err(LoadFailure::Gone))
     }
 
-    /// The checksum that an object was stored with, of its page on its area. `None`: the object is not there
-    /// any more.
+    /// The checksum of an object's page on its area, as it was stored, or `None` if the object is gone.
     pub(crate) fn area_crc(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<u32> {
         self.spans.area_crc(frames, slot, handle)
     }
 
-    /// Frees an object. The thread that changed the content that named the handle calls it, once.
+    /// Frees an object. Called once, by the thread that changed the content that named the handle.
     pub(crate) fn free(&self, frames: &FrameAllocator, handle: Handle) {
         let emptied = self.spans.free(frames, handle);
         if self.refusals.load(Ordering::Relaxed) != 0 {
@@ -531,8 +532,8 @@ impl Pool {
         }
     }
 
-    /// Takes one more block from the frame allocator, the largest at hand. False: the limit is reached, or
-    /// there is none.
+    /// Takes one more block from the frame allocator, the largest that is ready. Returns false if the limit
+    /// is reached, or there is none.
     #[cold]
     fn grow(&self, frames: &FrameAllocator, clock: u64) -> bool {
         if clock < self.starved_until.load(Ordering::Relaxed) {
@@ -547,16 +548,16 @@ impl Pool {
         false
     }
 
-    /// Returns whether a block of order 9 would be welcome, as none was at hand for one of the last stores.
-    /// Somebody may make one.
+    /// Returns whether one of the last stores found no block ready, and the limit leaves room for one of
+    /// order 9. Then another thread may make one.
     pub(crate) fn is_starved(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         let may_grow = used_bytes + Order::MAX.bytes() as u64 <= wanted_bytes;
         may_grow && self.clock.load(Ordering::Relaxed) < self.starved_until.load(Ordering::Relaxed)
     }
 
-    /// Gives the pool a block of order 9 that was allocated for it. The block comes back if the pool does not
-    /// need it any more.
+    /// Gives the pool a block of order 9 that was allocated for it. Returns the block if the pool no longer
+    /// needs it.
     pub(crate) fn feed(&self, block: Block) -> Option<Block> {
         let mut block = Some(block);
         self.starved_until.store(0, Ordering::Relaxed);
@@ -572,7 +573,7 @@ impl Pool {
         self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// Takes a block in, within the limit and the budget. False: there is no room for it, or no block.
+    /// Adds a block, within the limit and the budget. Returns false if there is no room for it, or no block.
     fn add_block(&self, order: Order, block: impl FnOnce() -> Option<FrameId>) -> bool {
         let bytes = order.bytes() as u64;
         if !self.reserve(bytes) {
@@ -597,7 +598,7 @@ impl Pool {
         };
         let fresh = self.spans.blocks.add(first, order);
         self.budget.uncharge(most_words - words_bytes(fresh.len() as u64));
-        // If the kernel has no memory just now, the first touch asks again.
+        // If the kernel has no memory now, the first access asks again.
         let _ = self.spans.words().populate(fresh);
         true
     }
@@ -622,28 +623,27 @@ impl Pool {
         }
     }
 
-    /// Returns the parts of the limit that returns may make the pool grow to.
+    /// Returns the most parts of the limit to which returns may make the pool grow.
     fn most_parts(&self) -> u32 {
         (self.worth.load(Ordering::Relaxed) * self.growth.load(Ordering::Relaxed)).min(WHOLE)
     }
 
-    /// Returns the bytes in use, and up to how many the pool grows: the limit, as far as the pool is worth
-    /// it.
+    /// Returns the bytes in use, and the bytes up to which the pool grows: the parts of the limit in use.
     fn used_and_wanted_bytes(&self) -> (u64, u64) {
         let wanted_bytes = self.part_bytes() * u64::from(self.parts_in_use());
         (self.used_bytes.load(Ordering::Relaxed), wanted_bytes)
     }
 
-    /// Returns whether room should be kept for pages that are out: half of it is used, or there is no block
-    /// for more.
+    /// Returns whether room should be kept for pages that are out: more than half of it is used, or there is
+    /// no block for more.
     pub(crate) fn is_short(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         self.is_starved() || 2 * used_bytes > wanted_bytes
     }
 
-    /// Gives a block back if much of the pool is holes: pages that come back leave them, and nothing fills
-    /// them where no more pages go into the pool. After an attempt in vain, it tries again when there are
-    /// more holes by a block. Returns whether it gave one back.
+    /// Gives a block back if much of the pool is holes. Pages that come back leave holes, and nothing fills
+    /// them if no more pages enter the pool. After a failed attempt, it tries again when the holes have grown
+    /// by a block. Returns whether it gave one back.
     pub(crate) fn close_holes(
         &self,
         frames: &FrameAllocator,
@@ -651,11 +651,11 @@ impl Pool {
     ) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         let packed_bytes = self.spans.contents().1;
-        // Pages that shrink less than those before leave blocks to a pool that is worth less.
+        // If new pages shrink less than those before, the pool is worth less than the blocks that it has.
         let is_too_large = used_bytes > wanted_bytes
             && self.spans.blocks.free_bytes() >= CHUNK_BYTES as u64 + wanted_bytes / 16;
         let holes_bytes = used_bytes.saturating_sub(packed_bytes + packed_bytes / HOLES_SHARE);
-        // Relaxed: one thread comes here, and a stale value costs an attempt.
+        // Relaxed: only one thread runs this, and a stale value costs one attempt.
         if !is_too_large && holes_bytes <= self.kept_holes_bytes.load(Ordering::Relaxed) + MOST_HOLES_BYTES {
             return false;
         }
@@ -667,8 +667,8 @@ impl Pool {
         emptied == Emptied::Block
     }
 
-    /// Returns whether the pool has less room left than a 16th of what it may grow to: the shrinker should
-    /// write some of it out.
+    /// Returns whether the pool has less room left than a 16th of what it may grow to. Then the shrinker
+    /// should write some pages out.
     pub(crate) fn is_crowded(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         used_bytes + wanted_bytes / 16 > wanted_bytes + self.spans.blocks.free_bytes()
@@ -677,7 +677,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Its blocks go with the arena.
+        // The arena frees its blocks.
         self.budget.uncharge(u64::from(self.spans.blocks.paid_names()) * size_of::<SpanWords>() as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! Pace: the time of the devices for a page of a long write, all areas together.
+//! Pace: the devices' time for a page of a long write, over all areas.
 //!
 //! ```text
 //!   look: ended = e0, in flight = u0          look: ended = e1
@@ -7,20 +7,20 @@
 //! ```
 //!
 //! Reclaim looks once a batch, and a transfer pays nothing. If pages end faster than reclaim looks, or too
-//! few are in flight, nothing is learned; nor is it needed then. The time of reads in between counts as the
-//! writes' time, and so does the time of threads that complete them. Key type: [`WritePace`].
+//! few are in flight, nothing is learned, and nothing need be. The time of reads in between counts as write
+//! time, and so does the time of threads that complete writes. Key type: [`WritePace`].
 
 use crate::sync::{AtomicU32, Duration, Instant, Mutex, Ordering};
 
-/// The pages that must end before a span says something: two long transfers.
+/// The pages that must end before a measurement counts: two long transfers.
 const SPAN_PAGES: u64 = 512;
-/// A new span counts one in so many.
+/// A new measurement counts one part in so many.
 const BLEND: f64 = 4.0;
 
 /// One look at the pages that are being written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
-    /// Pages whose write has ended, since the beginning.
+    /// Pages whose write has ended, since the start.
     pub(super) ended_pages: u64,
     /// Pages being written, read second.
     pub(super) under_way_pages: u32,
@@ -31,7 +31,7 @@ pub(super) struct Look {
 #[derive(Debug, Default)]
 pub(super) struct WritePace {
     since: Mutex<Option<Look>>,
-    /// 0: not known.
+    /// 0 if not known.
     ns_per_page: AtomicU32,
 }
 
@@ -41,7 +41,7 @@ impl WritePace {
         Some(self.ns_per_page.load(Ordering::Relaxed)).filter(|ns| *ns != 0)
     }
 
-    /// Takes a look. Of several looks at once, one counts.
+    /// Takes a look. If several threads look at once, one counts.
     pub(super) fn look(&self, now: Look) {
         let Some(mut since) = self.since.try_lock() else { return };
         let Some(before) = *since else {
@@ -73,8 +73,8 @@ fn tells(look: &Look) -> bool {
 mod tests {
     use super::*;
 
-    /// A device that takes `ns` for a page, with up to `queue` pages in flight; looked at each time `every`
-    /// pages ended.
+    /// A device that takes `ns` for a page, with up to `queue` pages in flight. Looks at it each time `every`
+    /// pages have ended.
     fn measured(pace: &WritePace, ns: u64, queue: u64, every: u64, idle: Duration) {
         let (mut at, mut ended) = (crate::sync::Clock::default().now(), 0);
         for _ in 0..200 {

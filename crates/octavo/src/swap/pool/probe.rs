@@ -1,4 +1,4 @@
-//! The pool, the checksum and the seal by themselves, for benches. They are no part of the library's face.
+//! The pool, the checksum and the seal alone, for benches. They are not part of the public interface.
 
 use crate::budget::Budget;
 use crate::config::Compression;
@@ -69,7 +69,7 @@ impl PoolProbe {
         content::page_crc(&self.frames, frame)
     }
 
-    /// The other way to a checksum: that of a copy.
+    /// The checksum by the other method: over a copy.
     pub fn page_crc_of_copy(&self, frame: FrameId) -> u32 {
         self.frames.bytes().with_copy(frame.home_offset(), Order::ZERO.bytes(), crc32c::crc32c)
     }

@@ -1,8 +1,8 @@
 //! The pool's share of memory while a program mostly waits: pages that stay need no fault at all.
 //!
-//! A frame of the pool holds several pages, which need no device when they return. In its place one page
-//! could stay. Which of the two saves more time follows from the *distances* of returns: the evictions
-//! between a page's going and its return, as its shadow tells.
+//! A frame of the pool holds several pages, which need no device when they return. In its place, one page
+//! could stay in memory. Which saves more time follows from the *distances* of returns: the evictions between
+//! a page's eviction and its return, as its shadow tells.
 //!
 //! ```text
 //!   pages that are out, the young first:       ├──────── in the pool ────────┤── on devices ──
@@ -11,47 +11,47 @@
 //!                                              in memory         on a device
 //! ```
 //!
-//! So that saves the faults on the `d` youngest pages that are out, and has the returns of the pool's
-//! `(k-1)d` oldest wait for a device. More frames for the pool do the contrary, for as many of the old pages
-//! that return as it had of the young ones: pages that do not shrink, and those that went straight to a
-//! device, are no more for a larger pool. The returns of the pages that it pushes out of memory are not
-//! known, and are taken to be half as many again as those of the youngest that are out.
+//! So a smaller pool saves the faults on the `d` youngest pages that are out, and makes the returns of its
+//! `(k-1)d` oldest wait for a device. A larger pool does the opposite, for as large a share of the old pages
+//! that return as it had of the young ones: even a larger pool does not take pages that do not shrink, or
+//! that went straight to a device. The returns of the pages that it pushes out of memory are not known, and
+//! are taken to be one and a half times those of the youngest that are out.
 //!
-//! A page's *place* among those that are out is less than its distance, since others have returned meanwhile.
-//! It is the sum, over all younger evictions, of the share that is still out, as in a life table. Among the
-//! youngest only pages that return count: the policy lets go first what nobody comes back for, and the pool
-//! does not know.
+//! A page's *place* among the pages that are out is less than its distance, since others have returned
+//! meanwhile. It is the sum, over all younger evictions, of the share that is still out, as in a life table.
+//! Among the youngest, only pages that return count: the policy first evicts pages that no access needs
+//! again, and the pool cannot tell which.
 //!
-//! Not all that a larger pool would have is old, though. Holes that returns leave are filled with new pages,
-//! and a span leaves as a whole. And a page that is on a device as well stays out of a crowded pool. So it is
-//! also counted how many pages did not go straight to a device and returned from one all the same, and by
-//! Little's law how many of them are out. A larger pool has the returns of so many of these as it has more
-//! room than it takes from memory. Of both counts, the larger holds. By it the pool may grow to several times
-//! what it is [worth](super::Pool) by how its pages shrink: frames that hold two pages each are worth little
-//! where all pages are alike and a good pool would have nearly all that is out, and that is when a program
-//! needs just more than its memory.
+//! Not all pages that a larger pool would hold are old, though. Returns leave holes that new pages fill, and
+//! a span leaves as a whole. And a page that is also on a device stays out of a crowded pool. So a second
+//! estimate counts the pages that did not go straight to a device but returned from one, and, by Little's
+//! law, how many of them are out. A larger pool has the returns of as many of these as it has more room than
+//! it takes from memory. The larger of the two estimates holds. By it, the pool may grow to several times
+//! what it is [worth](super::Pool) by how its pages shrink. Frames that hold two pages each have little worth
+//! by that. But if a program needs just more than its memory, and its pages are all alike, a good pool holds
+//! nearly all that is out.
 //!
-//! **When.** The estimate errs by a factor of two either way. So the pool shrinks only if it has to: when
-//! returns have taken most of the time for as long as it takes to exchange half of memory. And it gives up
-//! half at the most: the program may have begun something else, of which the returns so far say nothing. (A
-//! Python program that fills a dict and then looks its strings up took 60 to 70 s where its pool went to the
-//! least at once while it was filled, and 44 to 51 s where it stayed.) Then it is judged anew at each turn,
-//! and the pool grows again where devices have become the greater loss. After each change that is judged here
-//! the count begins anew, since all distances change. After a step back the next step forward waits: twice as
-//! long as the last time, unless the pool has grown meanwhile. A program of one thread that computes most of
-//! the time keeps the largest pool that pays; the time that returns take is the sum over all threads.
+//! **When.** The estimate errs by a factor of two either way. So the pool shrinks only if it must: when
+//! returns have taken most of the time for as long as it takes to exchange half of memory. And it gives up at
+//! most half: the program may have begun something else, about which the returns so far say nothing. (A
+//! Python program that fills a dict and then looks its strings up took 60 to 70 s if its pool shrank to the
+//! least at once during the fill, and 44 to 51 s if the pool stayed.) Each later turn judges again, and the
+//! pool grows again if devices have become the greater loss. After each change made here, the count starts
+//! over, since all distances change. After the pool has shrunk, its next growth waits, twice as long as the
+//! last time, unless the pool has grown meanwhile. A program of one thread that mostly computes keeps the
+//! largest pool that pays. The time that returns take is the sum over all threads.
 //!
-//! **What returns cost.** Faults tell how long they waited for a device, and the pool how long it packed and
-//! unpacked pages. The means are over all spaces. A fault on a page that another read brings along counts
+//! **What returns cost.** Faults note how long they waited for a device, and the pool notes how long packing
+//! and unpacking took. The means are over all spaces. A fault on a page that another read brings in counts
 //! neither as a return nor as a wait.
 //!
-//! Not noted: pages that return by readahead or repeat one word, and the time that a page which the shrinker
-//! sent on was in the pool.
+//! Not noted: pages that return by readahead or repeat one word, and how long a page was in the pool before
+//! the shrinker sent it on.
 //!
-//! That distances tell what more memory is worth is the idea of Linux's `mm/workingset.c`. Key types:
-//! [`Share`] (the notes, by many threads), [`Times`] (what they cost).
+//! Linux's `mm/workingset.c` also judges by distances what more memory is worth. Key types: [`Share`] (the
+//! notes, by many threads), [`Times`] (what they cost).
 //!
-//! Cost: one relaxed atomic addition for each return, a lock for each batch that goes out, and some ten
+//! Cost: one relaxed atomic addition for each return, a lock for each batch that goes out, and about ten
 //! thousand floating-point operations at a turn's end, after thousands of evictions.
 
 mod costs;
@@ -62,34 +62,35 @@ use crate::policy::Shadow;
 use crate::sync::{AtomicU32, AtomicU64, Clock, Instant, Mutex, Ordering};
 use costs::{Costs, Means, Times};
 
-/// Bins of distances, in the unit of shadows: four linear ones, then four for each doubling.
+/// Bins of distances, in units of shadows: four linear ones, then four for each doubling.
 const BINS: usize = 88;
-/// A turn is so many times a part of the limit in evictions, and at least so many.
+/// The evictions of a turn: so many times a part of the limit, and at least the second number.
 const TURN_PARTS: u64 = 4;
 const LEAST_TURN: u64 = 2048;
-/// Shadows that lie farther apart are taken for being the wrong way round. Each batch with pages at home
-/// looks at the turn.
+/// If shadows lie farther apart, the later one is taken to be the earlier. Each batch with pages at home
+/// checks the turn.
 const LONGEST_TURN: u64 = 1 << 27;
-/// Memory is half exchanged after so many parts of the limit. (A limit is about a quarter of memory.)
+/// Half of memory is exchanged after evictions of so many parts of the limit, which is about a quarter of
+/// memory.
 const EXCHANGED_PARTS: f64 = 32.0;
-/// The share of a turn's time that returns take where a program mostly waits.
+/// If returns take more than this share of a turn's time, the program mostly waits.
 const MOSTLY: f64 = 0.7;
-/// A larger pool has to save one in so many of the time that returns take, and a smaller one, whose gain is
-/// less sure.
+/// The part of the time of returns that a change must save: one in so many for a larger pool, and one in the
+/// second number for a smaller one, whose gain is less certain.
 const WORTHWHILE: f64 = 64.0;
 const SURELY_WORTHWHILE: f64 = 16.0;
-/// Returns without which nothing is decided.
+/// With fewer returns, nothing is decided.
 const FEW_RETURNS: f64 = 64.0;
-/// The fewest parts of the limit that a pool shrinks to. Less would be lost in blocks that are not full.
+/// The fewest parts of the limit to which a pool shrinks. Less would be lost in blocks that are not full.
 const LEAST_PARTS: u32 = 3;
-/// The time that it takes to send a page of the pool on to a device, apart from the unpacking.
+/// The time to send a page of the pool on to a device, without unpacking.
 const SEND_NS: f64 = 5_000.0;
 /// Turns after which older ones count half.
 const MOST_TURNS: u32 = 64;
 /// The most turns in which the pool does not grow after it has shrunk.
 const MOST_SHY: u32 = 32;
 
-/// The pool, as a turn finds it.
+/// The pool at the end of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     /// Pages in it, the frames that it uses, and the pages that a full frame holds.
@@ -102,7 +103,7 @@ pub(super) struct Size {
     pub(super) part_frames: u64,
     pub(super) parts: u32,
     pub(super) most: u32,
-    /// Frames of those that it gives up that pages do not get.
+    /// Of the frames that the pool gives up, those that do not go to pages.
     pub(super) kept_frames: u64,
 }
 
@@ -115,7 +116,7 @@ pub(crate) struct Share {
     clock: Clock,
     from_pool: Returns<AtomicU32>,
     from_device: Returns<AtomicU32>,
-    /// Pages that went straight to a device, and would have done so beside a larger pool too.
+    /// Pages that went straight to a device, and would have even with a larger pool.
     straight: AtomicU64,
     times: Times,
     past: Mutex<Past>,
@@ -133,7 +134,7 @@ struct Past {
     device: Returns<f64>,
     /// In these turns the program mostly waited.
     waits: bool,
-    /// Turns in which the pool does not grow, and how many they were the last time.
+    /// Turns left in which the pool does not grow, and how many there were the last time.
     shy: u32,
     last_shy: u32,
 }
@@ -154,7 +155,7 @@ fn width(bin: usize) -> f64 {
     (Shadow::UNIT << (bin / 4).saturating_sub(1)) as f64
 }
 
-/// Returns at places that lie together.
+/// The returns at a range of places.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     /// The places among all pages that are out.
@@ -197,19 +198,19 @@ impl Share {
         }
     }
 
-    /// What returns cost is noted here.
+    /// The notes on what returns cost.
     pub(crate) fn times(&self) -> &Times {
         &self.times
     }
 
-    /// Notes that a page returned which left this shadow.
+    /// Notes the return of a page that left this shadow.
     pub(crate) fn note(&self, shadow: Shadow, now: Shadow, is_on_device: bool) {
         let bins = if is_on_device { &self.from_device } else { &self.from_pool };
         // Relaxed: a figure.
         bins[bin_of(shadow.until(now))].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that pages do not try the pool, or do not shrink.
+    /// Notes pages that do not try the pool, or do not shrink.
     pub(super) fn note_straight(&self, pages: u64) {
         // Relaxed: a figure.
         self.straight.fetch_add(pages, Ordering::Relaxed);
@@ -224,8 +225,8 @@ impl Share {
         (noted.sum::<u64>() + past.returned() as u64, past.began.is_some())
     }
 
-    /// Takes in the turn that has ended, if one has. A fault takes `fault_ns`, wherever its page is. Returns
-    /// how many parts the pool should use from now on. `None`: as many as before.
+    /// Judges the turn that has ended, if one has. A fault takes `fault_ns`, wherever its page is. Returns
+    /// how many parts the pool should use from now on, or `None` for as many as before.
     pub(super) fn judge(&self, now: Shadow, fault_ns: f64, size: Size) -> Option<u32> {
         let mut past = self.past.lock();
         let Some((began, began_at)) = past.began else {
@@ -233,7 +234,7 @@ impl Share {
             return None;
         };
         let evictions = began.until(now);
-        // A thread may come late, with a shadow from before the turn began.
+        // A late thread may have a shadow from before the turn began.
         if evictions < (TURN_PARTS * size.part_frames).max(LEAST_TURN) || evictions > LONGEST_TURN {
             return None;
         }
@@ -273,7 +274,7 @@ impl Default for Past {
 }
 
 impl Past {
-    /// Adds a turn. Turns in which the program waits are not added to others.
+    /// Adds a turn. Turns in which the program mostly waits are not added to others.
     fn add(&mut self, pool: Returns<f64>, device: Returns<f64>, evictions: u64, turn_ns: f64, costs: Costs) {
         let (whole, sum) = (costs.whole(), |bins: &Returns<f64>| bins.iter().sum::<f64>());
         let waits = sum(&pool) * whole.0 + sum(&device) * whole.1 > MOSTLY * turn_ns;
@@ -325,7 +326,7 @@ impl Past {
             let before = (all, returning);
             let left = (out - (pool + device) / self.evictions).max(0.0);
             let mean = (out + left) / 2.0;
-            // No stretch is without length.
+            // Every stretch has some length.
             all += (width(bin) * mean).max(1e-3);
             returning += (width(bin) * (mean - never)).max(1e-3);
             out = left;
@@ -333,16 +334,16 @@ impl Past {
         })
     }
 
-    /// Returns what the pool had no room for. Where pages return at all ages, the pool's oldest are not much
-    /// older than the others: holes that returns leave are filled with new pages, and a span leaves as a
-    /// whole. And pages that are on a device as well stay out of a crowded pool. So a page that a larger pool
-    /// would have had may return at any place.
+    /// Returns the pages that the pool had no room for. If pages return at all ages, the pool's oldest are
+    /// not much older than the others: returns leave holes that new pages fill, and a span leaves as a whole.
+    /// And pages that are also on a device stay out of a crowded pool. So a page that a larger pool would
+    /// have held may return at any place.
     fn crowded_out(&self) -> CrowdedOut {
         let returned: f64 = self.device.iter().sum();
         let sent = (self.evictions - self.pool.iter().sum::<f64>()).max(1.0);
         let share = (1.0 - self.straight / sent).max(0.0);
         let returns = share * returned;
-        // Those that went straight are taken to have returned the soonest.
+        // The pages that went straight are taken to have returned soonest.
         let (mut distances, mut left, mut high) = (0.0, returns, (0..BINS).map(width).sum::<f64>());
         for bin in (0..BINS).rev() {
             let counted = self.device[bin].min(left);
@@ -350,19 +351,21 @@ impl Past {
             left -= counted;
             high -= width(bin);
         }
-        // Little's law: as many are out as come for each eviction, by how many evictions they stay.
+        // Little's law: the pages that are out are the rate per eviction, times the evictions that each stays
+        // out.
         let pages = share * sent / self.evictions * distances / returns.max(1.0);
         CrowdedOut { pages, returns }
     }
 
-    /// Returns the parts that save most, if they save enough.
+    /// Returns the number of parts that saves most, if it saves enough.
     fn decide(&self, costs: Costs, size: Size) -> Option<u32> {
         if self.returned() < FEW_RETURNS || size.frames == 0 {
             return None;
         }
         let (whole, stretches) = (costs.whole(), self.stretches());
         let sum = |of: &dyn Fn(Stretch) -> f64| -> f64 { stretches.clone().map(of).sum() };
-        // The time of the youngest `n`, by what a return takes from the pool and from a device.
+        // The time of the returns of the youngest `n`. `whole` is the time of a return from the pool and from
+        // a device.
         let youngest = |n: f64, whole: (f64, f64)| {
             sum(&|at| (at.pool * whole.0 + at.device * whole.1) * part(at.returning, 0.0, n))
         };
@@ -371,13 +374,14 @@ impl Past {
         let from_device = |low: f64, high: f64| sum(&|at| at.device * part(at.all, low, high));
         let wait_ns = (costs.wait_ns - costs.unpack_ns).max(0.0);
         let (pages, frames) = (size.pages as f64, size.frames as f64);
-        // Young pages that return from a device never were in the pool, and a larger one would not have their
-        // like either.
+        // Young pages that return from a device were never in the pool, and a larger pool would not hold such
+        // pages either.
         let (young_pool, young_device) = (from_pool(0.0, pages), from_device(0.0, pages));
         let had = if young_device > 0.0 { young_pool / (young_pool + young_device) } else { 1.0 };
         let more = (size.packs - 1.0).max(0.0);
         let crowded_out = self.crowded_out();
-        // What a larger pool pushes out of memory goes into it, but for pages that go straight to a device.
+        // Pages that a larger pool pushes out of memory go into it, except those that go straight to a
+        // device.
         let pushed_ns = whole.0 + (whole.1 - whole.0) * (self.straight / self.evictions).min(1.0);
         let saved_ns = |parts: u32| {
             let fewer = frames - f64::from(parts) * size.part_frames as f64;
@@ -395,16 +399,16 @@ impl Past {
         let is_exchanged = self.evictions >= EXCHANGED_PARTS * size.part_frames as f64;
         let half = size.parts.div_ceil(2).max(LEAST_PARTS).min(size.parts);
         let least = if self.waits && is_exchanged { half } else { size.parts };
-        // A pool that is not full does not need more. Smaller blocks than one that others make for it may not
-        // be at hand.
+        // A pool that is not full does not need more. Blocks smaller than the one that another thread makes
+        // for it may not be ready.
         let wanted_frames = u64::from(size.parts) * size.part_frames;
         let is_full =
             16 * size.frames >= 15 * wanted_frames || size.frames + size.block_frames > wanted_frames;
         let most = if self.shy == 0 && is_full { 2 * size.parts } else { size.parts }.min(size.most);
         let best = (least..=most).map(|parts| (saved_ns(parts), parts)).max_by(|a, b| a.0.total_cmp(&b.0))?;
         let worthwhile = if best.1 < size.parts { SURELY_WORTHWHILE } else { WORTHWHILE };
-        // What the parts save anyway is no gain. A loss by them is not counted: it would come of growing, and
-        // the returns that a pool grows for are seen last.
+        // A saving that the present parts make anyway is no gain. A loss by them is not counted: it would
+        // come from growing, and the returns that a pool grows for come last.
         let gained_ns = best.0 - saved_ns(size.parts).max(0.0);
         (best.1 != size.parts && gained_ns * worthwhile > youngest_ns(f64::INFINITY)).then_some(best.1)
     }
@@ -428,7 +432,7 @@ mod tests {
     };
     const EXCHANGED: u64 = EXCHANGED_PARTS as u64 * SIZE.part_frames;
 
-    /// Turns of a program that does nothing but wait, or that computes for a hundred times as long.
+    /// Turns of a program that only waits, or that computes for a hundred times as long.
     fn past(evictions: u64, returns: &[(u64, f64, f64)], waits: bool) -> Past {
         let (mut past, mut pool, mut device) = (Past::default(), [0.0; BINS], [0.0; BINS]);
         for &(distance, from_pool, from_device) in returns {
@@ -451,7 +455,7 @@ mod tests {
         assert_eq!(bin_of(u64::MAX), BINS - 1);
     }
 
-    /// Random pages of `pages`, of which the `resident` used last stay.
+    /// Accesses random pages of `pages`. The `resident` pages used last stay.
     fn faults(pages: u64, resident: usize, accesses: u64) -> (u64, Vec<u64>) {
         let (mut lru, mut gone) = (Vec::new(), vec![None; pages as usize]);
         let (mut evictions, mut distances, mut random) = (0, Vec::new(), 1_u64);

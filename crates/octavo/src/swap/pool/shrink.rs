@@ -1,14 +1,14 @@
-//! Making the pool smaller: the pages that leave first, and the emptying of sparse blocks.
+//! Making the pool smaller: which pages leave first, and how sparse blocks are emptied.
 //!
 //! Pages leave by span ([`victims`](super::victims)), so that a span's memory is free when its pages have
-//! left. Pages stored one after the other lie in spans of about one age and leave together. Sorted by slot
-//! they make runs.
+//! left. Pages stored one after the other lie in spans of about the same age and leave together. Sorted by
+//! slot, they form runs.
 //!
-//! A block is emptied by its spans: they change places with free spans of other blocks. Nobody notices,
-//! because a handle names a span and not a place. If there are too few free spans, the sparsest of all are
-//! emptied, wherever they lie: their objects move to holes in fuller ones of their class, and `retarget`
-//! changes the contents that name them. zsmalloc compacts its classes likewise. A class whose one span lies
-//! in the block so keeps nobody from giving the block back.
+//! To empty a block, its spans change places with free spans of other blocks. Handles stay good, because a
+//! handle names a span and not a place. If too few spans are free, the sparsest of all blocks are emptied:
+//! their objects move to holes in fuller spans of their class, and `retarget` changes the contents that name
+//! them. zsmalloc compacts its classes the same way. So a block can go back even if it has the only span of a
+//! class.
 
 use super::blocks::spans_of;
 use super::classes::{CLASSES, SPAN_BYTES, objects};
@@ -17,12 +17,12 @@ use super::{Handle, Pool, checksum};
 use crate::frame::FrameAllocator;
 use crate::units::{Order, SwapSlot};
 
-/// Times that spans are emptied or moved for one block.
+/// The most rounds of emptying or moving spans for one block.
 const MOST_ROUNDS: u32 = 8;
-/// Spans of half a block. Where fewer are left free, the next objects might ask for a block at once.
+/// The spans of half a block. With fewer left free, the next objects might at once need a new block.
 pub(super) const SPARE_SPANS: u32 = spans_of(Order::MAX) / 2;
 
-/// How much became free by moving objects together.
+/// What moving objects together has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Emptied {
     /// A block, which went back to the frame allocator.
@@ -33,9 +33,8 @@ pub(super) enum Emptied {
 }
 
 impl Pool {
-    /// Names the pages that were stored first, `n` or a few more, in the order of their slots. Each page is
-    /// named once. Call [`Pool::free`] when its content says Device, or [`Pool::stays`] if it could not be
-    /// written.
+    /// Names the pages that were stored longest ago, `n` or a few more, sorted by slot. Each page is named
+    /// once. Call [`Pool::free`] when its content says Device, or [`Pool::stays`] if it could not be written.
     pub(crate) fn coldest(&self, frames: &FrameAllocator, n: usize, named: &mut Vec<(SwapSlot, Handle)>) {
         let mut victims = self.victims.lock();
         let enough = named.len() + n;
@@ -46,14 +45,14 @@ impl Pool {
         named.sort_unstable_by_key(|&(slot, _)| slot);
     }
 
-    /// A page that [`Pool::coldest`] named stays, and may be named again.
+    /// Notes that a page which [`Pool::coldest`] named stays. It may be named again.
     pub(crate) fn stays(&self, handle: Handle) {
         self.spans.stop_draining(handle.span());
     }
 
     /// Gives up to `n_blocks` blocks back to the frame allocator, the sparsest first, by moving their
     /// objects. Returns how many. `retarget` changes the content of a slot from one handle to the other by
-    /// compare-and-swap. False: the content was another by then.
+    /// compare-and-swap. It returns false if the content had changed.
     pub(crate) fn give_back(
         &self,
         frames: &FrameAllocator,
@@ -65,8 +64,8 @@ impl Pool {
         (0..n_blocks).take_while(gone).count()
     }
 
-    /// Gives a block back that is smaller than a chunk, and so keeps the rest of the chunk from going back,
-    /// if its spans fit elsewhere.
+    /// Gives back a block that is smaller than a chunk, if its spans fit elsewhere. Such a block keeps the
+    /// rest of its chunk from going back.
     pub(crate) fn give_small_back(&self, frames: &FrameAllocator) -> bool {
         let _single = self.moving.lock();
         let Some(block) = self.spans.blocks.close_small() else { return false };
@@ -77,7 +76,7 @@ impl Pool {
         is_gone
     }
 
-    /// Gives the sparsest block back, if the others then have `spare_spans` free.
+    /// Gives the sparsest block back, if the others then have `spare_spans` free spans.
     pub(super) fn empty_one(
         &self,
         frames: &FrameAllocator,
@@ -97,7 +96,7 @@ impl Pool {
         let blocks = &self.spans.blocks;
         let Some(block) = blocks.close_sparsest() else { return Emptied::Nothing };
         let mut emptied = Emptied::Nothing;
-        // Other threads fill free spans meanwhile.
+        // Several rounds, because other threads fill free spans meanwhile.
         for _ in 0..MOST_ROUNDS {
             if blocks.is_gone(block) {
                 return Emptied::Block;
@@ -117,7 +116,7 @@ impl Pool {
         emptied
     }
 
-    /// Spans of a closed block change places with free ones elsewhere, as far as there are any.
+    /// Exchanges spans of a closed block with free spans of other blocks, while there are any.
     fn move_spans(&self, frames: &FrameAllocator, block: usize) {
         for span in 0..self.spans.blocks.end() {
             if !self.spans.is_in(span, block) {
@@ -130,7 +129,7 @@ impl Pool {
         }
     }
 
-    /// Names up to `n` spans, the sparsest first, whose objects fit into the holes of others.
+    /// Names up to `n` spans whose objects fit into the holes of others, the sparsest first.
     fn sparsest(&self, n: u32) -> Vec<u32> {
         let mut holes = [0; CLASSES];
         let mut sparse = Vec::new();
@@ -145,7 +144,7 @@ impl Pool {
         }
         sparse.sort_unstable();
         let fits = |&(_, class, _): &(u32, usize, u32)| {
-            // Its own holes go with it, and its objects fill others.
+            // Its own holes go, and its objects fill others: together, as many as a span has objects.
             let fits = holes[class] >= objects(class);
             holes[class] -= if fits { objects(class) } else { 0 };
             fits
@@ -153,7 +152,7 @@ impl Pool {
         sparse.into_iter().filter(fits).map(|(.., span)| span).take(n as usize).collect()
     }
 
-    /// Moves the objects of `sparse` spans to holes in other spans. Returns whether one was moved.
+    /// Moves the objects of `sparse` spans to holes in other spans. Returns whether any moved.
     fn empty_spans(
         &self,
         frames: &FrameAllocator,
@@ -161,7 +160,7 @@ impl Pool {
         retarget: &mut impl FnMut(SwapSlot, Handle, Handle) -> bool,
     ) -> bool {
         let mut named = Vec::new();
-        // All of them first: otherwise their objects would move to each other.
+        // All are drained first: otherwise objects would move from one sparse span to another.
         for &span in sparse {
             self.spans.start_draining(frames, span, |slot, handle| named.push((slot, handle)));
         }
@@ -180,11 +179,11 @@ impl Pool {
         has_moved
     }
 
-    /// Copies an object to a hole of its class, if it is still there and there is one.
+    /// Copies an object to a hole of its class, if the object is still there and there is a hole.
     fn move_object(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<Handle> {
         let age = self.spans.span(handle.span()).age();
         let placed = self.spans.look(frames, slot, handle, |packed, header| {
-            // A damaged object stays where it is, for the access that will ask for it.
+            // A damaged object stays, so that an access to its page gets the error.
             let is_whole =
                 packed.len() == header.len && checksum(slot, header.area_crc, packed) == header.crc;
             let crcs = Checksums { packed: header.crc, area: header.area_crc };

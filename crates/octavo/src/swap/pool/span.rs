@@ -1,7 +1,7 @@
 //! The words of one span.
 //!
-//! A span belongs to one class from the taking of its memory until its last object is gone. The lock of its
-//! class guards its words ([`spans`](super::spans)). Other threads read them for guesses.
+//! A span belongs to one class from when it gets memory until its last object is gone. The lock of its class
+//! guards its words ([`spans`](super::spans)). Other threads read them only as hints.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::FrameId;
@@ -15,14 +15,14 @@ pub(super) const NO_CLASS: u32 = 0;
 pub(super) const LISTED: u32 = 1;
 pub(super) const DRAINING: u32 = 2;
 
-/// The words of a span: one cache line. All are relaxed, since the locks order them.
+/// The words of a span: two cache lines. All accesses are relaxed, since the locks order them.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(C, align(64))]
 pub(super) struct SpanWords {
     /// First frame.
     pub(super) place: AtomicU32,
-    /// The block it lies in.
+    /// The index of the block that it lies in.
     pub(super) block: AtomicU32,
     /// Class + 1.
     pub(super) class: AtomicU32,
@@ -53,7 +53,7 @@ impl SpanWords {
         set(&self.place, frame.0);
     }
 
-    /// The class it was in a moment ago.
+    /// The class that the span was in a moment ago.
     pub(super) fn class(&self) -> Option<usize> {
         get(&self.class).checked_sub(NO_CLASS + 1).map(|class| class as usize)
     }
@@ -66,7 +66,7 @@ impl SpanWords {
         self.age.load(Ordering::Relaxed)
     }
 
-    /// Returns whether it was in a class, and not being emptied, a moment ago.
+    /// Returns whether the span was in a class, and not being emptied, a moment ago.
     pub(super) fn is_settled(&self) -> bool {
         self.class().is_some() && !self.is(DRAINING)
     }

@@ -2,10 +2,10 @@
 //!
 //! Key types: [`Spans`], [`SpanWords`](super::span::SpanWords).
 //!
-//! A span belongs to one class from the taking of its memory until its last object is gone. The class's lock
-//! guards the span's words and the bytes of its objects. It is held for a copy of one object at most (or of
-//! one span, when that moves). A thread asks whether a handle is still good under the lock of the class that
-//! the handle names: a span joins and leaves a class only under that lock.
+//! A span belongs to one class from when it gets memory until its last object is gone. The class's lock
+//! guards the span's words and the bytes of its objects. It is held at most for a copy of one object (or of
+//! one span, when that moves). A thread checks whether a handle is still good under the lock of the class
+//! that the handle names: a span joins and leaves a class only under that lock.
 //!
 //! Locking: one class; under it, `blocks`.
 
@@ -19,25 +19,25 @@ use crate::frame::FrameAllocator;
 use crate::sync::{Mutex, MutexGuard, Ordering, WordArray, fence};
 use crate::units::{FrameId, Order, SwapSlot};
 
-/// A class, beside its spans.
+/// A class, without its spans.
 #[derive(Debug)]
 struct Class {
-    /// Spans with room.
+    /// The first span with room. It links the others.
     first: u32,
     generation: u32,
     pages: u64,
     packed_bytes: u64,
 }
 
-/// The header of an object, as it was found.
+/// The header of an object, as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) slot: SwapSlot,
     pub(super) generation: u32,
     pub(super) len: usize,
-    /// Of the packed bytes.
+    /// The checksum of the packed bytes.
     pub(super) crc: u32,
-    /// Of the page on its area, if the object is a copy.
+    /// The checksum of the page on its area, if the object is a copy.
     pub(super) area_crc: u32,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Checksums {
 /// The outcome of an attempt to place an object.
 pub(super) enum Placed {
     At(Handle),
-    /// No span with room, and no memory for one.
+    /// No span has room, and there is no memory for a new one.
     NoRoom,
 }
 
@@ -100,7 +100,7 @@ impl Spans {
         &self.words[span as usize]
     }
 
-    /// Returns whether a span with objects lay in this block a moment ago.
+    /// Returns whether the span had objects and lay in this block a moment ago.
     pub(super) fn is_in(&self, span: u32, block: usize) -> bool {
         let words = self.span(span);
         words.class().is_some() && get(&words.block) as usize == block
@@ -114,7 +114,7 @@ impl Spans {
         self.span(span).place().home_offset() + object as usize * size(class)
     }
 
-    /// Puts an object where there is room. `may_take`: a span that has no class yet may join.
+    /// Puts an object into a span with room. If `may_take`, a span of no class may join the object's class.
     pub(super) fn place(
         &self,
         frames: &FrameAllocator,
@@ -142,7 +142,7 @@ impl Spans {
         words.flip(object);
         let used = words.used() + 1;
         set(&words.used, used);
-        // A running mean: an old span whose holes are filled again grows younger by as much.
+        // A running mean: an old span grows younger as its holes are filled again.
         let age = words.age() as i64;
         words.age.store((age + (clock as i64 - age) / i64::from(used)) as u64, Ordering::Relaxed);
         if used == objects(class) {
@@ -159,7 +159,8 @@ impl Spans {
         Placed::At(Handle::new(class, span, object, generation))
     }
 
-    /// Looks at a copy of an object, with no lock held. `None`: the handle is not, or no longer, the slot's.
+    /// Calls `look` on a copy of an object, with no lock held. Returns `None` if the handle is not, or no
+    /// longer, the slot's.
     pub(super) fn look<R>(
         &self,
         frames: &FrameAllocator,
@@ -170,7 +171,7 @@ impl Spans {
         let class = handle.class();
         let held = self.classes[class].lock();
         let (at, header) = self.header(frames, slot, handle)?;
-        // The checksum tells a damaged length.
+        // The checksum detects a damaged length.
         let len = header.len.min(size(class) - HEADER_BYTES);
         Some(frames.bytes().with_copy(at + HEADER_BYTES, len, |packed| {
             drop(held);
@@ -178,7 +179,8 @@ impl Spans {
         }))
     }
 
-    /// The checksum of an object's page on its area. `None`: the handle is not, or no longer, the slot's.
+    /// The checksum of an object's page on its area, or `None` if the handle is not, or no longer, the
+    /// slot's.
     pub(super) fn area_crc(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<u32> {
         let _held = self.classes[handle.class()].lock();
         self.header(frames, slot, handle).map(|(_, header)| header.area_crc)
@@ -204,8 +206,8 @@ impl Spans {
         })
     }
 
-    /// Frees an object. A span without objects goes back to its block. A block without spans goes to the
-    /// caller, who frees it.
+    /// Frees an object. A span without objects goes back to its block. A block without used spans goes to the
+    /// caller, which frees it.
     pub(super) fn free(&self, frames: &FrameAllocator, handle: Handle) -> Option<(FrameId, Order)> {
         let (class, span, object) = (handle.class(), handle.span(), handle.object());
         let mut held = self.classes[class].lock();
@@ -265,7 +267,7 @@ impl Spans {
         }
     }
 
-    /// Lets new objects into a span again that was to be emptied, and was not.
+    /// Lets new objects into a span again that was not emptied after all.
     pub(super) fn stop_draining(&self, span: u32) {
         let words = self.span(span);
         let Some(class) = words.class() else { return };
@@ -278,8 +280,8 @@ impl Spans {
         }
     }
 
-    /// Moves a span's bytes to the place of a free span of no class, which gets the first one's place. False:
-    /// the span is in no class any more.
+    /// Moves a span's bytes to the place of a free span of no class, which gets the first one's place.
+    /// Returns false if the span is no longer in a class.
     pub(super) fn exchange_places(&self, frames: &FrameAllocator, span: u32, free: u32) -> bool {
         let words = self.span(span);
         let Some(class) = words.class() else { return false };
@@ -325,7 +327,7 @@ impl Spans {
         }
     }
 
-    /// Bytes in a frame were just completed: see `ArenaBytes`.
+    /// Writes a page to a fresh frame. For the fence, see `ArenaBytes`.
     pub(super) fn fill(frames: &FrameAllocator, to: FrameId, page: &[u8]) {
         fence(Ordering::Release);
         frames.bytes().copy_in(to.home_offset(), page);

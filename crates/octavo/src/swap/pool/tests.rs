@@ -217,7 +217,7 @@ fn a_small_pool_is_judged_once_it_is_half_full() {
 
 #[test]
 fn a_page_for_which_there_is_no_scratch_says_nothing_of_pages() {
-    // Without a method no scratch can be made.
+    // Without a compression method, no scratch can be made.
     let fixture = fixture(Compression::Off, 8 << 20);
     assert_eq!(fixture.store(1, &page(Kind::Text, 7)), Stored::Full);
     let counters = fixture.counters.snapshot();
@@ -281,12 +281,12 @@ fn neither_the_limit_nor_the_budget_is_exceeded() {
     }
     assert!(full > 4000, "{full}");
     assert!(fixture.pool.stats().used_bytes > 5 << 20 >> 1 && fixture.pool.is_crowded());
-    // Room is used as soon as there is some.
+    // Room is used as soon as there is any.
     let mut named = Vec::new();
     fixture.pool.coldest(&fixture.frames, 64, &mut named);
     named.iter().for_each(|&(_, handle)| fixture.pool.free(&fixture.frames, handle));
     assert!(matches!(fixture.store(9000, &page(Kind::Half, 1)), Stored::Kept(_)));
-    // Nor is memory taken that is not there.
+    // The pool takes no memory that is not there.
     fixture.pool.set_limit_bytes(1 << 30);
     (8000..40_000).for_each(|slot| {
         let _ = fixture.store(slot, &page(Kind::Half, slot.into()));
@@ -308,7 +308,8 @@ fn damage_of_any_byte_is_told() {
             let byte: u8 = fixture.frames.bytes().load(damaged);
             fixture.frames.bytes().store(damaged, byte ^ 0x10);
             let failure = fixture.load(9, handle).expect_err("damage");
-            // A damaged name is another's, for all the pool can know: the caller finds its content unchanged.
+            // To the pool, a damaged slot or generation looks like another page's: the caller finds its
+            // content unchanged.
             let named = damaged - at < 8;
             assert!(failure == LoadFailure::Corrupt || named, "byte {}: {failure:?}", damaged - at);
             fixture.frames.bytes().store(damaged, byte);
@@ -344,7 +345,7 @@ fn the_coldest_are_those_stored_first_and_each_is_named_once() {
     let mut more = Vec::new();
     fixture.pool.coldest(&fixture.frames, 256, &mut more);
     assert!(more.iter().all(|one| !named.contains(one)));
-    // What could not be written is named again; what was leaves its memory.
+    // Pages that could not be written are named again; pages that were free their memory.
     let used = fixture.pool.stats().used_bytes;
     more.iter().for_each(|&(_, handle)| fixture.pool.stays(handle));
     named.iter().for_each(|&(_, handle)| fixture.pool.free(&fixture.frames, handle));
@@ -364,7 +365,7 @@ fn sparse_blocks_are_emptied_by_moving() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
     let mut map: HashMap<u32, Handle> =
         (0..6000).map(|slot| (slot, fixture.kept(slot, &page(Kind::Half, slot.into())))).collect();
-    // Two of three are freed, all over.
+    // Two of every three are freed.
     for slot in (0..6000).filter(|slot| slot % 3 != 0) {
         fixture.pool.free(&fixture.frames, map.remove(&slot).unwrap());
     }
@@ -393,7 +394,7 @@ fn sparse_blocks_are_emptied_by_moving() {
 #[test]
 fn a_page_of_a_rare_size_keeps_no_block_from_closing() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
-    // One in 800, so that a block has a span with one page of a size that no other span has room for.
+    // One page in 800 has a size that no other span has room for, so that a block has a span with one page.
     let rare = |slot: u32| slot.is_multiple_of(800);
     let sized = |slot: u32| {
         let mut page = page(Kind::Half, slot.into());
@@ -418,7 +419,7 @@ fn a_page_of_a_rare_size_keeps_no_block_from_closing() {
 #[test]
 fn a_block_that_was_never_used_goes_back() {
     let fixture = fixture(Compression::Lz4, 8 << 20);
-    // As the only block, and beside another.
+    // Once as the only block, and once beside another.
     for pages in [0, 100] {
         (0..pages).for_each(|slot| _ = fixture.kept(slot, &page(Kind::Half, slot.into())));
         let used_bytes = fixture.pool.stats().used_bytes;
@@ -443,11 +444,11 @@ fn a_small_block_goes_back_where_its_pages_fit_elsewhere() {
     };
     fill(&mut map, 1);
     assert_eq!(fixture.pool.stats().used_bytes, large);
-    // What is left of memory is in pieces.
+    // The rest of memory is in pieces.
     let pieces = fixture.frames.alloc(eighth).unwrap();
     let taken: Vec<_> = std::iter::from_fn(|| fixture.frames.alloc(Order::ZERO)).collect();
     fixture.frames.give_back(pieces);
-    // The thread may be on another CPU by then, whose lists the pool does not ask.
+    // By then, the thread may be on another CPU. The pool does not look into other CPUs' lists.
     fixture.frames.drain();
     fill(&mut map, large + small);
     assert!(!fixture.pool.give_small_back(&fixture.frames), "the large block is full");
@@ -544,7 +545,7 @@ proptest! {
                     let mut asked = 0;
                     fixture.pool.give_back(&fixture.frames, n, |slot, from, to| {
                         asked += 1;
-                        // The content may have changed meanwhile: that one is gone.
+                        // The content may have changed meanwhile: then that object is gone.
                         if refused >> (asked % 64) & 1 != 0 && asked % 7 == 0 {
                             let (handle, ..) = map.remove(&slot.0).expect("a live slot");
                             assert_eq!(handle, from);
@@ -578,19 +579,19 @@ proptest! {
     }
 }
 
-/// Contents as the swap cache would keep them: a word each, changed by compare-and-swap; and the seed of each
-/// page.
+/// Contents as the swap cache would keep them: a word each, changed by compare-and-swap. Beside each, the
+/// seed of its page.
 #[test]
 fn threads_store_load_free_shrink_and_move_at_once() {
     const SLOTS: u32 = 2048;
     let fixture = fixture(Compression::Lz4, 4 << 20);
     let contents: Vec<AtomicU64> = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
-    // Held to change what a slot is for, as the cache's lock and the frame's flags would be.
+    // Held to give a slot to another page, in place of the cache's lock and the frame's flags.
     let owners: Vec<Mutex<u64>> = (0..SLOTS).map(|_| Mutex::new(0)).collect();
     let (loads, moved, left) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let clock = Clock::default();
     let began = clock.now();
-    // For a while, and until everything has happened at least once: on a busy machine that takes longer.
+    // Runs for a while, and until everything has happened at least once: on a busy machine that takes longer.
     let goes_on = || {
         let missing = || [&loads, &moved, &left].iter().any(|count| count.load(Ordering::Relaxed) == 0);
         clock.since(began) < Duration::from_secs(2)
@@ -661,7 +662,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
             let mut turns = 0..;
             while goes_on() {
                 let mut named = Vec::new();
-                // Not in each turn: where the other threads rarely run, no page would be left to move.
+                // Not in each round: if the other threads rarely run, no page would be left to move.
                 if turns.next().is_some_and(|turn: u32| turn.is_multiple_of(64)) {
                     fixture.pool.coldest(&fixture.frames, 32, &mut named);
                 }

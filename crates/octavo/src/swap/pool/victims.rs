@@ -4,17 +4,17 @@ use std::collections::BinaryHeap;
 
 use super::spans::Spans;
 
-/// Spans found cold in one look at all of them.
+/// The spans found cold in one scan.
 const COLD_SPANS: usize = 64;
 
-/// The spans that were found coldest, the coldest last.
+/// The spans that the last scan found coldest, the coldest last.
 #[derive(Debug, Default)]
 pub(super) struct Victims {
     spans: Vec<(u64, u32)>,
 }
 
 impl Victims {
-    /// The coldest span that is not being emptied.
+    /// Returns the coldest span that is not being emptied.
     pub(super) fn next(&mut self, spans: &Spans) -> Option<u32> {
         if let Some(span) = self.take(spans) {
             return Some(span);
@@ -24,7 +24,7 @@ impl Victims {
     }
 
     fn take(&mut self, spans: &Spans) -> Option<u32> {
-        // It may have been emptied, or filled anew, since it was found.
+        // A span may have been emptied or refilled since the scan.
         std::iter::from_fn(|| self.spans.pop())
             .find(|&(age, span)| spans.span(span).age() == age && spans.span(span).is_settled())
             .map(|(_, span)| span)

@@ -1,16 +1,16 @@
-//! The decision whether a batch of pages tries the pool, or goes straight to the area.
+//! The decision whether a batch of pages tries the pool or goes straight to the area.
 //!
-//! To pack a page costs more time than a quick device takes for it. So a stream that nobody comes back for
-//! goes straight. A page that comes back saves the wait for a device. Octavo measures over all who share the
-//! [`Weights`] how many pages shrink and come back, how long that takes, and how long faults wait for pages
-//! on an area.
+//! Packing a page takes longer than a quick device takes to write it. So a stream of pages that do not come
+//! back goes straight. A page that comes back saves the wait for a device. For all spaces that share the
+//! [`Weights`], Octavo measures how many pages shrink and come back, how long that takes, and how long faults
+//! wait for pages on an area.
 //!
-//! A page that is in the pool says nothing yet. It counts when it comes back, or when it leaves for a device.
-//! Nobody notes whose pages leave: each space is taken to lose the same share of those that it has there.
-//! Nobody notes either whose pages are unmapped. So the spaces together may seem to have more pages there
-//! than there are, and each loses less of them. So a program that only writes at first, and reads later,
-//! finds its pages in the pool, as many as there is room for. Without a background thread pages leave the
-//! pool only under a lowered budget, or where nothing else makes room.
+//! A page in the pool says nothing yet. It counts when it comes back, or when it leaves for a device. The
+//! pool does not note whose pages leave: each space is taken to lose the same share of its pages in the pool.
+//! Nor does it note whose pages are unmapped. So the spaces together may seem to have more pages in the pool
+//! than it holds, and each loses less of them. So a program that first only writes, and reads later, finds
+//! its pages in the pool, as many as there is room for. Without a background thread, pages leave the pool
+//! only under a lowered budget, or if nothing else makes room.
 //!
 //! [`DeviceView`] says how the devices keep up with writes, over all areas:
 //!
@@ -23,8 +23,8 @@
 //! ```
 //!
 //! If that is not positive, pages go straight, except for a few probes, which notice a change. If it is
-//! positive, a few pages go straight nevertheless, so that the wait for a device stays known. Key types:
-//! [`Weights`] (the notes, by many threads), [`Weigher`] (the decision; pure).
+//! positive, a few pages still go straight, so that the wait for a device stays known. Key types: [`Weights`]
+//! (the notes, by many threads), [`Weigher`] (the decision; pure).
 
 use super::Stored;
 use super::mean::{MOST_EVENTS, Mean};
@@ -35,29 +35,29 @@ use crate::units::PAGE_BYTES;
 const PAGES_A_PROBE: u32 = 128;
 /// Probes at once.
 const PROBES: u32 = 8;
-/// Pages that try the pool for each that goes straight nevertheless. The second number holds while few waits
-/// for a device were seen.
+/// Pages that try the pool for each that still goes straight. The second number applies while few waits for a
+/// device have been seen.
 const PAGES_A_STRAIGHT: u32 = 512;
 const PAGES_A_FIRST_STRAIGHT: u32 = 64;
-/// Tries after which older ones count half, and pages that came back or left.
+/// Tries after which older ones count half, and likewise pages that came back or left.
 const WINDOW: f64 = 512.0;
-/// Tries that are assumed at first, all of which were kept, and how many of them came back and left.
+/// The tries assumed at first, all of them kept, and how many of those came back. The others left.
 const ASSUMED: f64 = 32.0;
 const ASSUMED_BACK: f64 = 16.0;
 pub(super) const ASSUMED_TRY_NS: f64 = 5000.0;
 /// The time of unpacking, until it is measured.
 pub(super) const ASSUMED_UNPACK_NS: f64 = 1500.0;
-/// The wait of a fault for a page from an area, until it is measured: that of a disk.
+/// The wait of a fault for a page from an area, until it is measured: a disk's.
 pub(super) const ASSUMED_WAIT_NS: f64 = 80_000.0;
 
 /// The state of the devices behind the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceView {
-    /// Bytes submitted and not yet complete.
+    /// Bytes submitted and not yet written.
     pub(crate) in_flight_bytes: u64,
-    /// The bytes in flight that keep it busy. With more in flight it is behind.
+    /// The bytes in flight that keep the devices busy. With more in flight, they are behind.
     pub(crate) busy_bytes: u64,
-    /// Its time for a page of a long write.
+    /// The devices' time for a page of a long write.
     pub(crate) write_ns_per_page: u32,
 }
 
@@ -66,19 +66,19 @@ impl DeviceView {
         self.in_flight_bytes > self.busy_bytes
     }
 
-    /// A disk that streams 2.2 GB/s and is idle, until something is measured.
+    /// An idle disk that streams 2.2 GB/s, until anything is measured.
     pub(crate) const UNMEASURED: Self =
         Self { in_flight_bytes: 0, busy_bytes: 4 << 20, write_ns_per_page: (PAGE_BYTES as f64 / 2.2) as u32 };
 }
 
-/// The pages that the pool has, and those that have left it for a device since the beginning.
+/// The pages in the pool, and those that have left it for a device since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Turnover {
     pub(crate) pages: u64,
     /// The packed bytes of these.
     pub(crate) packed_bytes: u64,
     pub(crate) left: u64,
-    /// The pages that all weighers together take to be there.
+    /// The pages that all weighers together take to be in the pool.
     pub(crate) inside: f64,
 }
 
@@ -94,7 +94,7 @@ impl PoolPages {
         self.0.load(Ordering::Relaxed) as f64 / Self::PARTS
     }
 
-    /// A weigher takes other pages to be there. The same parts that it adds are taken away later.
+    /// Changes the sum for one weigher. It later subtracts exactly the parts that it added.
     fn change(&self, before: f64, after: f64) {
         let parts = |pages: f64| (pages * Self::PARTS) as u64;
         self.0.fetch_add(parts(after).wrapping_sub(parts(before)), Ordering::Relaxed);
@@ -108,12 +108,12 @@ pub(crate) struct Noted {
     pub(crate) tried: u32,
     pub(crate) kept: u32,
     pub(crate) came_back: u32,
-    /// Sums over those tries and loads that were timed, and their number.
+    /// Sums over the tries and loads that were timed, and their number.
     pub(crate) try_ns: u64,
     pub(crate) timed_tries: u32,
     pub(crate) unpack_ns: u64,
     pub(crate) timed_loads: u32,
-    /// Of faults that were timed, on pages that lay on an area.
+    /// The same for timed faults on pages that lay on an area.
     pub(crate) wait_ns: u64,
     pub(crate) timed_waits: u32,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Noted {
 pub(crate) struct Weigher {
     tried: f64,
     kept: f64,
-    /// Pages in the pool, about.
+    /// About how many pages are in the pool.
     inside: f64,
     came_back: f64,
     left: f64,
@@ -134,7 +134,7 @@ pub(crate) struct Weigher {
     wait: Mean,
     /// Pages that went straight since the last probe.
     straight: u32,
-    /// Pages that tried it since one went straight nevertheless.
+    /// Pages that tried the pool since one still went straight.
     packed: u32,
 }
 
@@ -157,7 +157,7 @@ impl Default for Weigher {
 }
 
 impl Weigher {
-    /// Takes the events in.
+    /// Adds the events since the last decision.
     pub(crate) fn note(&mut self, noted: Noted, turnover: Turnover) {
         self.tried += f64::from(noted.tried);
         self.kept += f64::from(noted.kept);
@@ -165,17 +165,17 @@ impl Weigher {
             self.tried /= 2.0;
             self.kept /= 2.0;
         }
-        // What left before the first decision was not its.
+        // Pages that left before the first decision do not count.
         let seen_left = self.all_left.unwrap_or(turnover.left);
         let left = turnover.left.saturating_sub(seen_left);
         // Another thread may have noted more meanwhile.
         self.all_left = Some(seen_left.max(turnover.left));
         let before = self.inside;
         let inside = before + f64::from(noted.kept) - f64::from(noted.came_back);
-        // Pages that were unmapped are not in the pool any more, either.
+        // Unmapped pages are no longer in the pool either.
         let most = (turnover.pages + left) as f64;
         self.inside = inside.clamp(0.0, most);
-        // Pages that have come since the last decision may have come after the others left.
+        // Pages that came since the last decision may have come after the others left.
         let all = turnover.inside.max(most).max(1.0);
         let left = self.inside.min(before) * left as f64 / all;
         self.inside -= left;
@@ -188,8 +188,8 @@ impl Weigher {
         let blend = |mean: &mut f64, sum_ns: u64, n: u32| {
             if n > 0 {
                 let weight = (f64::from(n) / 16.0).min(0.5);
-                // No event more than doubles the figure, since the thread may not have run, and the first
-                // ones touch fresh memory.
+                // No event more than doubles the mean: the thread may have been preempted, and the first
+                // events touch fresh memory.
                 let ns = (sum_ns as f64 / f64::from(n)).min(*mean * 2.0);
                 *mean += (ns - *mean) * weight;
             }
@@ -247,7 +247,7 @@ const COUNT_BITS: u32 = 16;
 impl Weights {
     pub(super) fn note_store(&self, stored: Stored, ns: Option<u64>) {
         if stored == Stored::Full {
-            // The thread did not run: that says nothing of the page.
+            // There was no room, which says nothing about the page.
             return;
         }
         let kept = u64::from(matches!(stored, Stored::Kept(_)));
@@ -260,7 +260,7 @@ impl Weights {
         Self::add(&self.unpack_ns, ns);
     }
 
-    /// Notes how long a fault waited for a page that lay on an area, read ahead or not.
+    /// Notes how long a fault waited for a page that was on an area, read ahead or not.
     pub(crate) fn note_wait(&self, ns: u64) {
         Self::add(&self.wait_ns, Some(ns));
     }
@@ -289,7 +289,7 @@ impl Weights {
         }
     }
 
-    /// Returns how many pages of a batch should try the pool. `all` is the sum over all that share the pool.
+    /// Returns how many pages of a batch should try the pool. `all` is the sum over all weighers of the pool.
     pub(super) fn decide(&self, pages: u32, device: &DeviceView, turnover: Turnover, all: &PoolPages) -> u32 {
         let noted = self.taken();
         let mut weigher = self.weigher.lock();
@@ -299,7 +299,7 @@ impl Weights {
         weigher.decide(pages, device)
     }
 
-    /// Begins anew, for another space.
+    /// Starts over, for another space.
     pub(super) fn reset(&self, all: &PoolPages) {
         let mut weigher = self.weigher.lock();
         self.taken();

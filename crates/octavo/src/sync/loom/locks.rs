@@ -1,8 +1,8 @@
-//! Locks of loom with the faces of the real ones.
+//! loom's locks with the methods of the real ones.
 
 use crate::sync::{AtomicBool, Duration, Ordering};
 
-/// loom's mutex with the real one's face. A model ends with a panic, so poison never matters.
+/// loom's mutex with the real one's methods. A model ends with a panic, so poison never matters.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -22,8 +22,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// loom's condition variable with the real one's face. Time does not pass in a model: a wait ends by a
-/// notification.
+/// loom's condition variable with the real one's methods. Time does not pass in a model: a wait ends
+/// by a notification.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(loom::sync::Condvar);
 
@@ -37,7 +37,7 @@ impl Condvar {
     }
 }
 
-/// loom's reader-writer lock with the real one's face.
+/// loom's reader-writer lock with the real one's methods.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
 
@@ -58,7 +58,8 @@ impl<T> RwLock<T> {
     }
 }
 
-/// A value that is set once, with std's face. The flag tells the checker that the value is published.
+/// A value that is set once, with std's methods. The flag tells the checker that the value is
+/// published.
 #[derive(Debug, Default)]
 pub(crate) struct OnceLock<T> {
     value: std::sync::OnceLock<T>,
@@ -80,7 +81,7 @@ impl<T> OnceLock<T> {
         set
     }
 
-    /// Only one thread at a time calls this in a model: its turn is not a point of the search.
+    /// In a model, only one thread at a time calls this, so its order is not explored.
     pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
         let value = self.value.get_or_init(init);
         self.published.store(true, Ordering::Release);

@@ -22,11 +22,11 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// An address that decides the same in every run: models have few words.
+/// Returns an address to hash by. Models have few words, so any address will do.
 pub(crate) fn stable_address(address: usize) -> usize {
     address
 }
 
-/// Accesses to the bytes of pages are what they are.
+/// Does nothing: a model does not explore accesses to the bytes of pages.
 #[inline(always)]
 pub(crate) fn reach_bytes() {}

@@ -15,7 +15,7 @@ pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread, with_own_words};
 
 /// Explores a model with at most so many preemptions of threads that could go on. Few preemptions find most
-/// bugs, and all orders are too many.
+/// bugs, and there are too many orders to explore all.
 #[cfg(test)]
 pub(crate) fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

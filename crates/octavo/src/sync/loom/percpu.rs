@@ -13,7 +13,7 @@ thread_local! {
     static CPU: Cell<u32> = Cell::new(0);
 }
 
-/// The CPU this modelled thread says it is on.
+/// Returns the CPU that this modelled thread says it is on.
 pub(crate) fn current_cpu() -> u32 {
     CPU.with(Cell::get)
 }

@@ -1,13 +1,13 @@
 //! The standard library's locks, without poison.
 //!
 //! A lock of the standard library is a futex: all of its state lies in its own words. That matters after
-//! `fork`. A lock that parks threads in a table shared by the process leaves the child a copy of that table,
-//! in which the parent's threads still stand, and whose own locks may be held for ever. Threads of the child
+//! `fork`. A lock that parks threads in a table shared by the process leaves the child a copy of that table.
+//! The copy still lists the parent's threads, and its own locks may be held forever. Threads of the child
 //! then sleep and are never woken. With futexes, a child may build a manager of its own, whatever the
 //! parent's threads were doing.
 //!
-//! A thread that panics under one of these locks has left what it guards whole, so the next holder just goes
-//! on.
+//! A thread that panics under one of these locks leaves the guarded data whole, so the next holder just
+//! continues.
 
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
@@ -132,7 +132,7 @@ mod tests {
             self.changed.notify_one();
         }
 
-        /// Whether that happens in time.
+        /// Returns whether `what` becomes true in time.
         fn comes_to(&self, what: impl Fn(&GateState) -> bool) -> bool {
             let deadline = Instant::now() + Duration::from_secs(120);
             while !what(&self.state.lock()) {

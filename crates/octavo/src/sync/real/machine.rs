@@ -27,12 +27,12 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(getrandom::fill(bytes)?)
 }
 
-/// An address that decides the same in every run: any does, where runs differ anyway.
+/// Returns an address to hash by. Real runs differ in any case, so any address will do.
 #[inline]
 pub(crate) fn stable_address(address: usize) -> usize {
     address
 }
 
-/// Accesses to the bytes of pages are what they are.
+/// Does nothing: only a simulation needs to know of accesses to the bytes of pages.
 #[inline(always)]
 pub(crate) fn reach_bytes() {}

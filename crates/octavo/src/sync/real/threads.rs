@@ -14,13 +14,13 @@ thread_local! {
     static OWN_WORDS: Cell<[u64; 3]> = const { Cell::new([0; 3]) };
 }
 
-/// Lends the waker that this thread keeps, so a fault that does not wait touches no shared count. `None`
-/// during the destruction of the thread's locals.
+/// Lends the waker that this thread keeps, so a fault that does not wait touches no shared count.
+/// Returns `None` during the destruction of the thread's locals.
 pub(crate) fn with_kept_waker<T>(lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     WAKER.try_with(lend).ok()
 }
 
-/// Changes words that this thread keeps for itself, 0 at first. `None` where it has none.
+/// Changes words that this thread keeps for itself, 0 at first. Returns `None` if it has none.
 #[inline]
 pub(crate) fn with_own_words<T>(change: impl FnOnce(&mut [u64; 3]) -> T) -> Option<T> {
     OWN_WORDS
@@ -33,7 +33,7 @@ pub(crate) fn with_own_words<T>(change: impl FnOnce(&mut [u64; 3]) -> T) -> Opti
         .ok()
 }
 
-/// Sleeps until another thread unparks this one, or for so long.
+/// Sleeps until another thread unparks this one, or until `time` has passed.
 pub(crate) fn park_for(time: Duration) {
     thread::park_timeout(time);
 }

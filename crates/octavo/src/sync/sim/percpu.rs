@@ -24,7 +24,7 @@ pub(crate) fn sections_work() -> bool {
 #[derive(Debug)]
 pub(crate) struct Storage {
     capacities: Vec<usize>,
-    /// Where each class's slots begin, in those of a CPU.
+    /// Where each class's slots begin, among those of a CPU.
     firsts: Vec<usize>,
     /// A line for each CPU.
     stops: WordArray<AtomicU32>,

@@ -16,7 +16,7 @@ pub(crate) fn with_own_words<T>(_change: impl FnOnce(&mut [u64; 3]) -> T) -> Opt
     None
 }
 
-/// Sleeps until another thread unparks this one, or for so long.
+/// Sleeps until another thread unparks this one, or until `time` has passed.
 pub(crate) fn park_for(time: Duration) {
     thread::park_timeout(time);
 }

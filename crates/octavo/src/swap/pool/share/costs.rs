@@ -1,7 +1,7 @@
-//! What returns cost: the times by which the pool's share is judged, over all spaces.
+//! What returns cost: the times that the pool's share is judged by, over all spaces.
 //!
-//! The weigher's times are each space's own, and its wait counts pages that were read ahead. Those hardly
-//! wait, and do not count as returns. So the share has times of its own.
+//! A weigher's times are those of its own spaces, and its wait counts pages that were read ahead. Their
+//! faults hardly wait, and do not count as returns. So the share has its own times.
 //!
 //! Cost: two relaxed atomic additions for each event that is timed.
 
@@ -14,7 +14,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub(super) struct Costs {
     /// A fault, wherever its page is.
     pub(super) fault_ns: f64,
-    /// Packing the page that goes for the one that returns.
+    /// Packing the page that is evicted for the one that returns.
     pub(super) try_ns: f64,
     pub(super) unpack_ns: f64,
     /// The wait for a page from a device.
@@ -22,15 +22,15 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// A return from the pool, and one from a device.
+    /// The time of a return from the pool, and of one from a device.
     pub(super) fn whole(self) -> (f64, f64) {
         let common = self.fault_ns + self.try_ns;
         (common + self.unpack_ns, common + self.wait_ns)
     }
 }
 
-/// Events of one kind since the last turn. A turn of a large budget has more of them than the weigher's words
-/// can count.
+/// Events of one kind since the last turn. With a large budget, a turn has more of them than the weigher's
+/// words can count.
 #[derive(Debug, Default)]
 pub(crate) struct Timed {
     sum_ns: AtomicU64,
@@ -39,8 +39,7 @@ pub(crate) struct Timed {
 
 impl Timed {
     pub(crate) fn note(&self, ns: u64) {
-        // Relaxed: figures. A turn that ends in between has the one without the other, of one event among
-        // many.
+        // Relaxed: figures. If a turn ends in between, it has half of one event among many.
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
         self.number.fetch_add(1, Ordering::Relaxed);
     }
@@ -64,11 +63,11 @@ pub(crate) struct Times {
     /// Pages that tried the pool, and pages that were unpacked for a fault.
     pub(crate) tries: Timed,
     pub(crate) unpacks: Timed,
-    /// Faults that sent for their page to a device, and waited.
+    /// Faults that read their page from a device, and waited.
     pub(crate) waits: Timed,
 }
 
-/// The times as they are known.
+/// The times known so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
     tries: Mean,
@@ -87,14 +86,14 @@ impl Default for Means {
 }
 
 impl Means {
-    /// Takes in what was timed since the last turn.
+    /// Adds what was timed since the last turn.
     pub(super) fn add(&mut self, times: &Times) {
         self.tries.add(times.tries.take());
         self.unpacks.add(times.unpacks.take());
         self.waits.add(times.waits.take());
     }
 
-    /// With faults that take `fault_ns`, wherever their pages are.
+    /// Returns the costs, given that a fault takes `fault_ns`, wherever its page is.
     pub(super) fn costs(&self, fault_ns: f64) -> Costs {
         Costs { fault_ns, try_ns: self.tries.ns, unpack_ns: self.unpacks.ns, wait_ns: self.waits.ns }
     }

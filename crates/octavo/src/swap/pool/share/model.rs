@@ -3,9 +3,9 @@
 //!
 //! The program touches hot and cold pages at random, and memory evicts by strict LRU. Evicted pages that
 //! compress go into the pool, and the others straight to a device. A pool that is too large sends its oldest
-//! pages on to the device. In a *mixed* program, it sends pages of any age, as if the holes of old spans had
-//! been filled with new pages; and a full pool does not take a page that a device has had. The clock adds up
-//! what all this costs.
+//! pages on to the device. In a *mixed* program, it sends pages of any age, as if new pages had filled the
+//! holes of old spans. Then a full pool also takes no page that a device has had. The clock adds up what all
+//! this costs.
 
 use super::{Costs, SEND_NS, Share, Size};
 use crate::policy::Shadow;
@@ -230,12 +230,11 @@ impl Model {
     }
 }
 
-/// The accesses in which the pool settles, and those that are measured after them.
+/// The accesses in which the pool settles, and those measured after them.
 const SETTLED: u32 = 300_000;
 const MEASURED: u32 = 300_000;
 
-/// Returns the sizes that a judged pool has had, in parts, and its time divided by that of a pool of `best`
-/// parts.
+/// Returns the sizes that a judged pool has had, in parts, and its time over that of a pool of `best` parts.
 fn compared(program: Program, parts: u32, best: u32) -> (Vec<u32>, f64) {
     let (mut judged, mut fixed) = (Model::judged(program, parts), Model::new(program, best));
     let [judged_ns, fixed_ns] = [&mut judged, &mut fixed].map(|model| {
