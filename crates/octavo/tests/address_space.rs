@@ -1,5 +1,5 @@
-//! A manager takes addresses by its budget and what that may grow to, not by the machine; where there are too
-//! few, it says what to do. Each part runs in a process of its own.
+//! A manager reserves addresses for its budget and the budget's growth, not for the whole machine. If there
+//! are too few, the error says what to do. Each part runs in a process of its own.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -9,14 +9,14 @@ use octavo::{Compression, Machine, Manager, RegionOptions};
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
-/// Set in a process that runs one part alone.
+/// Set in a process that runs only one part.
 const ALONE: &str = "OCTAVO_TEST_ALONE";
 
 fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// Runs a test of this file again, in a process of its own that may have so many KiB of addresses.
+/// Runs a test of this file again, in a process of its own with at most `limit_kib` KiB of addresses.
 fn alone(test: &str, limit_kib: Option<u64>) -> Output {
     let limit = limit_kib.map_or("unlimited".into(), |kib| kib.to_string());
     let exe = std::env::current_exe().unwrap();
@@ -55,7 +55,7 @@ fn a_small_manager_takes_few_addresses_on_any_machine() {
             }
             let manager = builder.build().unwrap();
             let taken = addresses_bytes() - before;
-            // With two threads, to which the C library gives 66 MiB of addresses each.
+            // This includes two threads, to which the C library gives 66 MiB of addresses each.
             assert!(taken < 512 * MIB, "{taken} bytes of addresses on a machine of {memory_bytes:?}");
             drop(manager);
         }
@@ -86,7 +86,8 @@ fn a_manager_with_few_addresses_works_up_to_its_largest_budget() {
     manager.validate();
 }
 
-/// On a machine of several TiB, a manager with a budget of several TiB. It takes what is used, and no more.
+/// On a machine of several TiB, a manager with a budget of several TiB uses only the memory that its pages
+/// need.
 #[test]
 fn a_manager_of_several_tib_can_be_built() {
     for most_bytes in [TIB + MIB, 3 * TIB, 7 * TIB] {
@@ -168,6 +169,6 @@ fn the_error_asks_for_all_that_a_manager_reserves() {
     };
     let taken = between(&built, "taken: ", "\n");
     let asked = between(&refused, "cannot reserve the ", " GiB") * GIB as f64;
-    // The error says tenths of a GiB, and the C library gives threads addresses of their own.
+    // The error rounds to tenths of a GiB, and the C library gives threads addresses of their own.
     assert!(taken < asked + 0.25 * GIB as f64, "{taken} bytes taken, {asked} asked for; {refused}");
 }

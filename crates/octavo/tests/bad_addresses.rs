@@ -1,5 +1,5 @@
-//! Every bad address or range, and every word that is not aligned, is an error with a kind, and a sentence
-//! that says what to do.
+//! Every bad address, bad range or unaligned word gives an error with a kind, and a sentence that says what
+//! to do.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn ranges_that_are_empty_unaligned_or_overflow() {
     for at in [4 * MIB, 4 * MIB + 1] {
         says(space.prefetch(at, 0), ErrorKind::InvalidRange, &words);
     }
-    // The last page of all can be used.
+    // The last page of the address space can be used.
     space.map_at(top - PAGE, PAGE, options).unwrap();
     space.store(top - 8, 7_u64).unwrap();
     assert_eq!(space.load::<u64>(top - 8).unwrap(), 7);
@@ -80,7 +80,7 @@ fn ranges_that_end_inside_a_page_where_pages_are_changed_whole() {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), 7, "nothing has changed");
         space.store(at + page * PAGE, 8_u64).unwrap();
     }
-    // What changes no page may be told of a part of one.
+    // Calls that change no page accept a part of one.
     space.populate(at, 100, Access::Read).unwrap();
     space.advise(at, 100, Advice::Cold).unwrap();
     assert_eq!(space.prefetch(at + 50, 100).unwrap(), 0);
@@ -161,7 +161,7 @@ fn access_to_what_is_not_mapped() {
         ErrorKind::NotMapped,
         &["protect mapped ranges only"],
     );
-    // What comes before the hole is done.
+    // The part before the hole is done.
     says(space.write(at, &[9; 5000]), ErrorKind::NotMapped, &[]);
     assert_eq!(space.load::<u8>(at + 4095).unwrap(), 9);
 }
@@ -177,7 +177,7 @@ fn a_refused_access_names_the_address_that_was_asked_for() {
         let address = if index % READS == 4 { at + PAGE } else { inside };
         says(result, ErrorKind::NotMapped, &[&format!("no region is mapped at {address:#x};")]);
     }
-    // Of a range, the first byte that is missing.
+    // For a range, the error names the first missing byte.
     let missing = format!("no region is mapped at {:#x};", at + PAGE);
     says(space.read(at + 100, &mut [0; 5000]), ErrorKind::NotMapped, &[&missing]);
     says(space.write(at + 100, &[0; 5000]), ErrorKind::NotMapped, &[&missing]);

@@ -1,4 +1,4 @@
-//! Every bad input is an error with a kind, and a sentence that says what to do.
+//! Every bad input gives an error with a kind, and a sentence that says what to do.
 
 mod common;
 
@@ -18,7 +18,7 @@ use octavo::{
 };
 
 fn builder() -> ManagerBuilder {
-    // Every page goes to the device: these tests are about it.
+    // Every page goes to the device, since these tests are about it.
     Manager::builder().budget_bytes(16 * MIB).background(false).compression(Compression::Off)
 }
 
@@ -73,7 +73,7 @@ fn a_budget_below_what_is_pinned() {
     manager.validate();
 }
 
-/// On a file system that is memory, which takes no more than it is given: for tests of full ones.
+/// Makes a swap area on a file system in memory of fixed size, for tests of full file systems.
 fn forced(file: SwapFile) -> SwapArea {
     SwapArea::from_file(file).unwrap().allow_tmpfs(true)
 }
@@ -118,7 +118,8 @@ fn a_block_device_that_is_missing_or_none_is_refused_before_it_is_opened() {
     }
 }
 
-/// A small file system in memory, mounted as long as this lives. `None`, loudly, where that is not allowed.
+/// A small file system in memory, mounted as long as this lives. `new` returns `None`, and prints why, if
+/// that is not allowed.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -151,7 +152,7 @@ fn store_all(space: &Space, at: u64, len: u64) -> Result<()> {
     store_some(space, at, len).1
 }
 
-/// Stores page by page up to the first error; says how far that was.
+/// Stores page by page up to the first error. Returns how far that was.
 fn store_some(space: &Space, at: u64, len: u64) -> (u64, Result<()>) {
     for offset in (0..len).step_by(PAGE as usize) {
         if let Err(error) = space.store(at + offset, offset ^ 0x77) {
@@ -178,7 +179,7 @@ fn a_swap_file_on_a_file_system_that_is_full() {
     let (stored, result) = store_some(&space, at, 64 * MIB);
     says(result, ErrorKind::SwapFull, &words);
     assert!(stored > 16 * MIB, "{stored}");
-    // What is in memory stays there, and can be used; what is out could only come in exchange.
+    // Pages in memory stay there, and can be used. A page that is out could only come in by exchange.
     let mut here = Vec::new();
     for offset in (0..stored).step_by(PAGE as usize) {
         match space.load::<u64>(at + offset) {
@@ -193,7 +194,7 @@ fn a_swap_file_on_a_file_system_that_is_full() {
     space.store(at + here[here.len() - 1], 1_u64).unwrap();
 }
 
-/// A space on a full file system of 8 MiB, and how far it was filled.
+/// Makes a space on a full file system of 8 MiB. Returns how far it was filled.
 fn filled(dir: &Path) -> (Space, u64, u64) {
     let file = SwapFile::Temporary(dir.into());
     let space = builder().swap_area(forced(file)).build().unwrap().space().unwrap();
@@ -208,7 +209,7 @@ fn a_full_file_system_and_a_long_range_given_up_on_it() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
     let (space, at, _) = filled(dir.path());
-    // These are out: the file has room for as many again.
+    // These pages are out, so the file has room for as many again.
     space.unmap(at, 4 * MIB).unwrap();
     let more = space.map(2 * MIB, RegionOptions::default()).unwrap();
     store_all(&space, more, 2 * MIB).unwrap();
@@ -275,7 +276,7 @@ fn out_of_memory_names_the_largest_spaces() {
     let words = ["the budget of 16 MiB", "the largest: the hog (", "small (1 MiB)", "configure a swap file"];
     let told = store_all(&hog, hog_at, 64 * MIB);
     says(told.clone(), ErrorKind::OutOfMemory, &words);
-    // Each part is a size behind a colon, and together they are the budget.
+    // Each part is a size behind a colon, and their sum is the budget.
     let told = told.unwrap_err().to_string();
     let of_part = |part: &str| {
         let (_, size) = part.split_once(": ")?;
@@ -290,7 +291,7 @@ fn out_of_memory_names_the_largest_spaces() {
     };
     let sum: f64 = told.split("; ").filter_map(of_part).sum();
     assert!((sum - 16.0 * MIB as f64).abs() < 0.3 * MIB as f64, "{sum} bytes: {told}");
-    // The other space still works, and so does this one when something goes.
+    // The other space still works, and so does this one once something is released.
     check_all(&small, at, MIB);
     says(
         small.map(MIB, RegionOptions::default()).and_then(|at| store_all(&small, at, MIB)),
@@ -348,7 +349,7 @@ fn a_space_too_sparse_for_the_budget_and_then_another() {
         let at = space.map(len, RegionOptions::default()).unwrap();
         let mut touched = 0;
         let error = loop {
-            // A node or two for each; every other one only read.
+            // Each touch takes a node or two. Every other one is only a read.
             let address = at + touched * (1 << 30);
             let result = if touched % 2 == 0 {
                 space.store(address, touched)
@@ -372,7 +373,7 @@ fn a_space_too_sparse_for_the_budget_and_then_another() {
         } else {
             space.unmap(at, len).unwrap();
         }
-        // Memory is short, as what the tables had stays theirs; it works.
+        // Memory is short, since the tables keep their frames, but it works.
         let at = space.map(4 * MIB, RegionOptions::default()).unwrap();
         store_all(&space, at, 4 * MIB).unwrap();
         check_all(&space, at, 4 * MIB);
@@ -393,7 +394,7 @@ fn a_manager_shut_down_or_dropped_while_spaces_and_pins_are_left() {
         ErrorKind::Busy,
         &["1 spaces are in use (in use)", "drop them"],
     );
-    // Its last handle is gone, but not what is in use.
+    // Its last handle is gone, but the space and the pin are still in use.
     drop(manager);
     space.unmap(at, 4 * PAGE).unwrap();
     let at = space.map(32 * MIB, RegionOptions::default()).unwrap();
@@ -419,7 +420,7 @@ fn a_manager_shut_down_while_a_forgotten_pin_holds_a_frame() {
     let refused = manager.shutdown().unwrap_err();
     assert!(refused.to_string().contains("pin"), "{refused}");
     assert_eq!(refused.error().kind(), ErrorKind::Busy);
-    // It goes on.
+    // The manager still works.
     let manager = refused.into_manager();
     let space = manager.space().unwrap();
     let at = space.map(32 * MIB, RegionOptions::default()).unwrap();
@@ -461,7 +462,7 @@ fn a_manager_with_a_background_thread_ends_while_that_thread_writes() {
         .expect("the last drop ends the background thread and returns");
 }
 
-/// Every call on a manager of the parent's; the number of the first that does not say so.
+/// Makes every call on a manager of the parent. Returns the number of the first that does not report this.
 fn first_wrong_answer(manager: &Manager, space: &Space, pin: &octavo::Pin<'_>, at: u64) -> u8 {
     let options = RegionOptions::default();
     let answers = [
@@ -533,7 +534,7 @@ fn a_forked_child_is_told_at_every_call_and_can_drop_everything() {
             octavo_platform::run_in_forked_child(|| first_wrong_answer(&manager, &pinned, &pin, pinned_at));
         assert_eq!(code.unwrap(), 0, "the first call that did not answer ForkedChild, or a signal + 128");
         let code = octavo_platform::run_in_forked_child(|| {
-            // And the child may have a manager of its own.
+            // The child may also have a manager of its own.
             let own = builder().build().unwrap().space().unwrap();
             let at = own.map(MIB, RegionOptions::default()).unwrap();
             store_all(&own, at, MIB).unwrap();
@@ -541,13 +542,14 @@ fn a_forked_child_is_told_at_every_call_and_can_drop_everything() {
             0
         });
         assert_eq!(code.unwrap(), 0);
-        // The parent noticed nothing.
+        // The parent is not affected.
         check_all(&space, at, 32 * MIB);
         assert_eq!(pinned.load::<u64>(pinned_at + 8).unwrap(), 88);
         drop(pin);
         manager.validate();
 
-        // All of it, moved into the child and dropped there; here the closure's own are dropped too.
+        // Everything is moved into the child and dropped there. The parent drops its own copies with the
+        // closure.
         let owned = (space, pinned, manager);
         let code = octavo_platform::run_in_forked_child(|| {
             drop(owned);
@@ -557,7 +559,7 @@ fn a_forked_child_is_told_at_every_call_and_can_drop_everything() {
     }
 }
 
-/// Whether the process has anything at this address.
+/// Returns whether the process has a mapping at this address.
 fn is_mapped(address: usize) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| {
@@ -575,7 +577,8 @@ fn a_pins_pointers_lead_nowhere_in_a_forked_child() {
     let places: Vec<usize> = pin.pages().map(|(pointer, _)| pointer.addr()).collect();
     assert!(places.iter().all(|&place| is_mapped(place)));
     let code = octavo_platform::run_in_forked_child(|| {
-        // Asking for them is no crash, and what they lead to is not the parent's memory, nor anything else.
+        // Asking for the pointers does not crash, and they lead neither to the parent's memory nor to
+        // anything else.
         let same = pin.pages().map(|(pointer, _)| pointer.addr()).eq(places.iter().copied());
         u8::from(!same || places.iter().any(|&place| is_mapped(place)))
     });

@@ -1,8 +1,8 @@
-//! The budget against the kernel's own figures: peak resident set, peak of a memory control group, and what
-//! is spent on metadata.
+//! The budget against the kernel's own figures: peak resident set, peak of a memory control group, and the
+//! memory for metadata.
 //!
-//! Each measurement is a process of its own: this test binary again, with the ignored test below and a
-//! workload's name in the environment.
+//! Each measurement has a process of its own: it runs the ignored test below in this test binary again, with
+//! a workload's name in the environment.
 
 mod common;
 
@@ -15,7 +15,7 @@ use octavo::{Counter, HugePolicy, Manager, RegionOptions, Space, ZeroPage};
 use octavo_platform::usage;
 
 const BUDGET: u64 = 32 * MIB;
-/// What the issue allows above the budget.
+/// The most that is allowed: 3 % and 16 MiB above the budget.
 const ALLOWED: u64 = BUDGET + BUDGET * 3 / 100 + 16 * MIB;
 const WORKLOAD: &str = "OCTAVO_TEST_WORKLOAD";
 const GROUP: &str = "OCTAVO_TEST_GROUP";
@@ -48,7 +48,7 @@ fn huge(_: &Manager, space: &Space) {
     }
 }
 
-/// A leaf table for each page or two: the tables take half of the budget.
+/// Uses a leaf table for each page or two, so the tables take half of the budget.
 fn sparse(_: &Manager, space: &Space) {
     let at = space.map(16 << 30, RegionOptions::default()).unwrap();
     for index in 0..BUDGET / 2 / PAGE {
@@ -57,7 +57,7 @@ fn sparse(_: &Manager, space: &Space) {
     }
 }
 
-/// Small zero pages and huge ones: tables, and no memory.
+/// Maps small and huge zero pages, which need tables but no memory.
 fn zeros(_: &Manager, space: &Space) {
     let at = space.map(1 << 36, RegionOptions::default()).unwrap();
     for index in 0..1 << 15 {
@@ -83,7 +83,7 @@ fn threads(_: &Manager, space: &Space) {
     });
 }
 
-/// More blocks than the tables have nodes for: each that goes out takes one.
+/// Uses more blocks than the tables have nodes for: each block that goes out takes a node.
 fn many_blocks(manager: &Manager, space: &Space) {
     manager.set_budget(4 * BUDGET).unwrap();
     let at = space.map(6 * BUDGET, RegionOptions::new().huge(true)).unwrap();
@@ -100,7 +100,7 @@ fn many_blocks(manager: &Manager, space: &Space) {
     );
 }
 
-/// Lowering the budget gives memory back to the kernel.
+/// Lowers the budget, which returns memory to the kernel.
 fn lowered(manager: &Manager, space: &Space) {
     manager.set_budget(4 * BUDGET).unwrap();
     let at = space.map(3 * BUDGET, RegionOptions::new().huge(true)).unwrap();
@@ -119,7 +119,7 @@ fn lowered(manager: &Manager, space: &Space) {
     manager.validate();
 }
 
-/// A name, and what is done.
+/// A workload's name and function.
 type Workload = (&'static str, fn(&Manager, &Space));
 
 const WORKLOADS: &[Workload] = &[
@@ -173,7 +173,7 @@ fn the_peak_of_the_resident_set_stays_within_the_budget() {
     }
 }
 
-/// A control group of this test's own, of either version, and the name of the file that has its peak.
+/// A control group of this test's own, of either version, and the name of the file with its peak.
 struct Group(PathBuf, &'static str);
 
 impl Group {
@@ -224,7 +224,7 @@ fn the_peak_of_a_control_group_around_the_process_stays_within_the_budget() {
     }
 }
 
-/// Bytes in use that are no chunks of frames.
+/// Returns the bytes in use that are not chunks of frames.
 fn metadata(manager: &Manager) -> u64 {
     let counters = manager.counters();
     let chunks = counters.get(Counter::ChunkOnline) - counters.get(Counter::ChunkOffline);
@@ -246,7 +246,7 @@ fn metadata_stays_within_64_bytes_a_frame_8_a_page_and_24_a_swapped_page() {
     let space = manager.space().unwrap();
     let pages = 64 * MIB / PAGE;
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
-    // What a manager needs at all: lists for each CPU, and the first nodes.
+    // The fixed part of a manager: lists for each CPU, and the first nodes.
     let fixed = metadata(&manager) + 16 * PAGE;
     for page in 0..pages {
         space.store(at + page * PAGE, page).unwrap();
@@ -261,7 +261,8 @@ fn metadata_stays_within_64_bytes_a_frame_8_a_page_and_24_a_swapped_page() {
     let more = metadata(&manager) - fixed - resident;
     assert!(more <= slots * 24, "{} bytes a swapped page", more as f64 / slots as f64);
 
-    // And after a long life: pages out and in and changed, in no order, slots given up here and there.
+    // The same after a long life: pages that went out, came in and changed in random order, and slots freed
+    // here and there.
     let manager = build(16 * MIB);
     let space = manager.space().unwrap();
     let at = space.map(48 * MIB, RegionOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What a caller takes from the budget beside pages: blocks of frames, and regions.
+//! A caller takes other things than pages from the budget: blocks of frames, and regions.
 
 use octavo::{ErrorKind, FrameId, Manager, Order, RegionOptions};
 

@@ -1,4 +1,4 @@
-//! Things that the other side of a translation does by itself, and that Octavo is told of; and pages that go
+//! Actions that the other side of a translation takes on its own and reports to Octavo, and pages that go
 //! there in runs.
 
 mod common;
@@ -18,7 +18,7 @@ fn small() -> Pair {
     pair(HugePolicy::Never, PAGES * PAGE)
 }
 
-/// Runs of what was installed since the last look, as page counts.
+/// Returns the page counts of the runs installed since the last call.
 fn installed(pair: &Pair) -> Vec<u32> {
     pair.target.take_asked(Ask::Install).into_iter().map(|(_, count)| count).collect()
 }
@@ -28,7 +28,7 @@ fn dropped_pages_read_as_zeros_and_their_neighbours_stay() {
     let pair = small();
     (0..32).for_each(|page| pair.store(page, page + 1));
     pair.evict_all();
-    // Away, out, and at home; and one that nobody has touched.
+    // Pages that are away, out, and at home, and one that was never touched.
     (0..16).for_each(|page| assert_eq!(pair.load(page), page + 1));
     assert_eq!(pair.space.load::<u64>(pair.page(12)).unwrap(), 13);
     pair.target.drop_range(pair.page(8), 16 * PAGE);
@@ -117,7 +117,7 @@ fn moved_pages_are_found_at_their_new_addresses_wherever_they_were() {
             assert_eq!(pair.load(page), page + 1, "page {page}");
         }
     }
-    // They go out from there, and come back.
+    // The moved pages go out from there, and come back.
     pair.evict_all();
     assert_eq!(pair.target.load(&pair.space, to).unwrap(), 9);
     pair.end();
@@ -143,7 +143,7 @@ fn a_fork_gets_what_its_parent_had_and_each_writes_its_own() {
     let pair = small();
     (0..96).for_each(|page| pair.store(page, page + 1));
     pair.evict_all();
-    // Some are away, and both sides would show them; one is at home.
+    // Some pages are away, where both sides would show them. One is at home.
     (0..8).for_each(|page| assert_eq!(pair.load(page), page + 1));
     assert_eq!(pair.space.load::<u64>(pair.page(40)).unwrap(), 41);
     let target = Target::new(Able::ALL);
@@ -185,7 +185,7 @@ fn after_a_fork_handles_store_to_their_own_pages_only() {
     for page in 0..96 {
         let at = pair.page(page);
         let (from, to) = if page % 2 == 0 { (&pair.space, &child) } else { (&child, &pair.space) };
-        // The one has looked at the page, or holds it, when the other stores to it.
+        // One space has read the page, or pins it, when the other stores to it.
         let pin = (page % 3 == 0).then(|| from.pin_exact(at, PAGE as usize, Access::Read).unwrap());
         if page % 3 == 1 {
             assert_eq!(from.load::<u64>(at).unwrap(), page + 1);
@@ -287,7 +287,7 @@ fn pages_that_were_read_ahead_go_there_together() {
         runs += 1;
     }
     assert!(runs < PAGES / 4, "{runs} faults for {PAGES} pages");
-    // They are clean: the first store to each is a fault, and a run of stores takes one call.
+    // The pages are clean: the first store to each is a fault, and a run of stores takes one call.
     assert!(!pair.target.try_store(pair.page(5), 1));
     pair.target.take_asked(Ask::Protect);
     assert_eq!(pair.space.show(pair.page(0), 64 * PAGE, Access::Write).unwrap(), 64);

@@ -10,7 +10,7 @@ fn fill(space: &Space, at: u64, len: u64) {
     }
 }
 
-/// Every other page is as it was filled.
+/// Checks that every other page still has its original bytes.
 fn check_odd_pages(space: &Space, at: u64, len: u64) {
     for offset in (4096..len).step_by(8192) {
         assert_eq!(space.load::<u64>(at + offset).unwrap(), offset ^ 0xabcd);
@@ -27,7 +27,7 @@ fn a_block_of_two_mebibytes_is_had_after_fragmentation() {
     for offset in (0..len).step_by(8192) {
         space.unmap(at + offset, 4096).unwrap();
     }
-    // Take what is free in one piece, so that only fragments are left.
+    // Takes all free whole blocks, so that only fragments are left.
     let mut whole = Vec::new();
     while let Some(frame) = manager.alloc_block(octavo::Order::MAX).unwrap() {
         whole.push(frame);

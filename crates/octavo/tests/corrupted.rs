@@ -1,5 +1,5 @@
-//! A device that lies: reads that bring other bytes, writes that never were, and all say Ok. The access is
-//! told so, with a kind of its own; no wrong byte is seen, and nothing else is harmed.
+//! A device that lies: it returns Ok for reads of wrong bytes, and for writes that never happened. The access
+//! gets an error of its own kind, sees no wrong byte, and harms nothing else.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn with_a_liar(seed: u64, encrypt: bool, test: impl FnOnce(&TestDevice, &Manager
     assert_only_kept(&manager, true, encrypt);
 }
 
-/// Reads a page: it holds what was written, or the access says that it cannot be had.
+/// Reads a page and checks its bytes. Returns whether the access reported corruption instead.
 fn is_corrupt(space: &Space, at: u64, page: u64, version: u64) -> bool {
     let mut found = vec![0; PAGE as usize];
     match space.read(at + page * PAGE, &mut found) {
@@ -74,14 +74,14 @@ fn a_write_that_never_was_is_found_out_and_costs_that_page_only() {
         with_a_liar(seed, encrypt, |device, _, space, at| {
             (0..PAGES).for_each(|page| space.write(at + page * PAGE, &bytes_of(page, 0)).unwrap());
             device.set_whims(Whims { lost_writes: 500, ..device.whims() });
-            // What is written again goes to places that hold something older.
+            // Pages that are written again go to places with older contents.
             (0..PAGES).for_each(|page| space.write(at + page * PAGE, &bytes_of(page, 1)).unwrap());
             let lies = device.happened().lies;
             device.heal();
             let corrupt: Vec<_> = (0..PAGES).filter(|page| is_corrupt(space, at, *page, 1)).collect();
             assert!(!corrupt.is_empty() && corrupt.len() as u64 <= lies, "{} of {lies}", corrupt.len());
-            // It stays so: a store would have to bring the rest of the page in. Mapped anew, the page is as
-            // new.
+            // The error stays, since a store would have to bring in the rest of the page. After a new
+            // mapping, the page is usable.
             let page = corrupt[0];
             assert_eq!(space.store(at + page * PAGE, 1_u64).unwrap_err().kind(), ErrorKind::Corrupt);
             space.unmap(at + page * PAGE, PAGE).unwrap();

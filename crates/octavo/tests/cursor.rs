@@ -1,4 +1,4 @@
-//! A range of a space as a stream, beside the standard library's cursor over a vector.
+//! A range of a space as a stream, compared with the standard library's cursor over a vector.
 
 mod common;
 

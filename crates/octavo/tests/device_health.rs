@@ -1,4 +1,5 @@
-//! Devices that fail, fall silent or are slow: each area by itself, for as long as it does and no longer.
+//! Devices that fail, fall silent or are slow. Only the affected area is avoided, and only as long as the
+//! trouble lasts.
 
 mod common;
 
@@ -15,7 +16,7 @@ use octavo::{
 };
 
 const PAGES: u64 = 8192;
-/// All devices here answer at once or not at all, so that this is no race.
+/// The timeout. All devices here answer at once or not at all, so it causes no race.
 const TIMEOUT: Duration = Duration::from_millis(30);
 
 fn builder() -> ManagerBuilder {
@@ -31,7 +32,7 @@ fn value(page: u64) -> u64 {
     (page + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Stores to the pages, in order, until one fails; says which, and how.
+/// Stores to the pages, in order, until one fails. Returns which one failed, and the error.
 fn fill(space: &Space, at: u64, pages: std::ops::Range<u64>) -> (u64, Option<Error>) {
     for page in pages.clone() {
         if let Err(error) = space.store(at + page * PAGE, value(page)) {
@@ -47,7 +48,7 @@ fn check(space: &Space, at: u64, pages: std::ops::Range<u64>) {
     }
 }
 
-/// Two areas: the first is to be filled first.
+/// Makes two areas. The first is filled first.
 fn with_two_areas() -> (TestDevice, TestDevice, Manager) {
     let first = TestDevice::new(2 * PAGES as u32).named("the first");
     let second = TestDevice::new(3 * PAGES as u32).named("the second");
@@ -69,7 +70,7 @@ fn an_area_that_fails_does_not_keep_pages_from_another_and_is_used_again_when_it
     let (stored, error) = fill(&space, at, 0..PAGES);
     assert_eq!(stored, PAGES, "{error:?}");
     check(&space, at, 0..PAGES);
-    // It was tried now and then.
+    // The first device was tried again now and then.
     let (failed, written) = (first.writes().failed(), second.writes().begun());
     assert!(failed > 0 && failed < written / 2, "{failed} writes failed, {written} were elsewhere");
     first.heal();
@@ -94,7 +95,7 @@ fn pages_whose_place_is_on_an_area_that_fails_move_to_another() {
     assert!(fill(&space, at, 0..PAGES).1.is_none());
     assert_eq!(second.writes().begun(), 0, "all is on the first");
     first.writes().fail_every(1, EIO);
-    // Each page comes back, keeps its place there, and is changed.
+    // Each page comes back, keeps its place on the device, and is changed.
     for page in 0..PAGES {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page));
         space.store(at + page * PAGE, value(page)).unwrap();
@@ -140,7 +141,7 @@ fn an_access_gets_the_error_when_no_area_is_well() {
     second.writes().fail_every(1, EIO);
     let (stored, error) = fill(&space, at, 0..PAGES);
     let error = error.expect("8192 pages do not fit in 16 MiB");
-    // While the first has pages in flight, its answer is what would make room.
+    // While the first device has pages in flight, only its answer would make room.
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(error.to_string().contains("the first did not answer"), "{error}");
     first.writes().fail_every(1, EIO);
@@ -170,7 +171,7 @@ fn an_access_gets_the_error_when_the_area_that_is_well_is_full_and_the_other_fai
     assert_eq!(error.kind(), ErrorKind::SwapWrite, "{error}");
     assert!(error.to_string().contains("writing to the failing one failed"), "{error}");
     failing.heal();
-    // Its places are asked again.
+    // Its places are tried again.
     check(&space, at, 0..stored);
     let (more, error) = fill(&space, at, stored..PAGES);
     assert_eq!(error.expect("there are 40 places more").kind(), ErrorKind::SwapFull);
@@ -237,7 +238,7 @@ fn a_budget_that_does_not_fit_over_a_device_that_answers_is_no_timeout() {
     let at = map(&space);
     manager.set_budget(64 * MIB).unwrap();
     assert!(fill(&space, at, 0..PAGES).1.is_none());
-    // It falls silent, and is well again.
+    // The device falls silent, and recovers.
     device.hold();
     assert_eq!(manager.set_budget(16 * MIB).unwrap_err().kind(), ErrorKind::TimedOut);
     device.let_go();
@@ -252,8 +253,8 @@ fn a_budget_that_does_not_fit_over_a_device_that_answers_is_no_timeout() {
     check(&space, at, 0..PAGES);
 }
 
-/// Answers one transfer each time that it is waited for. That takes nine tenths of the timeout, by the
-/// manager's clock.
+/// A device that answers one transfer for each wait. That takes nine tenths of the timeout, by the manager's
+/// clock.
 #[derive(Clone)]
 struct Slow {
     device: TestDevice,
@@ -318,7 +319,7 @@ fn a_budget_is_lowered_over_a_device_that_is_slow_but_answers() {
     let at = map(&space);
     manager.set_budget(64 * MIB).unwrap();
     assert!(fill(&space, at, 0..PAGES).1.is_none());
-    // After a write that failed, transfers are short: each wait is for several.
+    // After a failed write, transfers are short: each wait is for several.
     slow.device.writes().fail_every(1, EIO);
     space.advise(at, 32 * PAGE, Advice::PageOut).unwrap();
     slow.serve();
@@ -335,13 +336,13 @@ fn pages_on_their_way_to_a_silent_device_keep_nothing_from_another_that_also_rea
     let space = manager.space().unwrap();
     let at = map(&space);
     assert!(fill(&space, at, 0..1024).1.is_none());
-    // While the first is silent, some pages go to the second.
+    // While the first device is silent, some pages go to the second.
     first.writes().hold();
     assert_eq!(manager.reclaim(64).unwrap(), 0);
     space.advise(at + 256 * PAGE, 64 * PAGE, Advice::PageOut).unwrap();
     assert!(second.writes().begun() > 0);
     first.writes().let_go();
-    // Now the first has more pages than a scan starts at once, and the second has reads.
+    // Now the first device has more pages than a scan starts at once, and the second has reads.
     first.writes().hold();
     space.advise(at + 320 * PAGE, 700 * PAGE, Advice::PageOut).unwrap();
     manager.reclaim(64).unwrap();
@@ -371,7 +372,7 @@ fn an_access_that_waits_for_its_page_names_the_device_of_the_page() {
     let at = map(&space);
     assert!(fill(&space, at, 0..1024).1.is_none());
     space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
-    // One after the other falls silent.
+    // The devices fall silent one after the other.
     [&first, &second].into_iter().for_each(TestDevice::hold);
     for device in [&second, &first] {
         assert_eq!(manager.reclaim(64).unwrap(), 0);
@@ -380,7 +381,7 @@ fn an_access_that_waits_for_its_page_names_the_device_of_the_page() {
     let error = space.load::<u64>(at).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(error.to_string().contains("the second did not answer"), "{error}");
-    // The same where there is no room for the read.
+    // The same, but without room for the read.
     second.set_room(1);
     let error = space.load::<u64>(at + PAGE).unwrap_err();
     assert!(error.to_string().contains("the second did not answer"), "{error}");
@@ -395,7 +396,7 @@ fn a_budget_that_does_not_fit_for_pages_on_their_way_to_a_silent_device_is_a_tim
     let at = map(&space);
     manager.set_budget(64 * MIB).unwrap();
     assert!(fill(&space, at, 0..PAGES).1.is_none());
-    // The first has some pages of each chunk.
+    // The first device has some pages of each chunk.
     first.writes().hold();
     for page in (0..PAGES).step_by(64) {
         space.advise(at + page * PAGE, PAGE, Advice::PageOut).unwrap();
@@ -409,8 +410,8 @@ fn a_budget_that_does_not_fit_for_pages_on_their_way_to_a_silent_device_is_a_tim
     check(&space, at, 0..PAGES);
 }
 
-/// Answers one transfer each time that it is flushed, once it is told to. That takes nine tenths of the
-/// timeout, by the manager's clock.
+/// A device that, after an order, answers one transfer for each flush. That takes nine tenths of the timeout,
+/// by the manager's clock.
 #[derive(Clone)]
 struct Steady {
     slow: Slow,
@@ -454,7 +455,7 @@ fn an_access_whose_device_is_full_ends_in_time_though_another_device_answers_all
     let at = map(&space);
     assert!(fill(&space, at, 0..1024).1.is_none());
     space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
-    // The first fails, so pages go to the other one: many transfers of a page each.
+    // The first device fails, so pages go to the second: many transfers of a page each.
     first.writes().fail_every(1, EIO);
     for page in (64..1024).step_by(2) {
         space.advise(at + page * PAGE, PAGE, Advice::PageOut).unwrap();
@@ -497,7 +498,7 @@ impl Device for Named {
     }
 }
 
-/// Else it might be asked while a lock is held, and ask for something itself that needs the lock.
+/// A later call might come under a lock, and the device's answer might need that lock.
 #[test]
 fn a_device_is_asked_for_its_name_when_it_is_opened_and_not_again() {
     let (device, asked) = (TestDevice::new(2 * PAGES as u32), Arc::new(AtomicU64::new(0)));

@@ -1,5 +1,5 @@
-//! Faults on one thread, which polls them and drives their device: no poll waits for what only this thread
-//! can bring about.
+//! Faults on one thread, which polls them and drives their device. No poll may wait for something that only
+//! this thread can do.
 
 mod common;
 
@@ -15,7 +15,7 @@ const BUDGET: u64 = 16 * MIB;
 /// Three times the budget.
 const PAGES: u64 = 3 * BUDGET / PAGE;
 
-/// Lets the device do what it was given. False: that is nothing.
+/// Lets the device do its pending transfers. Returns `false` if there are none.
 fn drive(device: &TestDevice) -> bool {
     let has_work = device.under_way() > 0;
     device.let_go();
@@ -34,7 +34,7 @@ fn builder(device: &TestDevice) -> ManagerBuilder {
     Manager::builder().budget_bytes(BUDGET).swap_area(area).compression(Compression::Off).background(false)
 }
 
-/// Polls the fault to its end; between polls the device does what it was given.
+/// Polls the fault to its end. Between polls, the device does its pending transfers.
 fn fault(space: &Space, device: &TestDevice, at: u64, access: Access) {
     let mut pending = Pending::new(space, at / PAGE, access);
     loop {
@@ -51,7 +51,7 @@ fn write_and_read_back(space: &Space, device: &TestDevice) {
     let at = space.map(PAGES * PAGE, RegionOptions::default()).unwrap();
     for page in 0..PAGES {
         fault(space, device, at + page * PAGE, Access::Write);
-        // Nobody else is at work: what was faulted in is there still.
+        // No other thread works, so the page is still in memory.
         space.store(at + page * PAGE, page + 1).unwrap();
     }
     for page in 0..PAGES {

@@ -1,4 +1,4 @@
-//! What a space says of its pages.
+//! The statistics of a space about its pages.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn figures_are_serialised_by_their_names() {
     assert!(json(serde_json::to_value(manager.latencies()))["new_page"]["count"].as_u64().unwrap() >= 1);
 }
 
-/// How many waits of a kind were timed.
+/// Returns how many waits of a kind were timed.
 fn timed(manager: &Manager, latency: Latency) -> u64 {
     manager.latencies().quantiles(latency).count
 }
@@ -89,7 +89,7 @@ fn each_kind_of_wait_is_timed() {
     (0..pages).for_each(|page| assert_eq!(space.load::<u64>(page * PAGE + 8).unwrap(), page + 1));
     assert_eq!(timed(&manager, Latency::Device), pages, "all of them");
     assert_eq!(manager.latencies().histogram(Latency::Device).len(), pages);
-    // Nothing that is there is a wait.
+    // An access to a page in memory is not a wait.
     (0..pages).for_each(|page| space.store(page * PAGE + 8, page + 2).unwrap());
     assert_eq!(timed(&manager, Latency::Device), pages);
     assert_eq!(timed(&manager, Latency::NewPage), sampled);

@@ -1,5 +1,5 @@
-//! A device that is full: nobody spins on it, and whoever needs room there waits for a transfer to end, up to
-//! a deadline.
+//! A full device: nobody spins on it. A thread that needs room there waits for a transfer to end, up to a
+//! deadline.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn check(space: &Space, at: u64, pages: std::ops::Range<u64>) {
     }
 }
 
-/// A space whose first 64 pages are out.
+/// Makes a space whose first 64 pages are out.
 fn with_pages_out(manager: &Manager) -> (Space, u64) {
     let space = manager.space().unwrap();
     let at = map(&space);
@@ -82,7 +82,7 @@ fn all_of_a_range_is_sent_out_though_there_is_room_for_little_at_once() {
     let at = map(&space);
     fill(&space, at, 0..2048);
     space.advise(at, 2048 * PAGE, Advice::PageOut).unwrap();
-    // The last are under way.
+    // The last transfers are still under way.
     device.drain();
     assert_eq!(space.stats().unwrap().resident_bytes, 0);
     assert!(device.refused() > 0);
@@ -96,7 +96,7 @@ fn no_room_on_a_silent_device_is_an_error_in_time_and_no_page_is_lost() {
     let (space, at) = with_pages_out(&manager);
     device.hold();
     device.set_room(1);
-    // The first read takes all of the room there is.
+    // The first read takes all of the room.
     for page in 0..3 {
         let error = space.load::<u64>(at + page * PAGE).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");

@@ -1,5 +1,5 @@
-//! Swap that is full. What is out can be read at any time: a page that comes in gives its slot to one that
-//! goes out. Only new pages find no room.
+//! Full swap. Pages that are out can always be read: a page that comes in gives its slot to one that goes
+//! out. Only new pages find no room.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn builder(device: &TestDevice) -> ManagerBuilder {
     Manager::builder().budget_bytes(BUDGET).swap_area(SwapArea::device(device.boxed()))
 }
 
-/// The word at `index` of a page, which no two pages share.
+/// Returns the word at `index` of a page, which is unique.
 fn word(page: u64, index: u64) -> u64 {
     (page << 20 | index << 1 | 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -62,7 +62,7 @@ impl Full {
         assert!(found == bytes_of(page), "page {page} has other bytes");
     }
 
-    /// New pages find no room still, and find some when others are given up.
+    /// Checks that new pages still find no room, and find some when others are freed.
     fn end(self) {
         let new = self.at + (self.pages + 100) * PAGE;
         let refused = (0..2048).find_map(|page| self.space.store(new + page * PAGE, 1_u64).err());
@@ -75,7 +75,7 @@ impl Full {
     }
 }
 
-/// Each way of packing, and the kinds of managers that give a page another way out.
+/// Returns builders with each kind of compression, and with features that give a page another way out.
 fn builders(device: &TestDevice) -> Vec<ManagerBuilder> {
     let plain = || builder(device).compression(Compression::Off);
     vec![
@@ -110,7 +110,7 @@ fn words_pins_and_futures_bring_in_what_is_out() {
             let page = random.next() % full.pages;
             let at = full.at + page * PAGE;
             assert_eq!(space.load::<u64>(at + 8).unwrap(), word(page, 1));
-            // A change in place is no new page.
+            // Changing a page in place needs no new page.
             let page = random.next() % full.pages;
             space.store(full.at + page * PAGE, word(page, 0)).unwrap();
             let page = random.next() % full.pages;
@@ -118,12 +118,12 @@ fn words_pins_and_futures_bring_in_what_is_out() {
             let pin = space.pin_exact(full.at + page * PAGE, PAGE as usize, Access::Read).unwrap();
             assert_eq!(pin.len() as u64, PAGE);
         }
-        // A long pin, as long as the rest has memory.
+        // A pin may be long, as long as the rest has memory.
         for first in (0..full.pages - 512).step_by(512) {
             let pin = space.pin_exact(full.at + first * PAGE, 512 * PAGE as usize, Access::Write).unwrap();
             assert_eq!(pin.len() as u64, 512 * PAGE);
         }
-        // Whole pages that are written over are no new pages.
+        // Overwriting whole pages needs no new pages.
         (0..full.pages).for_each(|page| space.write(full.at + page * PAGE, &bytes_of(page)).unwrap());
         full.end();
     }
@@ -194,7 +194,7 @@ fn a_space_at_its_quota_reads_what_is_out() {
     let mut random = Random::new(11);
     for _ in 0..2 * full.pages {
         full.read(random.next() % full.pages);
-        // One page for which there was no slot, and one that came in for it.
+        // Besides the budget, one page without a slot and one that came in for it may be in memory.
         assert!(full.space.stats().unwrap().resident_bytes <= 4 * MIB + 2 * PAGE);
     }
     full.end();

@@ -1,4 +1,4 @@
-//! Guards: bytes of guarded regions, lent to one writer or to many readers, while pages come and go.
+//! Guards: bytes of guarded regions, lent to one writer or to many readers, while pages go out and come back.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn plain_accesses_of_a_guarded_region_are_refused_and_guards_of_a_plain_one() {
     let manager = builder().build().unwrap();
     let space = manager.space().unwrap();
     let (at, plain) = (space.map(MIB, guarded()).unwrap(), space.map(MIB, RegionOptions::default()).unwrap());
-    // Once while nothing is there, and once while the page is.
+    // Once without the page in memory, and once with it.
     for _ in 0..2 {
         let words = ["guarded", "exclusive()"];
         says(space.load::<u64>(at), ErrorKind::Protected, &words);
@@ -118,8 +118,8 @@ fn a_guard_of_a_range_that_cannot_be_lent_says_which_can() {
     assert_eq!(space.exclusive::<u8>(at, 2 << 20).unwrap().len(), 2 << 20);
 }
 
-/// Pages that were touched in any order, and so lie anywhere, are lent as one slice, with any number of
-/// pages.
+/// Pages that were touched in random order, and so lie in scattered frames, are lent as one slice of any
+/// length.
 #[test]
 fn scattered_pages_are_lent_as_one_slice() {
     let manager = builder().huge(HugePolicy::Never).build().unwrap();
@@ -175,7 +175,7 @@ fn guards_of_a_page_exclude_each_other_as_their_kinds_say() {
         let reader = space.shared::<u64>(at, 1).unwrap();
         let other = space.try_shared::<u64>(at + 8, 1).unwrap();
         busy(0);
-        // The next page is another's business, also where one block shows both.
+        // The guard does not cover the next page, even if both are in one block.
         let mut writer = space.try_exclusive::<u64>(at + PAGE, 2).unwrap();
         writer[1] = 7;
         busy(1);
@@ -210,7 +210,7 @@ fn an_optimistic_guard_is_valid_until_a_writer_or_an_eviction_comes() {
     assert!(!guard.is_valid());
     let guard = space.optimistic(at).unwrap();
     assert!(guard.is_valid());
-    // The pages are gone, and others come.
+    // The pages are freed, and new ones take their place.
     space.advise(at, MIB, Advice::Free).unwrap();
     assert!(!guard.is_valid());
     let guard = space.optimistic(at).unwrap();
@@ -264,8 +264,8 @@ const _: () = {
     is_send_and_sync::<ExclusiveGuard<'static, u64>>();
 };
 
-/// Counters that are added to without atomics, under eviction. Not one addition is lost, and no reader sees a
-/// sum that is not right.
+/// Threads add to counters without atomics, under eviction. No addition is lost, and no reader sees a wrong
+/// sum.
 #[test]
 fn additions_of_many_threads_are_all_there_under_pressure() {
     let _watchdog = Watchdog::new("additions under pressure");
@@ -350,7 +350,7 @@ fn additions_of_many_threads_are_all_there_under_pressure() {
     }
 }
 
-/// Tasks that wait for a guard, are woken, or are dropped while they wait.
+/// Some tasks wait for a guard and are woken, others are dropped while they wait.
 #[test]
 fn a_task_waits_for_a_guard_and_a_dropped_one_holds_nothing() {
     let _watchdog = Watchdog::new("tasks that wait for guards");
@@ -360,7 +360,7 @@ fn a_task_waits_for_a_guard_and_a_dropped_one_holds_nothing() {
     let mut context = Context::from_waker(Waker::noop());
     let writer = space.exclusive::<u64>(at + PAGE, 1).unwrap();
     {
-        // It has the first page, and waits for the second.
+        // The future has the first page, and waits for the second.
         let mut given_up = Box::pin(space.exclusive_async::<u64>(at, 1024));
         assert!(matches!(given_up.as_mut().poll(&mut context), Poll::Pending));
         says(space.try_shared::<u64>(at, 1), ErrorKind::Busy, &["another guard"]);
@@ -408,7 +408,7 @@ fn a_forked_child_is_told_and_can_drop_its_guards() {
     manager.validate();
 }
 
-/// Touches pages so that 0 and 1 do not lie together.
+/// Touches pages so that pages 0 and 1 are not neighbours in memory.
 fn scattered(space: &Space) -> u64 {
     let at = space.map(2 * MIB, guarded()).unwrap();
     for page in [0, 7, 1, 9, 2, 3] {
@@ -417,7 +417,7 @@ fn scattered(space: &Space) -> u64 {
     at
 }
 
-/// A reader may hold a page that another reader, of the same thread perhaps, would have to move.
+/// A reader may hold a page that another reader, perhaps of the same thread, would have to move.
 #[test]
 fn pages_that_cannot_be_moved_are_an_error_and_no_hang() {
     let _watchdog = Watchdog::new("pages that cannot be moved");
@@ -437,8 +437,8 @@ fn pages_that_cannot_be_moved_are_an_error_and_no_hang() {
     assert_eq!(space.shared::<u64>(at, 1024).unwrap()[0], one[0], "pages that lie together are shared");
 }
 
-/// Half of the memory is held, and everything else goes by: scans leave held pages alone, and whoever needs
-/// frames that lie together waits for the writes that are in the way.
+/// Half of the memory is held while all other pages pass through the rest. Scans leave held pages alone, and
+/// a thread that needs adjacent frames waits for the writes in the way.
 #[test]
 fn half_of_the_budget_is_lent_while_pages_go_out_slowly() {
     const BLOCK: u64 = 2 * MIB;
@@ -505,7 +505,7 @@ fn as_many_guards_as_can_be_counted_leave_nothing_behind() {
     let space = manager.space().unwrap();
     let at = space.map(2 * MIB, guarded()).unwrap();
     drop(space.exclusive::<u8>(at, 2 << 20).unwrap());
-    // However many pages it has, a guard has one pin on the block.
+    // A guard has one pin on the block, however many pages it covers.
     let mut all = Vec::new();
     let refused = loop {
         match space.shared::<u8>(at + PAGE, 2 * PAGE as usize) {
@@ -551,8 +551,8 @@ fn a_page_of_a_block_that_another_guard_has_is_waited_for() {
     assert_eq!(space.range_stats(at, 2 * MIB).unwrap().resident_bytes, 0);
 }
 
-/// A task has one page of a block, and waits for the next, while all is unmapped and mapped anew in small
-/// pages.
+/// A task has one page of a block and waits for the next, while the region is unmapped and mapped anew with
+/// small pages.
 #[test]
 fn pages_that_become_others_while_a_guard_waits_are_taken_anew() {
     let manager = builder().huge(HugePolicy::Advised).background(false).build().unwrap();
@@ -576,7 +576,7 @@ fn pages_that_become_others_while_a_guard_waits_are_taken_anew() {
     says(space.try_shared::<u8>(at + 5 * PAGE, 1), ErrorKind::Busy, &["another guard"]);
 }
 
-/// A writer that gave up is forgotten: readers do not let it go first for ever.
+/// A writer that gave up is forgotten: readers do not yield to it forever.
 #[test]
 fn a_writer_that_waits_is_woken_though_readers_have_forgotten_it() {
     let _watchdog = Watchdog::new("a writer that waits");
@@ -612,13 +612,13 @@ fn a_forked_child_wakes_nobody() {
         u8::from(told.0.load(Ordering::Acquire))
     });
     assert_eq!(code.unwrap(), 0, "the child wakes a task of its parent");
-    // The closure's guard was dropped here, too.
+    // The closure's guard was also dropped here.
     assert!(
         told.0.load(Ordering::Acquire) && waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
     );
 }
 
-/// Tells whether it was called.
+/// A waker that records whether it was called.
 #[derive(Default)]
 struct Told(AtomicBool);
 

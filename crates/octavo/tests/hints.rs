@@ -1,5 +1,4 @@
-//! Reading ahead, prefetching and advice, on a real file: what was stored is there whatever was said about
-//! it, and each hint does what it is for.
+//! Readahead, prefetching and advice, on a real file. No hint changes stored bytes, and each has its effect.
 
 mod common;
 
@@ -14,8 +13,8 @@ fn value(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// A space of `pages` pages in 16 MiB, all stored to, most of them out: on the device, as what is in the pool
-/// is not read ahead.
+/// Makes a space of `pages` pages in 16 MiB, all stored to, most of them out. They are on the device, since
+/// pages in the pool are not read ahead.
 fn filled(pages: u64, options: RegionOptions) -> (Manager, Space, u64) {
     let manager = Manager::builder().budget_bytes(16 * MIB).compression(Compression::Off).build().unwrap();
     let space = manager.space().unwrap();
@@ -47,7 +46,7 @@ fn a_range_read_in_order_is_read_ahead_both_ways_and_at_a_stride() {
         let done = manager.counters().since(&before);
         let (ahead, hits, major) =
             (done.get(Counter::ReadAhead), done.get(Counter::ReadAheadHit), done.get(Counter::MajorFault));
-        // Under pressure some pages are not read ahead for want of a free frame.
+        // Under pressure, some pages are not read ahead for lack of a free frame.
         assert!(hits > count / 2, "{way}: {ahead} read ahead, {hits} hits, {major} major faults");
     }
     manager.validate();
@@ -75,14 +74,14 @@ fn a_prefetched_range_is_there_without_another_read() {
         let before = manager.counters();
         check(&space, at, first..first + 64);
         let major = manager.counters().since(&before).get(Counter::MajorFault);
-        // Where all memory is on its way out, a call starts nothing.
+        // If all memory is on its way out, a call starts nothing.
         assert!(started == 0 || major < 64, "{major} faults read what had been prefetched");
     }
     let total = manager.counters();
     assert!(total.get(Counter::ReadAheadHit) > PAGES / 2, "{}", total.get(Counter::ReadAheadHit));
 }
 
-/// Its device ends each transfer on the spot: where a page is follows from what was asked for.
+/// Makes a builder whose device ends each transfer at once, so the calls alone decide where a page is.
 fn exact() -> ManagerBuilder {
     Manager::builder()
         .budget_bytes(16 * MIB)
@@ -198,7 +197,7 @@ fn what_is_freed_reads_as_zeros_and_can_be_used_again() {
     const PAGES: u64 = 8 * 1024;
     let (manager, space, at) = filled(PAGES, RegionOptions::default());
     space.advise(at + PAGE, (PAGES - 2) * PAGE, Advice::Free).unwrap();
-    // The slot of a page that is being written is given back when that has ended.
+    // The slot of a page that is being written is freed when the write ends.
     let given_back = || manager.stats().unwrap().swap_slots <= 2;
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !given_back() && std::time::Instant::now() < patience {

@@ -1,4 +1,4 @@
-//! Pages that the other side of a translation never lets go: they are left alone, and the rest goes.
+//! Pages that the other side of a translation never releases: they are left alone, and the others go out.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn what_never_goes_is_seldom_asked_about_and_goes_when_it_can_after_all() {
     let most = PAGES * (2 + began.elapsed().as_millis() as u64 / 100);
     assert!((PAGES..=most).contains(&asked), "{asked} pages were asked about, and not {most}");
     pair.agree_away(PAGES);
-    // A page that goes otherwise is none of reclaim's.
+    // A page that is unmapped is no longer reclaim's.
     pair.target.always(Ask::Remove, None);
     pair.space.unmap(pair.at, 8 * PAGE).unwrap();
     pair.agree(PAGES - 8, 0);

@@ -1,4 +1,4 @@
-//! A manager goes by the machine it is given: its clock, its CPUs, its memory, its random bytes.
+//! A manager uses the machine it is given: its clock, its CPUs, its memory, its random bytes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A clock that stands still until somebody moves it.
+/// A clock that stands still until the test moves it.
 #[derive(Clone, Default)]
 struct Hands(Arc<AtomicU64>);
 
@@ -28,7 +28,7 @@ impl Hands {
     }
 }
 
-/// Takes writes, and keeps reads to itself.
+/// A device that does writes, but never answers reads.
 #[derive(Clone, Default)]
 struct NeverReads {
     kept: Arc<Mutex<Vec<Transfer>>>,
@@ -90,7 +90,7 @@ fn a_timeout_goes_by_the_clock_that_the_manager_was_given() {
     let over = AtomicBool::new(false);
     let error = thread::scope(|scope| {
         scope.spawn(|| {
-            // Hours pass while the load waits, whenever it begins to.
+            // Hours pass while the load waits, whenever it starts to wait.
             while !over.load(Ordering::SeqCst) {
                 if !device.kept.lock().unwrap().is_empty() {
                     hands.move_on(HOUR);
@@ -121,7 +121,7 @@ fn budgets_go_by_the_memory_that_the_machine_was_given() {
 #[test]
 fn a_manager_works_on_pretended_cpus() {
     static TURN: AtomicU64 = AtomicU64::new(0);
-    // Another CPU at every question, as if the thread were moved all the time.
+    // Each question gets another CPU, as if the thread moved all the time.
     let cpus = Cpus::pretended(5, || TURN.fetch_add(1, Ordering::Relaxed) as u32);
     let manager =
         Manager::builder().machine(Machine::real().with_cpus(cpus)).budget_bytes(16 * MIB).build().unwrap();

@@ -1,4 +1,4 @@
-//! A space against models of its bytes: exact with one thread, by lanes with several.
+//! A space against models of its bytes: an exact one with one thread, and lanes with several.
 
 mod common;
 mod oracle;
@@ -29,7 +29,7 @@ proptest! {
     }
 }
 
-/// `OCTAVO_TEST_SEED` and `OCTAVO_TEST_RUNS` choose others.
+/// Runs seeds. `OCTAVO_TEST_SEED` and `OCTAVO_TEST_RUNS` choose others.
 fn for_seeds(first: u64, runs: u64, run: impl Fn(u64)) {
     let first = seed_or(first);
     for seed in first..first + number_from("OCTAVO_TEST_RUNS").unwrap_or(runs) {
@@ -70,14 +70,13 @@ fn threads_find_their_lanes_in_a_range_that_nearly_fits() {
     for_seeds(1, 4, |seed| lanes::run(seed, Load { pages: 3000, threads: 4, ..LOAD }));
 }
 
-/// Two pages take turns with one frame: while one thread maps, writes and unmaps them, others are at the
-/// first one all the time, with every kind of access. They never see the second one's bytes, and never change
-/// them.
+/// Two pages take turns with one frame. One thread maps, writes and unmaps them, while others access the
+/// first one all the time, in every way. They never see or change the second one's bytes.
 #[test]
 fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_frame() {
     const FIRST: u64 = 0x1111_1111_1111_1111;
     for pin_path in [PinPath::LockFree, PinPath::Locked] {
-        // Nothing is zeroed ahead, so that the frame freed last is the next one taken.
+        // No frame is zeroed ahead, so the frame freed last is the next one taken.
         let builder = Manager::builder().budget_bytes(16 * MIB).pin_path(pin_path).background(false);
         let manager = builder.build().unwrap();
         let space = manager.space().unwrap();

@@ -1,4 +1,4 @@
-//! Memory of others under the same budget.
+//! Memory of other owners under the same budget.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn pages_that_are_charged_twice_and_there_once_take_room_once() {
     (0..pages).for_each(|page| pair.store(page, page + 1));
     let shared = pair.manager.stats().unwrap();
     assert_eq!((shared.shared_bytes, shared.swap_slots, shared.away_bytes), (BUDGET / 2, 0, pages * PAGE));
-    // Stores have made copies of all.
+    // Stores have made copies of all pages.
     pair.manager.set_shared_bytes(0).unwrap();
     (pages..pages + 64).for_each(|page| pair.store(page, page + 1));
     assert!(pair.manager.stats().unwrap().used_bytes <= BUDGET + MIB);

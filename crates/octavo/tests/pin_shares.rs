@@ -1,4 +1,4 @@
-//! Pins and guards of one space leave memory to the others.
+//! The pins and guards of one space leave memory for other spaces.
 
 use std::sync::Arc;
 
@@ -23,8 +23,7 @@ fn space_of(manager: &Manager, guarded: bool) -> (Arc<Space>, u64) {
     (space, at)
 }
 
-/// Takes one page after the other until the space is refused. Returns what it has, and the kind of the
-/// refusal.
+/// Takes one page after the other until the manager refuses. Returns what it got, and the kind of the error.
 fn take_all<T>(mut take: impl FnMut(u64) -> octavo::Result<T>) -> (Vec<T>, ErrorKind) {
     let mut taken = Vec::new();
     loop {
@@ -46,7 +45,7 @@ fn assert_near_share(pages: usize) {
     assert!((least..=most).contains(&(pages as u64)), "{pages} pages, and the share is {SHARE}");
 }
 
-/// Another space has several times what is left go through its memory.
+/// Moves several times the remaining memory through another space.
 fn others_have_room(other: &Space) {
     let pages = BUDGET / PAGE / 2;
     let at = other.map(pages * PAGE, RegionOptions::default()).unwrap();
@@ -75,7 +74,7 @@ fn pins_that_bring_pages_in_stop_at_the_share_and_go_on_when_some_are_dropped() 
     let (more, _) = take_all(|page| pin(&space, at + (first + page) * PAGE));
     assert_near_share(pins.len() + more.len());
     drop((pins, more));
-    // Pins that come and go are none.
+    // Dropped pins do not count.
     for page in (0..2 * BUDGET / PAGE).chain(0..BUDGET / PAGE) {
         pin(&space, at + page * PAGE).unwrap();
     }
@@ -104,7 +103,7 @@ fn a_block_that_is_pinned_counts_with_all_of_its_pages() {
     let (other, (space, at)) = (manager.space().unwrap(), space_of(&manager, false));
     let blocks = BUDGET / (2 * MIB) - 2;
     (0..blocks).for_each(|block| space.store(at + block * 2 * MIB, block).unwrap());
-    // Thousands of pins on few blocks are no more than those blocks.
+    // Thousands of pins on few blocks count only as those blocks.
     let few: Vec<_> =
         (0..20_000).map(|n| pin(&space, at + n % 2 * 2 * MIB + n % 512 * PAGE).unwrap()).collect();
     drop(few);
@@ -146,7 +145,7 @@ fn a_space_that_is_alone_has_all_and_a_quota_is_a_share_of_its_own() {
     let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
     assert_eq!(refused, ErrorKind::OutOfMemory);
     assert!(pins.len() as u64 > SHARE + SHARE / 16);
-    // Now there is somebody else, for whom nothing is left yet.
+    // Now there is another space, for which nothing is left yet.
     let other = manager.space().unwrap();
     let one_more = pin(&space, at).map(|_| ());
     assert_eq!(one_more.unwrap_err().kind(), ErrorKind::TooManyPins);
@@ -170,7 +169,7 @@ fn the_share_follows_the_budget_and_ends_with_the_last_other_space() {
     let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
     assert_eq!(refused, ErrorKind::TooManyPins);
     drop(pins);
-    // What it was let have of the larger budget counts no more.
+    // The share that it had of the larger budget no longer counts.
     manager.set_budget(BUDGET / 2).unwrap();
     let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
     assert_eq!(refused, ErrorKind::TooManyPins);
@@ -203,7 +202,7 @@ fn threads_that_pin_and_let_go_are_not_refused() {
     manager.validate();
 }
 
-/// Pins pages and frees each, which its pin keeps.
+/// Pins pages and frees each one, but its pin keeps it.
 fn take_and_free<T>(
     space: &Space,
     at: u64,
@@ -228,14 +227,14 @@ fn pages_that_were_unmapped_under_their_pins_count_as_well() {
         let (pins, refused) = take_and_free(&space, at, advice, |page| pin(&space, page));
         assert_eq!(refused, ErrorKind::TooManyPins, "{} pages", pins.len());
         assert_near_share(pins.len());
-        // Also after reclaim has met them.
+        // The same after reclaim has seen them.
         others_have_room(&other);
         let (more, refused) = take_and_free(&space, at + BUDGET, advice, |page| pin(&space, page));
         assert_eq!(refused, ErrorKind::TooManyPins, "{} pages more", more.len());
         assert_near_share(pins.len() + more.len());
         others_have_room(&other);
         drop((pins, more));
-        // All are gone, and the space may pin again.
+        // All pins are gone, and the space may pin again.
         space.unmap(at, 2 * BUDGET).unwrap();
         space.map_at(at, 2 * BUDGET, RegionOptions::default()).unwrap();
         drop(pin(&space, at).unwrap());
@@ -298,7 +297,7 @@ fn a_quota_that_one_block_fills_is_not_refused_for_a_page_that_was_unmapped() {
     drop(freed);
     space.set_quota(Some(2 * MIB)).unwrap();
     let block = pin(&space, at + 2 * MIB).unwrap();
-    // Its pages are pinned anew, more often than there is credit.
+    // Its pages are pinned again, more often than the credit allows.
     for page in (0..512).chain(0..512).chain(0..512) {
         drop(pin(&space, at + 2 * MIB + page * PAGE).unwrap());
     }

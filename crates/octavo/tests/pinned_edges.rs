@@ -1,5 +1,5 @@
-//! A range whose edge cuts a pinned block of 2 MiB: unmap, protect and free say so soon, and wait a moment
-//! before they do.
+//! A range whose edge cuts a pinned block of 2 MiB: unmap, protect and free wait a moment, and then report
+//! it.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::MIB;
 use octavo::{Access, Advice, ErrorKind, Machine, Manager, Pin, Protection, RegionOptions, Result, Space};
 
-/// A change waits for a pin to go for 20 ms at most, and looks at the clock a few times besides.
+/// A change waits at most 20 ms for a pin, and reads the clock a few more times.
 const MOST_MILLIS: u64 = 25;
 
 type Change = fn(&Space, u64, u64) -> Result<()>;
@@ -26,14 +26,14 @@ fn manager() -> Manager {
     Manager::builder().budget_bytes(16 * MIB).background(false).build().unwrap()
 }
 
-/// A pinned block, and a range of its space that begins in the middle of it.
+/// Makes a pinned block, and a range that begins in the middle of it.
 fn pinned_block(space: &Space) -> (Pin<'_>, u64, u64) {
     let at = space.map(4 * MIB, RegionOptions::new().huge(true)).unwrap();
     space.store(at, 7_u64).unwrap();
     (space.pin_exact(at, 8, Access::Write).unwrap(), at + MIB, 2 * MIB)
 }
 
-/// Time goes on by a millisecond whenever somebody looks at the clock.
+/// Each reading of the clock advances time by a millisecond.
 #[test]
 fn a_pinned_block_is_said_to_be_pinned_soon_by_the_managers_clock() {
     let millis = Arc::new(AtomicU64::new(0));
@@ -62,7 +62,7 @@ fn a_pin_that_is_dropped_in_time_is_no_obstacle() {
         let space = manager.space().unwrap();
         let (pin, at, len) = pinned_block(&space);
         thread::scope(|scope| {
-            // Until one is done, whichever comes first.
+            // Tries until one change is done, whether the pin goes before or after.
             let waiting = scope.spawn(|| (0..1000).any(|_| change(&space, at, len).is_ok()));
             thread::sleep(Duration::from_millis(5));
             drop(pin);

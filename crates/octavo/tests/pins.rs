@@ -20,7 +20,7 @@ fn manager() -> Manager {
     Manager::builder().budget_bytes(16 * MIB).compression(Compression::Off).build().unwrap()
 }
 
-/// Pages that hold their numbers, all of which are out.
+/// Makes pages that hold their numbers, all of them out.
 fn pages_out(manager: &Manager, pages: u64) -> (Arc<Space>, u64) {
     let space = Arc::new(manager.space().unwrap());
     let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
@@ -86,7 +86,7 @@ fn an_awaited_pin_has_all_pages_and_keeps_them() {
     }
 }
 
-/// A device that answers when it is told to, so that nothing depends on who is quick.
+/// The device answers on order only, so that nothing depends on timing.
 #[test]
 fn one_poll_asks_for_all_pages_near_and_waits_for_none() {
     for path in [PinPath::LockFree, PinPath::Locked] {
@@ -151,7 +151,7 @@ fn a_pin_that_cannot_be_had_is_an_error_and_reads_nothing_that_may_not_be_read()
 fn a_pin_that_is_given_up_holds_nothing() {
     let manager = manager();
     let (space, at) = pages_out(&manager, 64);
-    // Polled once, each at another length, and dropped.
+    // Futures of different lengths are polled once and dropped.
     for pages in 1..64 {
         let mut future = Box::pin(space.pin_async(at, (pages * PAGE) as usize, Access::Write));
         drop(future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())));

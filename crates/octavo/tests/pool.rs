@@ -1,4 +1,5 @@
-//! The compressed pool in a whole manager: what is counted as having come back from it, and who goes past it.
+//! The compressed pool in a whole manager: which pages count as having come back from it, and which go past
+//! it.
 
 mod common;
 
@@ -8,7 +9,7 @@ use common::device::TestDevice;
 use common::{MIB, PAGE};
 use octavo::{Advice, Counter, CounterSnapshot, Manager, RegionOptions, Space, SwapArea};
 
-/// Words of a page that shrinks to less than half, and repeats no word.
+/// Returns the bytes of a page that compresses to less than half, and is not a repeated word.
 fn page(tell: u64) -> Vec<u8> {
     let word = |at: u64| if at.is_multiple_of(4) { tell << 16 | at } else { at % 8 };
     (0..PAGE / 8).flat_map(|at| word(at).to_ne_bytes()).collect()
@@ -26,7 +27,7 @@ fn fill(space: &Space, len: u64) -> u64 {
     at
 }
 
-/// In an order that is not read ahead.
+/// Checks the pages in an order that causes no readahead.
 fn check(space: &Space, at: u64, len: u64) {
     let pages = len / PAGE;
     let mut seen = vec![0; PAGE as usize];
@@ -36,7 +37,7 @@ fn check(space: &Space, at: u64, len: u64) {
     }
 }
 
-/// What a step counts.
+/// Returns what the counters count during a step.
 fn counted(manager: &Manager, step: impl FnOnce()) -> CounterDelta {
     let before = manager.counters();
     step();
@@ -54,7 +55,7 @@ impl CounterDelta {
     }
 }
 
-/// A manager whose pool is worth its while.
+/// Makes a manager whose pool pays off.
 fn before_a_slow_device() -> Manager {
     let device = TestDevice::new(64 << 10);
     device.reads().delay(Duration::from_micros(500));
@@ -72,7 +73,7 @@ fn what_the_shrinker_unpacks_has_not_come_back() {
     let space = manager.space().unwrap();
     let at = space.map(24 * MIB, RegionOptions::default()).unwrap();
     for part in 0..12 {
-        // What comes back at once is worth packing.
+        // Pages that come back at once are worth compressing.
         write(&space, at + part * 2 * MIB, 2 * MIB);
         space.advise(at + part * 2 * MIB, 2 * MIB, Advice::PageOut).unwrap();
         check(&space, at + part * 2 * MIB, 2 * MIB);
@@ -97,7 +98,7 @@ fn a_device_as_quick_as_memory_is_not_spared() {
         space.advise(at, 4 * MIB, Advice::PageOut).unwrap();
         check(&space, at, 4 * MIB);
     };
-    // What is measured is time. Beside other work a device may seem slow for a while.
+    // The manager measures time. On a busy machine, a device may seem slow for a while.
     let goes_past = |_| {
         let turns = counted(&manager, || (0..10).for_each(|_| turn()));
         turns.of(Counter::SwapOut) > 5 * turns.of(Counter::PoolSwapOut)
@@ -125,7 +126,7 @@ fn a_space_that_streams_does_not_keep_anothers_pages_out_of_the_pool() {
         reused_packed += u64::from(counts) * send_out(&again, reused);
         streamed_packed += u64::from(counts) * send_out(&once, streamed + round * STEP);
         check(&again, reused, STEP);
-        // What stays longer in the pool leaves it.
+        // Pages that stay longer in the pool leave it.
         manager.set_budget(octavo::MIN_BUDGET_BYTES).unwrap();
         manager.set_budget(64 * MIB).unwrap();
     }

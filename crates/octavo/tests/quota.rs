@@ -1,4 +1,4 @@
-//! Quotas: a space at its own limit makes room among its own pages, and nobody else's go.
+//! Quotas: a space at its own limit evicts its own pages, and no other space's.
 
 use octavo::{Access, ErrorKind, HugePolicy, Manager, RegionOptions, Space, SwapArea};
 
@@ -72,7 +72,7 @@ fn pages_in_use_stay_under_a_quota() {
         }
     }
     assert!(went_in() > 4 * passing, "the others went out and came back in each turn");
-    // Gone through in order whether used or not, each would have been out in all of the eight turns.
+    // If eviction went in order and ignored use, each page would have been out in all eight turns.
     assert!(back <= 4 * used, "{back} times a page in use was out");
     for page in 0..passing {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 7);

@@ -1,11 +1,13 @@
-//! How many pages readahead reads for whole programs, beside what they need. No device here takes time.
+//! How many pages readahead reads for whole programs, compared with what they need. The devices here take no
+//! time.
 
 mod common;
 
 use common::{MIB, PAGE, Random};
 use octavo::{Advice, Compression, Counter, Manager, ManagerBuilder, RegionOptions, Space, SwapArea};
 
-/// Its device ends each transfer on the spot, so the pages that are read follow from the accesses alone.
+/// Makes a builder whose device ends each transfer at once, so the accesses alone decide which pages are
+/// read.
 fn exact() -> ManagerBuilder {
     Manager::builder()
         .budget_bytes(32 * MIB)
@@ -14,9 +16,9 @@ fn exact() -> ManagerBuilder {
         .swap_area(SwapArea::ram(512 * MIB))
 }
 
-/// A graph as compressed sparse rows. Most vertices have few neighbours, and few have thousands.
+/// A graph in compressed sparse rows. Most vertices have few neighbours, and a few have thousands.
 struct Graph {
-    /// Where the neighbours of each vertex begin in `edges`, and the end.
+    /// The start of each vertex's neighbours in `edges`, and the end of the last.
     offsets: Vec<u32>,
     edges: Vec<u32>,
 }
@@ -57,8 +59,8 @@ impl<'a> Array<'a> {
     }
 }
 
-/// Searches the graph breadth first from vertex 0. Says how many vertices it came to, and how many pages were
-/// read.
+/// Searches the graph breadth first from vertex 0. Returns how many vertices it reached, and how many pages
+/// were read.
 fn search(graph: &Graph, builder: ManagerBuilder) -> (u64, u64) {
     let manager = builder.build().unwrap();
     let space = manager.space().unwrap();
@@ -143,7 +145,7 @@ fn a_reader_of_more_than_memory_hardly_waits() {
         let done = manager.counters().since(&before);
         let (read, waits) = (done.get(Counter::SwapIn), done.get(Counter::MajorFault));
         println!("round {round}: {read} pages read, {waits} waits");
-        // Windows take free frames only; a fault that finds none makes room for many.
+        // Windows take only free frames. A fault that finds none makes room for many.
         assert!(waits < PAGES / 8, "round {round}: {waits} faults waited for the device");
         assert!(read <= PAGES + PAGES / 50, "round {round}: {read} pages read of {PAGES}");
     }

@@ -1,4 +1,4 @@
-//! The code of the repository's first page: it stands here word for word, and does what its comments say.
+//! The code of the repository's README: it is copied here word for word, and does what its comments say.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn the_first_page_shows_what_is_tested_here() {
     assert!(include_str!("readme.rs").contains(blocks[0]), "not tested here as the page shows it");
 }
 
-/// The element that the guide's page on the library shows: as large as a page.
+/// The element from the guide's page on the library, which is as large as a page.
 #[test]
 fn a_node_of_the_size_of_a_page_is_an_element() {
     use octavo::bytemuck::{Pod, Zeroable};

@@ -1,8 +1,8 @@
-//! Swap on real files that fail: a full file system, a file cut under us, a device that gives EIO, no
-//! io_uring, no memory to lock, a process that is killed. What is lost is room, and the pages whose bytes the
-//! machine lost; never a byte more.
+//! Swap on real files that fail: a full file system, a truncated file, a device that returns EIO, no
+//! io_uring, no memory to lock, a killed process. Only room is lost, and the pages whose bytes the machine
+//! lost, but never a byte more.
 //!
-//! Where the machine does not let a test make its fault (no root, no loop devices), the test says why and
+//! If the machine does not let a test cause its failure (no root, no loop devices), the test says why and
 //! passes.
 
 mod common;
@@ -20,7 +20,7 @@ use octavo::io::{FileDevice, IoEngine, SwapArea, SwapFile};
 use octavo::{Access, Counter, ErrorKind, Manager, ManagerBuilder, Pin, RegionOptions, Space};
 use tempfile::TempDir;
 
-/// Names what a child process of a test does.
+/// The environment variable that names the task of a test's child process.
 const CHILD: &str = "OCTAVO_TEST_CHILD";
 
 /// A file system of its own, unmounted when dropped.
@@ -31,7 +31,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// An ext4 in a file of so many bytes.
+    /// Makes an ext4 file system in a file of `bytes` bytes.
     fn ext4(bytes: u64) -> Result<Self, String> {
         Self::new(|image, at| {
             File::create(image).and_then(|file| file.set_len(bytes)).map_err(|error| error.to_string())?;
@@ -81,10 +81,10 @@ fn run(command: &mut Command) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{command:?}: {}", said())) }
 }
 
-/// The thing, or a line on why the test is skipped.
+/// Returns the thing, or prints why the test is skipped.
 fn or_skip<T>(made: Result<T, String>) -> Option<T> {
     made.inspect_err(|why| {
-        // Past the capture of what tests print.
+        // Written past the capture of test output.
         let _ = writeln!(std::io::stderr(), "skipped: {why}");
     })
     .ok()
@@ -103,13 +103,13 @@ fn map(space: &Space, pages: u64) -> u64 {
     space.map(pages * PAGE, RegionOptions::default()).unwrap()
 }
 
-/// Bytes of a page that no two pages share, and that do not shrink.
+/// Returns the bytes of a page, which are unique and incompressible.
 fn bytes_of(page: u64) -> Vec<u8> {
     let mut random = Random::new(page);
     (0..PAGE / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
-/// Writes the pages in order until one cannot be; says which, and how.
+/// Writes the pages in order until one fails. Returns which one failed, and the error.
 fn fill(space: &Space, at: u64, pages: std::ops::Range<u64>) -> (u64, Option<octavo::Error>) {
     for page in pages.clone() {
         if let Err(error) = space.write(at + page * PAGE, &bytes_of(page)) {
@@ -119,8 +119,8 @@ fn fill(space: &Space, at: u64, pages: std::ops::Range<u64>) -> (u64, Option<oct
     (pages.end, None)
 }
 
-/// Reads the pages: those that can be read are right. Says how many could not be, each with one of these
-/// kinds.
+/// Reads the pages, and checks those that can be read. The others must fail with one of these kinds. Returns
+/// how many failed.
 fn failed_reads(space: &Space, at: u64, pages: std::ops::Range<u64>, kinds: &[ErrorKind]) -> u64 {
     let mut failed = 0;
     for page in pages {
@@ -158,10 +158,10 @@ fn a_full_file_system_is_an_error_that_loses_no_page_and_room_again_is_used() {
         let error = error.expect("64 MiB do not fit in 16 and 12");
         assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
         assert!(error.to_string().contains("free room on its file system"), "{error}");
-        // Memory, and nearly all of the room there was.
+        // Memory, and nearly all of the free space.
         let least = (12 * MIB + free * 8 / 10) / PAGE;
         assert!(filled >= least, "{filled} pages were kept, of {least} at least");
-        // A page that is out needs a frame, and no page can go for it.
+        // A page that is out needs a frame, but no page can go out for it.
         let start = Instant::now();
         let failed = failed_reads(&space, at, 0..100, &[ErrorKind::SwapFull]);
         println!("tmpfs {tmpfs}: {filled} filled; {failed} failed reads in {:?}", start.elapsed());
@@ -180,7 +180,7 @@ fn a_file_that_is_cut_loses_what_was_cut_off_and_says_so() {
     let _watchdog = Watchdog::new("a file that is cut");
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = directory.path().join("swap");
-    // A background thread could still have pages in hand, and write them behind the cut.
+    // A background thread could still have pages, and write them behind the cut.
     let manager = builder(SwapFile::Named(path.clone())).background(false).build().unwrap();
     let space = manager.space().unwrap();
     let (pages, other) = (8192, 64);
@@ -191,8 +191,8 @@ fn a_file_that_is_cut_loses_what_was_cut_off_and_says_so() {
     let cut = OpenOptions::new().write(true).open(&path).unwrap();
     cut.set_len(16 * MIB).unwrap();
     let failed = failed_reads(&space, at, 0..pages, &[ErrorKind::SwapRead, ErrorKind::Corrupt]);
-    // Where a write made the file long again, there are zeros, which the checksum tells.
-    // Half of it was there; whatever was read ahead of a place beyond the end may be asked for again.
+    // If a write made the file long again, it has zeros there, which the checksum detects. Half of the pages
+    // were there; pages that were read ahead beyond the end may be requested again.
     assert!((pages - 16 * MIB / PAGE..pages).contains(&failed), "{failed} of {pages} pages failed");
     assert_eq!(failed_reads(&space, at, pages..pages + other, &[]), 0, "others are not harmed");
     assert!(manager.counters().get(Counter::SwapReadError) > 0);
@@ -202,8 +202,8 @@ fn a_file_that_is_cut_loses_what_was_cut_off_and_says_so() {
     assert_nothing_is_left(&manager);
 }
 
-/// A loop device over a file that is cut: reads behind its end are EIO, from the block layer. (A
-/// device-mapper `error` target would be the same to us; many kernels lack it.)
+/// A loop device over a truncated file: reads behind its end give EIO, from the block layer. (A device-mapper
+/// `error` target would be the same to us, but many kernels lack it.)
 #[test]
 fn a_device_that_answers_eio_is_an_error_of_the_access_and_nothing_else_is_harmed() {
     let _watchdog = Watchdog::new("a device that answers EIO");
@@ -228,7 +228,7 @@ fn a_device_that_answers_eio_is_an_error_of_the_access_and_nothing_else_is_harme
     assert_nothing_is_left(&manager);
 }
 
-/// Fills pages and keeps them there: whatever is written now might make a cut file long again.
+/// Fills pages and pins them in memory, since a write might make a truncated file long again.
 fn in_memory(space: &Space, at: u64, pages: std::ops::Range<u64>) -> Pin<'_> {
     assert_eq!(fill(space, at, pages.clone()).0, pages.end);
     let len = (pages.end - pages.start) * PAGE;
@@ -257,9 +257,9 @@ impl LoopDevice {
         Ok(Self { path: said(&output.stdout).into(), image })
     }
 
-    /// What the disk holds.
+    /// Returns the bytes of the disk.
     fn bytes(&self) -> Vec<u8> {
-        // What the kernel has not written to the file yet is written before.
+        // Makes the kernel write everything to the file first.
         run(Command::new("blockdev").arg("--flushbufs").arg(&self.path)).unwrap();
         fs::read(self.image.path()).unwrap()
     }
@@ -286,7 +286,7 @@ fn a_disk_that_holds_something_is_refused_and_left_as_it_is_unless_it_may_be_ove
         drop(space);
         assert_nothing_is_left(&manager);
     };
-    // Zeros, and then a disk of ours.
+    // First zeros, then a disk that we have used.
     (0..2).for_each(|_| pages_go_there_and_back(area()));
     for make in [["mkswap", "--quiet"], ["mkfs.ext4", "-qF"]] {
         if or_skip(run(Command::new(make[0]).args(&make[1..]).arg(&disk.path))).is_none() {
@@ -324,7 +324,7 @@ fn works_by(directory: &Path, engine: &str) {
 #[test]
 fn where_io_uring_is_forbidden_threads_do_its_work() {
     let _watchdog = Watchdog::new("io_uring forbidden");
-    // The filter is this thread's, and its children's.
+    // The filter applies to this thread and its children.
     let forbidden = thread::spawn(|| {
         let forbidden = octavo_platform::forbid_io_uring().map_err(|error| format!("seccomp: {error}"));
         if or_skip(forbidden).is_some() {
@@ -339,7 +339,7 @@ fn without_memory_to_lock_everything_works() {
     let _watchdog = Watchdog::new("no memory to lock");
     let mut child = child("no memory to lock", Path::new("/var/tmp"), |command| {
         if rustix::process::geteuid().is_root() {
-            // Whom the limit holds for.
+            // The limit does not apply to root.
             command.uid(65534).gid(65534);
         }
     });
@@ -361,7 +361,8 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
     assert!(mounted.free_bytes() < free - 16 * MIB, "the file takes room");
     child.kill().unwrap();
     child.wait().unwrap();
-    // Blocks of a file without a name go when its last descriptor does, which rings may hold for a moment.
+    // The blocks of a file without a name are freed with its last descriptor, which rings may hold for a
+    // moment.
     let deadline = Instant::now() + Duration::from_secs(20);
     while mounted.free_bytes() < free - MIB {
         assert!(Instant::now() < deadline, "{} of {free} bytes are free again", mounted.free_bytes());
@@ -377,7 +378,7 @@ fn names_in(directory: &Path) -> Vec<std::ffi::OsString> {
     names
 }
 
-/// Starts this program again, to do `what` in a process of its own.
+/// Starts this program again to do `what` in a process of its own.
 fn child(what: &str, directory: &Path, prepare: impl FnOnce(&mut Command)) -> Result<Child, String> {
     let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
     command.args(["--ignored", "--exact", "a_child_of_the_tests", "--nocapture"]);
@@ -397,7 +398,7 @@ fn a_limit_on_file_sizes_that_is_lowered_in_use_is_an_error_that_loses_no_page()
     }
 }
 
-/// In a process of its own, which the signal would end.
+/// Runs in a process of its own, which the signal would end.
 fn use_swap_under_a_lowered_limit(directory: &Path, engine: IoEngine) {
     let limit = |bytes: Option<u64>| {
         let limit = rustix::process::Rlimit { current: bytes, maximum: None };
@@ -409,7 +410,7 @@ fn use_swap_under_a_lowered_limit(directory: &Path, engine: IoEngine) {
     let space = manager.space().unwrap();
     let at = map(&space, 32768);
     assert_eq!(fill(&space, at, 0..8192).0, 8192);
-    // Below what the file has already: not only longer ones are refused.
+    // The limit is below the file's current size, so writes within the file fail too.
     limit(Some(4 * MIB));
     let (filled, error) = fill(&space, at, 8192..32768);
     let error = error.expect("112 MiB do not fit in 16 and 4");

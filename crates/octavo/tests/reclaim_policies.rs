@@ -1,4 +1,4 @@
-//! The reclaim policies in the engine: none loses a byte, and the default keeps what it is to keep.
+//! The reclaim policies in the engine: none loses a byte, and the default keeps the pages that it should.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn builder(policy: ReclaimPolicy) -> ManagerBuilder {
         .compression(Compression::Off)
 }
 
-/// Nothing but accesses decides which page is in memory.
+/// Makes a manager in which accesses alone decide which pages are in memory.
 fn deterministic(policy: ReclaimPolicy) -> Manager {
     stay_on_this_cpu();
     builder(policy).background(false).readahead_bytes(0).build().unwrap()
@@ -91,7 +91,7 @@ fn no_policy_loses_a_byte() {
         manager.validate();
         drop(space);
         manager.validate();
-        // Pages that were leaving the pool just then go when their writes end.
+        // Pages that were just leaving the pool are freed when their writes end.
         let begun = Instant::now();
         while manager.stats().unwrap().lru_pages != (0, 0) {
             assert!(begun.elapsed() < Duration::from_secs(60), "{policy:?}: {:?}", manager.stats());
@@ -100,8 +100,8 @@ fn no_policy_loses_a_byte() {
     }
 }
 
-/// Major faults in a hundred accesses to a hot set of half the memory, while as many others go through
-/// something far larger.
+/// Returns the major faults in a hundred accesses to a hot set of half the memory, while as many other
+/// accesses scan something far larger.
 fn hot_faults_under_a_scan(policy: ReclaimPolicy) -> u64 {
     let manager = deterministic(policy);
     let (hot, all) = (1800, 16384);
@@ -131,7 +131,7 @@ fn a_scan_does_not_evict_the_hot_set() {
     assert!(reuse <= 2, "{reuse} in a hundred hot pages were gone");
 }
 
-/// Major faults in a hundred accesses of a loop a third larger than memory.
+/// Returns the major faults in a hundred accesses of a loop a third larger than memory.
 fn loop_faults(policy: ReclaimPolicy) -> u64 {
     let manager = deterministic(policy);
     let pages = 5000;

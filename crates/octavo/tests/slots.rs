@@ -1,5 +1,5 @@
-//! Several swap areas under one manager: which is filled when, what is said when all are, and that nothing
-//! stays behind.
+//! Several swap areas under one manager: the order in which they are filled, the error when all are full, and
+//! that nothing is left behind.
 
 mod common;
 
@@ -18,7 +18,7 @@ use octavo::{
 
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
 
-/// What came to which area.
+/// The writes to all areas.
 type Log = Arc<Mutex<Vec<Write>>>;
 
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ struct Write {
     pages: u32,
 }
 
-/// The first word of each page that came, by its place.
+/// The first word of each written page, by its place.
 type Places = Arc<Mutex<HashMap<u32, u64>>>;
 
 fn area(log: &Log, name: &'static str, pages: u32, priority: i32) -> SwapArea {
@@ -85,7 +85,7 @@ fn writes_are_short_while_single_pages_are_asked_for() {
     };
     let before = store(0..25_000);
     assert!(before.iter().any(|pages| *pages > 32), "{before:?}");
-    // In no order, and so without readahead.
+    // In reverse order, and so without readahead.
     (0..20).rev().for_each(|page| check(&space, at, 100 * page..100 * page + 1));
     let short = store(25_000..25_500);
     assert!(!short.is_empty() && short.iter().all(|pages| *pages <= 32), "{short:?}");
@@ -113,8 +113,8 @@ fn one_short_write_is_under_way_while_single_pages_are_asked_for() {
     let space = manager.space().unwrap();
     let at = space.map(60_000 * PAGE, RegionOptions::default()).unwrap();
     (0..20_000).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
-    // Holds the writes of a reclaimer. Returns how many pages those have that were begun when there should be
-    // `least` writes, and some time later.
+    // Holds the writes of a reclaimer until there are `least` of them, and some time longer. Returns their
+    // page counts.
     let under_way = |least| {
         device.writes().hold();
         log.lock().unwrap().clear();
@@ -135,7 +135,7 @@ fn one_short_write_is_under_way_while_single_pages_are_asked_for() {
         pages.iter().sum::<u32>() <= 2 * 32,
         "another begins only where no more than the pages of one are under way: {pages:?}"
     );
-    // The writes of these take the place of the reads.
+    // The writes of these pages displace the earlier reads.
     (20_000..60_000).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
     under_way(4);
     manager.validate();
@@ -147,7 +147,7 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
         let log = Log::default();
         let manager = builder()
             .swap_cache(form)
-            // Whole clusters: the slots of one area end where those of the next might begin.
+            // The areas have whole clusters, so the slots of one end where those of the next might begin.
             .swap_area(area(&log, "left", 2048, 5))
             .swap_area(area(&log, "right", 2048, 5))
             .swap_area(area(&log, "fast", 1024, 10))
@@ -167,7 +167,7 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
             let first = log.iter().position(|write| write.name == name);
             log[..first.unwrap_or_else(|| panic!("{name} was never written"))].to_vec()
         };
-        // A batch is put in order of its slots before it is written, and may lie in two areas.
+        // A batch is sorted by slots before it is written, and may lie in two areas.
         const BATCH: u32 = 256;
         for equal in ["left", "right"] {
             assert!(written(&before(equal), "fast") >= 1024 - BATCH, "{form:?}: fast goes first");
@@ -179,7 +179,7 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
             left + right >= 4096 - BATCH && left.abs_diff(right) <= 512 + BATCH,
             "{form:?}: {left}, {right}"
         );
-        // Whichever CPU takes the next cluster: the first page of each says whose it is.
+        // Any CPU may take the next cluster. The first page of each tells its area.
         let (mut begun, mut ahead) = (HashSet::new(), 0_i32);
         for Write { name, place, pages } in first.into_iter().filter(|write| write.name != "fast") {
             for cluster in place / 512..=(place + pages - 1) / 512 {
@@ -228,7 +228,7 @@ fn full_areas_are_named_with_what_helps() {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
         assert_eq!(manager.stats().unwrap().swap_slots, 1324);
-        // What it says helps. (A page that comes in needs room for another that goes out.)
+        // The error's advice helps. (A page that comes in needs room for another that goes out.)
         space.unmap(at, 2 * MIB).unwrap();
         check(&space, at, 2 * MIB / PAGE..stored);
         let more = stored..stored + 200;
@@ -240,7 +240,7 @@ fn full_areas_are_named_with_what_helps() {
 
 const BLOCK: u64 = 2 * MIB / PAGE;
 
-/// Blocks of 2 MiB, all stored to.
+/// Makes blocks of 2 MiB, all stored to.
 fn blocks(manager: &Manager, count: u64) -> (Space, u64) {
     let space = manager.space().unwrap();
     let at = space.map(count * 2 * MIB, RegionOptions::new().huge(true)).unwrap();
@@ -340,7 +340,7 @@ fn blocks_without_a_cluster_are_split_and_come_back_right() {
         let manager = builder()
             .swap_cache(form)
             .swap_area(area(&log, "clusters", 2 * BLOCK as u32, 1))
-            // Less than a cluster each.
+            // Each area has less than a cluster.
             .swap_area(area(&log, "left", 400, 0))
             .swap_area(area(&log, "right", 400, 0))
             .build()
@@ -350,7 +350,7 @@ fn blocks_without_a_cluster_are_split_and_come_back_right() {
             let counters = manager.counters();
             (counters.get(Counter::HugeSwapOut), counters.get(Counter::HugeSwapOutFallback))
         };
-        // The split pages of the last come by when they are next looked at.
+        // The split pages of the last block go out at the next look at them.
         for expected in [(2, 1), (2, 1)] {
             space.advise(at, 6 * MIB, Advice::PageOut).unwrap();
             assert_eq!(huge(), expected, "{form:?}");
@@ -411,7 +411,7 @@ fn everything_is_free_after_the_last_space_is_dropped() {
     }
 }
 
-/// Whoever waits for a page waits on the file it comes from.
+/// A thread that waits for a page waits on the file that it comes from.
 #[test]
 fn several_files_by_either_engine_bring_every_page_back() {
     let seed = seed_or(31);
@@ -441,14 +441,14 @@ fn several_files_by_either_engine_bring_every_page_back() {
     }
 }
 
-/// All agrees with all, and nothing is left once the space is dropped.
+/// Checks that everything is consistent, and that nothing is left once the space is dropped.
 fn assert_sound_and_left_empty(manager: &Manager, space: Space) {
     manager.validate();
     drop(space);
     assert_nothing_is_left(manager);
 }
 
-/// Three spaces one after the other, in each of which pages are stored, checked and unmapped here and there.
+/// Makes three spaces one after the other. In each, pages are stored, checked and unmapped here and there.
 fn come_and_go(manager: &Manager, mut random: Random) {
     const PAGES: u64 = 4000;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The first thing to run after a change: a space eight times its budget, every byte back.
+//! The first test to run after a change: a space eight times its budget gets every byte back.
 
 use octavo::{Access, Counter, HugePolicy, Manager, RegionOptions};
 

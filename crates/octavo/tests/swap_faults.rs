@@ -1,4 +1,4 @@
-//! Swap on a device that fails, fills up and takes its time: what is lost is room, never a byte.
+//! Swap on a device that fails, fills up and is slow: room may be lost, but never a byte.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn value(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// Stores to the first pages, in order, until one fails; says which, and how.
+/// Stores to the first pages, in order, until one fails. Returns which one failed, and the error.
 fn fill(space: &Space, at: u64, pages: u64) -> (u64, Option<octavo::Error>) {
     for page in 0..pages {
         if let Err(error) = space.store(at + page * PAGE, value(page)) {
@@ -61,7 +61,7 @@ fn pages_that_cannot_be_written_stay_and_the_access_that_needs_the_room_is_told(
         check(&space, at, 0..stored);
         assert!(manager.counters().get(Counter::SwapWriteError) > 0);
         assert_eq!(manager.counters().get(Counter::SwapOut), 0);
-        // A page that is there needs no room.
+        // A page in memory needs no room.
         space.store(at, value(0)).unwrap();
         device.writes().fail_every(0, 0);
         assert!(fill(&space, at, 8192).1.is_none(), "the device works again");
@@ -115,7 +115,7 @@ fn a_failed_read_is_the_error_of_that_access_and_a_later_one_gets_the_bytes() {
     for errno in [EIO, ENOSPC] {
         device.reads().fail_every(3, errno);
         for page in 0..8192 {
-            // Transfers are counted, so of two in a row at most one fails.
+            // Transfers are counted, so at most one of two in a row fails.
             let found = space.load::<u64>(at + page * PAGE).or_else(|_| space.load(at + page * PAGE));
             assert_eq!(found.unwrap(), value(page), "page {page}, {free} frames were free");
         }
@@ -156,8 +156,8 @@ fn a_page_on_its_way_out_is_served_from_the_swap_cache_and_a_store_to_it_is_not_
 
 #[test]
 fn a_place_is_not_given_to_another_page_while_an_old_write_to_it_is_under_way() {
-    // Both ways in which a page stops needing its place during the write: unmapped, or back in memory and
-    // crowded out.
+    // During the write, a page may stop needing its place in two ways: it is unmapped, or it is back in
+    // memory and loses its slot to another page.
     for unmap in [true, false] {
         let device = TestDevice::new(if unmap { 40 } else { 60 });
         let manager = manager(&device);
@@ -225,7 +225,7 @@ fn a_full_area_is_an_error_that_says_so_and_room_again_is_used() {
     assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
     assert!(error.to_string().contains("is full (4 MiB of at most 4 MiB in use)"), "{error}");
     assert!(error.to_string().contains("unmap a range"), "{error}");
-    // Giving up what is out makes room there.
+    // Unmapping pages that are out makes room there.
     space.unmap(at, 1500 * PAGE).unwrap();
     assert!(manager.stats().unwrap().swap_slots < 1024);
     check(&space, at, 1500..stored);
@@ -267,7 +267,7 @@ fn a_future_waits_for_anothers_read_and_one_that_is_dropped_leaves_the_page() {
         let mut dropped = Box::pin(space.fault_async(at, Access::Write));
         assert!(dropped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(dropped);
-        // Others' pages are not held up.
+        // Accesses to other pages do not wait.
         assert_eq!(space.load::<u64>(at + 100).unwrap_err().kind(), ErrorKind::InvalidRange);
         let waiting = scope.spawn(|| run_woken(space.fault_async(at, Access::Write)));
         while !waiting.is_finished() && device.reads().begun() == 1 {
@@ -306,8 +306,8 @@ fn threads_on_one_absent_page_read_it_once() {
     assert_eq!(device.reads().begun(), 1);
 }
 
-/// The device is the caller's. Its panic ends neither the access that met it nor those that wait for the same
-/// transfer.
+/// The device is the caller's code. Its panic neither propagates to the access that met it nor leaves others
+/// waiting for the same transfer.
 #[test]
 fn a_device_that_panics_is_an_error_and_leaves_nobody_waiting() {
     let _watchdog = Watchdog::new("accesses beside a device that panics");
@@ -342,7 +342,7 @@ fn a_device_that_panics_is_an_error_and_leaves_nobody_waiting() {
     manager.validate();
 }
 
-/// A device that answers "timed out" has answered: it fails, and is not silent.
+/// A device that answers "timed out" has answered, so it counts as failing, not as silent.
 #[test]
 fn a_device_that_says_that_it_timed_out_fails_and_is_used_again_when_it_is_well() {
     const ETIMEDOUT: i32 = 110;

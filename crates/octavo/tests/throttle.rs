@@ -1,5 +1,5 @@
-//! Who takes much memory while single pages are read makes room before there is none, and leaves what is free
-//! to others.
+//! A thread that takes much memory while others read single pages makes room early, and leaves free frames to
+//! the others.
 
 mod common;
 
@@ -13,7 +13,7 @@ struct Full {
     manager: Manager,
     space: Space,
     at: u64,
-    /// The next page that was never used.
+    /// The next unused page.
     next: u64,
 }
 
@@ -35,7 +35,7 @@ impl Full {
         full
     }
 
-    /// Writes pages that were never used.
+    /// Writes unused pages.
     fn store(&mut self, pages: u64) {
         for page in self.next..self.next + pages {
             self.space.store(self.at + page * PAGE, page + 1).unwrap();
@@ -43,19 +43,19 @@ impl Full {
         self.next += pages;
     }
 
-    /// Loads old pages, in no order.
+    /// Loads old pages out of order.
     fn read(&self, pages: u64) {
         for page in (0..pages).rev().map(|page| 37 * page) {
             assert_eq!(self.space.load::<u64>(self.at + page * PAGE).unwrap(), page + 1);
         }
     }
 
-    /// Gives pages back that were written lately, so frames are free: fewer than there should be.
+    /// Frees recently written pages. So some frames are free, but fewer than there should be.
     fn leave_frames(&self, pages: u64) {
         self.space.advise(self.at + (self.next - pages) * PAGE, pages * PAGE, Advice::Free).unwrap();
     }
 
-    /// What `work` sends out. It finds frames all the time.
+    /// Returns the pages that `work` sends out. It always finds free frames.
     fn sends_out(&mut self, work: impl FnOnce(&mut Self)) -> u64 {
         let figures = |manager: &Manager| {
             let counters = manager.counters();
@@ -86,7 +86,7 @@ fn who_takes_little_pays_nothing() {
     full.leave_frames(140);
     let paid = full.sends_out(|full| {
         for _ in 0..4 {
-            // Each thread takes fewer pages than are looked at.
+            // Each thread takes fewer pages than trigger a check.
             thread::scope(|scope| scope.spawn(|| full.store(31)).join().unwrap());
         }
     });
@@ -103,7 +103,7 @@ fn where_nobody_reads_single_pages_nobody_pays() {
     full.store(20_000);
     let paid = throttles(&full);
     assert!(paid > 0);
-    // By now the writes have taken the place of the reads.
+    // By now, the writes have displaced the reads.
     full.store(20_000);
     assert_eq!(throttles(&full), paid);
     full.manager.validate();

@@ -1,5 +1,5 @@
-//! A device that does not answer: whoever waits for it is told so in time, and nothing is lost when it does
-//! after all.
+//! A device that does not answer: waiting accesses get an error in time, and nothing is lost if it answers
+//! after that.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn room_that_a_write_does_not_make_is_an_error_in_time_and_no_page_is_lost() {
     }
 }
 
-/// Its background thread waits for the device, whatever patience accesses have.
+/// The manager's background thread waits for the device, whatever the timeout of accesses is.
 #[test]
 fn a_manager_ends_though_its_device_does_not_answer() {
     for (encrypt, impatient) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -117,8 +117,8 @@ fn a_manager_ends_though_its_device_does_not_answer() {
         let space = manager.space().unwrap();
         let at = map(&space);
         device.hold();
-        // Until the background thread has asked for something, and waits. It is given time to, as a store
-        // that finds no room waits itself.
+        // Stores until the background thread has asked the device for something, and waits. The pause gives
+        // it time, since a store that finds no room waits itself.
         for page in 0.. {
             let stats = manager.stats().unwrap();
             if stats.free_frames + (stats.budget_bytes - stats.used_bytes) / PAGE < 700 {
@@ -130,7 +130,7 @@ fn a_manager_ends_though_its_device_does_not_answer() {
         }
         drop(space);
         drop(manager);
-        // What is under way keeps what it needs until then.
+        // Pending transfers keep their memory until then.
         device.let_go();
     }
 }
@@ -169,10 +169,10 @@ fn a_budget_that_is_lowered_over_a_silent_device_is_refused_in_time() {
     manager.validate();
 }
 
-/// Memory full of blocks of 2 MiB, and a device that is silent from now on.
+/// Memory full of blocks of 2 MiB, and a silent device.
 struct FullOfBlocks {
     device: TestDevice,
-    /// Pages that it was asked to write.
+    /// Pages that the device was asked to write.
     asked: Arc<AtomicUsize>,
     manager: Manager,
     space: Space,
@@ -233,7 +233,7 @@ fn blocks_stay_whole_while_the_device_is_known_to_be_silent() {
     full.assert_that_nothing_is_lost();
 }
 
-/// Some pages that are out, on a device that has just fallen silent.
+/// Makes some pages that are out, on a device that has just fallen silent.
 fn pages_that_are_out(device: &TestDevice, space: &Space) -> u64 {
     let at = map(space);
     for page in 0..64 {
@@ -245,7 +245,7 @@ fn pages_that_are_out(device: &TestDevice, space: &Space) -> u64 {
     at
 }
 
-/// Each has a deadline of its own, which does not begin when the one before has given up.
+/// Each thread has a deadline of its own, which does not start only when the thread before has given up.
 #[test]
 fn many_who_wait_for_one_page_give_up_side_by_side() {
     const THREADS: usize = 8;
@@ -253,7 +253,8 @@ fn many_who_wait_for_one_page_give_up_side_by_side() {
     let (late, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(HashMap::new())));
     let looks_since = Arc::new(AtomicU32::new(0));
     let (is_late, lookers, since) = (Arc::clone(&late), Arc::clone(&looks), Arc::clone(&looks_since));
-    // Time stands still, then is late for all. Afterwards it goes on slowly, so that nobody waits for ever.
+    // Time stands still, then jumps past all deadlines. After that, it advances slowly, so that nobody waits
+    // forever.
     let machine = Machine::real().with_clock(move || {
         *lookers.lock().unwrap().entry(thread::current().id()).or_insert(0_u32) += 1;
         if is_late.load(Ordering::SeqCst) {
@@ -269,7 +270,7 @@ fn many_who_wait_for_one_page_give_up_side_by_side() {
     thread::scope(|scope| {
         let waiting: Vec<_> =
             (0..THREADS).map(|_| scope.spawn(|| space.load::<u64>(at).unwrap_err().kind())).collect();
-        // A thread that waits for a time looks at such a clock again and again.
+        // A thread that waits for a time reads such a clock again and again.
         let waits = |thread: ThreadId| looks.lock().unwrap().get(&thread).is_some_and(|looks| *looks > 5);
         while !waiting.iter().all(|thread| thread.is_finished() || waits(thread.thread().id())) {
             thread::sleep(Duration::from_millis(1));
@@ -277,7 +278,7 @@ fn many_who_wait_for_one_page_give_up_side_by_side() {
         late.store(true, Ordering::SeqCst);
         waiting.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), ErrorKind::TimedOut));
     });
-    // Had they waited one after the other, each would have had to look until its own patience was over.
+    // If they had waited one after the other, each would have read the clock until its own timeout.
     let looks_since = looks_since.load(Ordering::SeqCst);
     assert!(Duration::from_micros(100) * looks_since < patience, "{looks_since} looks");
     device.let_go();
@@ -327,7 +328,7 @@ fn a_future_is_woken_at_its_deadline() {
     manager.validate();
 }
 
-/// There is no timeout here: who waited for the device would wait for ever.
+/// There is no timeout here: a call that waited for the device would wait forever.
 #[test]
 fn unmap_protect_and_drop_do_not_wait_for_a_page_that_is_read() {
     let device = silent_device();

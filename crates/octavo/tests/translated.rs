@@ -1,5 +1,5 @@
-//! Spaces whose pages are also reached in another way: pages go away and come home, and no store is lost on
-//! the way.
+//! Spaces whose pages can also be reached from another side: pages go away and come home, and no store is
+//! lost.
 
 mod common;
 
@@ -121,7 +121,7 @@ fn a_page_that_was_only_read_keeps_its_place_and_is_not_written_again() {
         (0..16).for_each(|page| assert_eq!(pair.load(page), page + 1));
         pair.agree(16, 0);
         assert_eq!(pair.manager.stats().unwrap().swap_slots, 16, "clean pages keep their places");
-        // Those that are stored to lose them, whether the store was told or is found out.
+        // Stored pages lose their slots, whether the target reported the store or reclaim found it.
         (0..4).for_each(|page| pair.store(page, page + 101));
         pair.evict_all();
         pair.agree(0, 0);
@@ -143,7 +143,7 @@ fn a_clean_page_leaves_with_a_copy_in_the_pool_which_is_dropped_for_nothing() {
     let manager = Manager::builder().budget_bytes(4 * BUDGET).background(false).swap_device(device.boxed());
     let pair = pair_of(manager.huge(HugePolicy::Never), Able::ALL, PAGES * PAGE);
     let counted = |counter| pair.manager.counters().get(counter);
-    // A page shrinks to about a third.
+    // A page compresses to about a third.
     let words =
         |page: u64| (0..PAGE / 8).map(move |at| if at.is_multiple_of(4) { page << 16 | at } else { at % 8 });
     let fill = |page| words(page).flat_map(u64::to_ne_bytes).collect::<Vec<u8>>();
@@ -154,7 +154,7 @@ fn a_clean_page_leaves_with_a_copy_in_the_pool_which_is_dropped_for_nothing() {
     };
     (0..PAGES).for_each(|page| pair.space.write(pair.page(page), &fill(page)).unwrap());
     pair.evict_all();
-    // They come back from the pool, so it pays. Then they leave it for the device.
+    // The pages come back from the pool, so it pays off. Then they leave it for the device.
     load_all();
     pair.evict_all();
     pair.manager.set_budget(octavo::MIN_BUDGET_BYTES).unwrap();
@@ -167,7 +167,7 @@ fn a_clean_page_leaves_with_a_copy_in_the_pool_which_is_dropped_for_nothing() {
     let read_then = load_all();
     assert!(read_then < read, "{read_then} pages of {read} came from the device again");
     pair.evict_all();
-    // The pool has more than its share now.
+    // The pool now has more than its share.
     pair.manager.set_budget(BUDGET).unwrap();
     assert!(counted(Counter::PoolCopyDropped) > 0);
     load_all();
@@ -197,7 +197,7 @@ fn what_cannot_be_learned_of_counts_as_written() {
 fn pages_that_the_other_side_uses_stay_longer() {
     let pair = pair(HugePolicy::Never, 512 * PAGE);
     (0..512).for_each(|page| pair.store(page, page + 1));
-    // Everything was used a moment ago; then only every eighth page is.
+    // All pages were just used. From now on, only every eighth page is.
     while pair.manager.reclaim(1).unwrap() == 0 {}
     let stayed = |page: &u64| pair.target.try_load(pair.page(*page)).is_some();
     let mut gone = 0;
@@ -229,9 +229,9 @@ fn more_than_the_budget_fits_and_the_budget_holds() {
         let away = pair.away_pages() * PAGE;
         assert!(away > BUDGET / 2, "most of the budget is away: {away}");
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
-        // A handle's pages that come back take the place of those that are away.
+        // Pages of a handle that come back displace pages that are away.
         let at = pair.space.map(2 * BUDGET, RegionOptions::default()).unwrap();
-        // Beside other work, the background thread may be late.
+        // On a busy machine, the background thread may be late.
         let gives_way = |turn| {
             for page in 0..2 * BUDGET / PAGE {
                 pair.space.store(at + page * PAGE, page + turn).unwrap();
@@ -240,7 +240,7 @@ fn more_than_the_budget_fits_and_the_budget_holds() {
         };
         assert!((0..30).any(gives_way), "{} pages are away", pair.away_pages());
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
-        // Where the handle's pages are gone, the other side has their room.
+        // Once the handle's pages are gone, the other side has their room.
         pair.space.unmap(at, 2 * BUDGET).unwrap();
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
         let away = pair.away_pages() * PAGE;
@@ -283,7 +283,7 @@ fn threads_that_wait_for_each_others_writes_end_where_all_writes_fail() {
                     let store = |page| pair.target.store(&pair.space, pair.page(page), page + 1);
                     let failed = (first..first + part).find(|page| store(*page).is_err());
                     let failed = failed.expect("this part alone is as large as the budget");
-                    // One that came home to be written has no room to go back.
+                    // A page that came home to be written has no room to go back.
                     let load = |page| pair.target.load(&pair.space, pair.page(page));
                     for page in first..failed {
                         let Ok(found) = load(page) else { break };
@@ -302,7 +302,7 @@ fn a_block_is_split_before_its_pages_go_and_its_split_is_told() {
     pair.store(5, 6);
     pair.agree(512, 0);
     assert_eq!(pair.target.take_asked(Ask::Install), [(pair.at / PAGE, 512)]);
-    // To a handle page by page.
+    // A load by a handle splits the block, and brings one page home.
     assert_eq!(pair.space.load::<u64>(pair.page(5)).unwrap(), 6);
     assert_eq!(pair.target.take_asked(Ask::Split), [(pair.at / PAGE, 512)]);
     pair.agree(511, 0);
@@ -311,7 +311,7 @@ fn a_block_is_split_before_its_pages_go_and_its_split_is_told() {
     pair.space.unmap(pair.page(512 + 100), PAGE).unwrap();
     assert_eq!(pair.target.take_asked(Ask::Split), [(pair.at / PAGE + 512, 512)]);
     pair.agree(511 + 511, 0);
-    // On its way out. One that may not be split stays.
+    // A block splits on its way out. One that may not be split stays.
     let (at, first) = (pair.space.map(2 * MIB, RegionOptions::default()).unwrap(), pair.away_pages());
     pair.target.store(&pair.space, at, 8).unwrap();
     pair.agree(first + 512, 0);
@@ -349,7 +349,7 @@ fn of_a_block_the_part_stays_that_was_installed() {
 #[test]
 fn a_refusal_leaves_the_page_as_it_was_and_is_an_error_in_the_end() {
     let pair = pair(HugePolicy::Never, 8 * PAGE);
-    // Zeros, a copy, and a way home: each in its turn.
+    // Zeros, a copy, and the way home, one after the other.
     let always = |ask, answer| pair.target.always(ask, answer);
     for (answer, kind) in [(Answer::Busy, ErrorKind::Busy), (Answer::Unsupported, ErrorKind::Unsupported)] {
         always(Ask::Install, Some(answer));
@@ -418,7 +418,7 @@ fn protection_that_the_translation_cannot_give_is_an_error_and_changes_no_region
     pair.space.store(pair.page(4), 5_u64).unwrap();
     let protect = |protection| pair.space.protect(pair.at, 8 * PAGE, protection);
     says(protect(Protection::READ), ErrorKind::Unsupported, &["translation cannot protect"]);
-    // All may be done that could be done before, on both sides.
+    // Both sides may do everything that they could before.
     (0..4).for_each(|page| assert!(pair.target.try_store(pair.page(page), page + 11)));
     pair.space.store(pair.page(4), 15_u64).unwrap();
     pair.evict_all();
@@ -441,7 +441,7 @@ fn what_is_in_place_becomes_pages_that_count_and_go() {
     assert_eq!(pair.space.load::<u64>(pair.page(605)).unwrap(), 0);
     let again = pair.adopt(pair.page(598), PAGE, InPlace::Pages(Protection::READ_WRITE));
     says(again, ErrorKind::AlreadyMapped, &["has something already"]);
-    // The block is no block at the other side, as it was put there: its split is told all the same.
+    // The target's pages were put singly and are no block, but it is still told of the split.
     pair.target.always(Ask::Split, Some(Answer::Partly(0)));
     pair.evict_all();
     pair.agree(512, 10);
@@ -509,7 +509,7 @@ fn an_answer_counts_though_the_translation_panics_after_it() {
     pair.target.store(&pair.space, small + 8, 8).unwrap();
     assert_eq!(pair.target.load(&pair.space, small).unwrap(), 7);
     assert_eq!(pair.space.load::<u64>(small + 8).unwrap(), 8);
-    // Of a block, the part stays that was answered for.
+    // The part of a block that was answered for stays.
     pair.target.script(Ask::Install, [Answer::Partly(100)]);
     pair.target.panic_at(Ask::Install, 1, false);
     pair.target.store(&pair.space, pair.page(3), 3).unwrap();
@@ -527,7 +527,7 @@ fn a_block_in_place_is_taken_page_by_page_where_a_block_cannot_be() {
     let pair = pair(HugePolicy::Never, 4 * MIB);
     let put = |pair: &Pair, page| pair.target.put(pair.page(page), Some(page + 1), Protection::READ_WRITE);
     (0..1024).for_each(|page| put(&pair, page));
-    // A table node stays here, though nothing is in it.
+    // An empty table node stays here.
     pair.target.store(&pair.space, pair.page(3), 4).unwrap();
     pair.adopt(pair.at, PAGE, InPlace::Pages(Protection::READ_WRITE)).unwrap();
     pair.space.advise(pair.at, PAGE, Advice::Free).unwrap();
@@ -541,7 +541,7 @@ fn a_block_in_place_is_taken_page_by_page_where_a_block_cannot_be() {
     pair.agree_away(700);
     pair.space.unmap(pair.at, 4 * MIB).unwrap();
     pair.agree_away(0);
-    // What may be done there unnoticed, the region must allow.
+    // The region must allow everything that the program may do there unnoticed.
     let at = pair.space.map(PAGE, RegionOptions::default().protection(Protection::READ)).unwrap();
     pair.target.put(at, Some(1), Protection::READ_WRITE);
     let adopted = pair.adopt(at, PAGE, InPlace::Pages(Protection::READ_WRITE));
@@ -599,7 +599,7 @@ fn a_translation_that_does_part_of_a_run_at_each_call_gets_on() {
     pair.target.script(Ask::Protect, parts());
     pair.store(601, 8);
     assert_eq!((pair.load(1), pair.load(600), pair.load(601)), (2, 7, 8));
-    // A part that may be written is taken back where the rest may not.
+    // A writable part is taken back if the rest may not be writable.
     pair.space.protect(pair.page(512), 2 * MIB, Protection::READ).unwrap();
     pair.space.protect(pair.page(512), 2 * MIB, Protection::READ_WRITE).unwrap();
     let answers = [Answer::Partly(128), Answer::Busy, Answer::Done, Answer::Unsupported];
@@ -639,7 +639,7 @@ fn pages_that_the_other_side_uses_stay_longer_under_a_quota_too() {
     pair.space.set_quota(Some(4 * MIB)).unwrap();
     (0..1024).for_each(|page| pair.store(page, page + 1));
     for page in 1024..2048 {
-        // Every eighth of the first half is in use all the time.
+        // Every eighth page of the first half is always in use.
         (0..512).step_by(8).for_each(|used| {
             pair.target.try_load(pair.page(used));
         });
@@ -671,7 +671,7 @@ fn faults_that_wait_for_one_page_do_not_keep_it_from_each_other() {
         if last_first {
             faults.reverse();
         }
-        // A pin that one of them kept would turn the other away until its patience ends.
+        // A pin that one of them kept would block the other until its timeout.
         for _ in 0..POLLS {
             faults.retain_mut(|fault| match fault.as_mut().poll(&mut context) {
                 Poll::Ready(result) => result.is_err(),

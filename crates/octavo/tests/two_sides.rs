@@ -1,5 +1,5 @@
-//! Both sides of a translation at work at once: many faults on one thread, stores of both sides, and all that
-//! both can do beside a plain array.
+//! Both sides of a translation at work at once: many faults on one thread, stores from both sides, and all
+//! operations of both compared with a plain array.
 
 mod common;
 
@@ -16,7 +16,7 @@ use common::{MIB, PAGE, Random, SetOnDrop, Switches, Watchdog, assert_only_kept,
 use octavo::io::SwapArea;
 use octavo::{Access, Advice, Compression, ErrorKind, HugePolicy, Manager, Order, Protection, RegionOptions};
 
-/// Wakes by putting its number into a list.
+/// A waker that adds its number to a list.
 struct Woken(usize, Arc<Mutex<Vec<usize>>>);
 
 impl Wake for Woken {
@@ -68,7 +68,7 @@ fn one_thread_drives_many_faults_at_once() {
     pair.end();
 }
 
-/// Each lane has a word of its own in every page; lanes of both sides, reclaim, and changes of protection run
+/// Each lane has a word of its own in every page. Lanes of both sides, reclaim, and changes of protection run
 /// side by side.
 #[test]
 fn no_store_is_lost_between_the_sides() {
@@ -105,8 +105,8 @@ fn no_store_is_lost_between_the_sides() {
                             let page = random.below(PAGES);
                             let at = pair.page(page) + lane * 8;
                             let (away, write) = ((lane + value / 50) % 2 == 0, random.one_in(2));
-                            // What is protected just now, or held by the other side for long, is tried again.
-                            // A target that cannot watch shows no page that may only be read.
+                            // A page that is protected just now, or long held by the other side, is tried
+                            // again. A target that cannot watch shows no read-only page.
                             let again = |kind| {
                                 matches!(kind, ErrorKind::Protected | ErrorKind::Busy)
                                     || kind == ErrorKind::Unsupported && !able.watches
@@ -131,7 +131,7 @@ fn no_store_is_lost_between_the_sides() {
                                     }
                                     Err(error) => assert!(again(error.kind()), "{error}"),
                                 }
-                                // The thread that protects the page may wait for this processor.
+                                // The thread that protects the page may be waiting for this CPU.
                                 thread::yield_now();
                             }
                         }
@@ -157,7 +157,7 @@ fn no_store_is_lost_between_the_sides() {
     }
 }
 
-/// Everything that both sides can do, beside a plain array.
+/// Everything that both sides can do, compared with a plain array.
 #[test]
 fn both_sides_agree_with_a_plain_array() {
     for seed in seed_or(0)..seed_or(0) + 24 {
@@ -175,7 +175,7 @@ fn side_by_side(seed: u64) {
     if random.one_in(2) {
         pair.target.refuse_one_in(20, seed);
     }
-    // What is left has room for part of the pages.
+    // The remaining memory has room for only a part of the pages.
     let taken: Vec<_> = (0..4).filter_map(|_| pair.manager.alloc_block(Order::MAX).unwrap()).collect();
     let mut model = vec![Some(0_u64); PAGES as usize];
     for step in 0..4000 {

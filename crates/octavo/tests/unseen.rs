@@ -1,4 +1,4 @@
-//! Which pages stay where nobody sees the accesses of the other side, and a run that waits for nobody.
+//! Which pages stay in memory if the other side's accesses are invisible, and a run that does not wait.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn pages_that_come_back_stay_while_others_pass_through_once() {
     for round in 0..12 {
         missed.push((0..hot).filter(|page| !is_there(&pair, *page)).count());
         (0..hot).for_each(|page| _ = pair.load(page));
-        // They come back after six rounds, later than any other.
+        // The scanned pages come back after six rounds, later than any other.
         let start = hot + round % 6 * scan;
         (start..start + scan).for_each(|page| pair.store(page, page));
     }
@@ -37,7 +37,7 @@ fn pages_that_come_back_stay_while_others_pass_through_once() {
     pair.end();
 }
 
-/// A hint does not stand in the way of reclaim.
+/// A hint does not block reclaim.
 #[test]
 fn pages_that_always_look_used_go_all_the_same() {
     let _watchdog = Watchdog::new("more pages than memory has, which all look used");
@@ -51,7 +51,7 @@ fn pages_that_always_look_used_go_all_the_same() {
     }
 }
 
-/// Not even where it looks at hot pages since the cold ones cannot go.
+/// Not even if it has to consider hot pages, since the cold ones cannot go out.
 #[test]
 fn a_scan_that_looks_in_vain_asks_no_more_about_the_use_of_pages() {
     let _watchdog = Watchdog::new("pages that the other side holds");
@@ -69,11 +69,11 @@ fn a_scan_that_looks_in_vain_asks_no_more_about_the_use_of_pages() {
     pair.end();
 }
 
-/// The thread that shows pages may be the one whose other faults hold them.
+/// The thread that installs pages may be the one whose other faults hold them.
 #[test]
 fn what_shows_pages_does_not_wait_until_others_let_go_of_them() {
     let _watchdog = Watchdog::new("pages are shown while one is pinned");
-    // A wait with an end would have none by this clock.
+    // By this clock, a wait with a timeout would never end.
     let machine = Machine::real().with_clock(|| Duration::ZERO);
     let pair = pair_of(builder().huge(HugePolicy::Never).machine(machine), Able::ALL, 16 * PAGE);
     (0..16).for_each(|page| pair.store(page, page + 1));

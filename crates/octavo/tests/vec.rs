@@ -1,4 +1,4 @@
-//! Vectors in a space, beside the standard library's.
+//! Vectors in a space, compared with the standard library's.
 
 mod common;
 
@@ -23,10 +23,10 @@ fn space_of(huge: HugePolicy) -> (Manager, Arc<Space>) {
     (manager, space)
 }
 
-/// Pages of their own, and pages that blocks show.
+/// Single pages, and pages in blocks.
 const BOTH: [HugePolicy; 2] = [HugePolicy::Never, HugePolicy::Advised];
 
-/// Does not divide a page: every page has some bytes without use.
+/// An element whose size does not divide a page: every page has some unused bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
 #[repr(C)]
 struct Row {
@@ -34,7 +34,7 @@ struct Row {
     rest: [u64; 2],
 }
 
-/// Larger than half a page: units of several pages.
+/// An element larger than half a page: its units have several pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
 #[repr(C)]
 struct Large([[u64; 25]; 15]);
@@ -70,7 +70,7 @@ fn a_vector_of_four_times_the_budget_is_sorted_in_place() {
     assert_only_kept(&manager, false, false);
 }
 
-/// Shapes that quicksorts meet badly, at sizes around one run, two runs, and the buffer.
+/// Shapes that are bad for quicksort, at sizes around one run, two runs, and the buffer.
 #[test]
 fn every_shape_is_sorted() {
     BOTH.into_iter().for_each(every_shape_is_sorted_in);
@@ -130,7 +130,7 @@ fn elements_of_any_size_are_sorted_in(huge: HugePolicy) {
     assert!(bytes.runs(..).unwrap().all(|run| run.unwrap().is_sorted()));
 }
 
-/// Elements of which the buffer has room for a few only, and a comparison that contradicts itself.
+/// Elements so large that the buffer has room for only a few, and a comparison that contradicts itself.
 #[test]
 fn large_elements_are_sorted_and_a_comparison_without_order_ends() {
     #[derive(Clone, Copy, Pod, Zeroable)]
@@ -146,7 +146,7 @@ fn large_elements_are_sorted_and_a_comparison_without_order_ends() {
     }
     let mut vec = SpaceVec::<u64>::new(&space);
     vec.extend(0..300_000).unwrap();
-    // It may also panic, as the standard library's does.
+    // The sort may also panic, as the standard library's does.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         vec.sort_unstable_by(|_, _| std::cmp::Ordering::Less).unwrap();
     }));
@@ -289,7 +289,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A row of a number, and back.
+/// Makes the row of a number.
 fn row(number: u64) -> Row {
     Row { key: number, rest: [!number, 7] }
 }

@@ -1,4 +1,4 @@
-//! Pages that are written whole: what was there before is neither zeroed nor read.
+//! Pages that are written whole: the old contents are neither zeroed nor read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ fn small() -> Manager {
     Manager::builder().budget_bytes(24 * MIB).compression(octavo::Compression::Off).build().unwrap()
 }
 
-/// A page of words that each say which page it is, which turn, and where in the page.
+/// Makes a page in which each word holds its page, its turn, and its place in the page.
 fn stamped(page: u64, turn: u64) -> Vec<u8> {
     (0..PAGE as u64 / 8).flat_map(|index| (page << 32 | turn << 16 | index).to_le_bytes()).collect()
 }
@@ -65,8 +65,8 @@ fn a_page_that_was_never_touched_is_not_zeroed_first() {
     assert_eq!(space.load::<u64>(base + MIB + 8).unwrap(), 256 << 32 | 1 << 16 | 1);
 }
 
-/// Writers of whole pages, readers, pinners and page-outs, in too little memory: whatever is seen of a page
-/// was written to it, and nobody's pin shows what came after him.
+/// Writers of whole pages, readers, pinners and page-outs, in too little memory. Every byte seen in a page
+/// was written to it, and no pin shows bytes of the frame's next owner.
 #[test]
 fn whole_pages_are_overwritten_under_concurrency() {
     const PAGES: u64 = 3000;
@@ -127,7 +127,7 @@ fn write_in_turns(space: &Space, base: u64, pages: std::ops::Range<u64>, turns: 
     }
 }
 
-/// Each word is zero, or of some turn of this page and place.
+/// Checks that each word is zero, or from some turn of this page and place.
 fn check(found: &[u8], page: u64, turns: u64) {
     for (index, bytes) in found.chunks_exact(8).enumerate() {
         let word = u64::from_le_bytes(bytes.try_into().unwrap());

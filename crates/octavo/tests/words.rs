@@ -1,5 +1,5 @@
-//! Words of a space: every size, changes in one step, and what threads see of each other's, while pages come
-//! and go.
+//! Words of a space: every size, atomic changes, and their visibility between threads, while pages go out and
+//! come back.
 
 mod common;
 
@@ -116,7 +116,7 @@ fn integers_change_as_their_types_say() {
     assert_eq!(space.swap(at + PAGE, 1_u32).unwrap_err().kind(), ErrorKind::NotMapped);
 }
 
-/// No increment is lost where pages of counters go out to a device and come back between them.
+/// No increment is lost if pages of counters go out to a device and come back in between.
 #[test]
 fn counters_lose_nothing_while_their_pages_come_and_go() {
     const THREADS: u64 = 4;
@@ -129,7 +129,7 @@ fn counters_lose_nothing_while_their_pages_come_and_go() {
         thread::scope(|scope| {
             for lane in 0..THREADS {
                 let space = &space;
-                // Each begins at another page, so that they are in each other's way from time to time.
+                // Each thread begins at a different page, so that they meet from time to time.
                 let pages =
                     (0..len / PAGE).map(move |page| (page + lane * len / PAGE / THREADS) % (len / PAGE));
                 scope.spawn(move || {
@@ -190,10 +190,10 @@ fn threads_see_each_others_words_whole_and_in_order() {
     assert!(space.stats().unwrap().swapped_out_bytes > 0);
 }
 
-/// The rounds that two threads have reached. They meet by spinning, so that they go on at once.
+/// The rounds that two threads have reached. They meet by spinning, so that both continue at once.
 struct Meeting([AtomicU64; 2]);
 
-/// Ends the other's wait, whatever happens.
+/// Ends the other thread's wait, also after a panic.
 struct Leaves<'m>(&'m AtomicU64);
 
 impl Drop for Leaves<'_> {
@@ -216,7 +216,7 @@ impl Meeting {
     }
 }
 
-/// Of two threads that each change a word and then look at the other's, one at least sees the other's change.
+/// If two threads each change a word and then read the other's, at least one sees the other's change.
 #[test]
 fn changes_are_in_one_order_for_all() {
     const ROUNDS: u64 = 20_000;

@@ -1,4 +1,4 @@
-//! Devices that break their side of the bargain.
+//! Devices that break their contract.
 
 mod common;
 
@@ -11,14 +11,14 @@ use octavo::{Access, Advice, Compression, ErrorKind, Manager, RegionOptions, Spa
 
 use common::{MIB, PAGE, says};
 
-/// Reads that two devices have been handed.
+/// The reads that two devices were given.
 #[derive(Default)]
 struct Kept {
     of_first: Mutex<Option<Transfer>>,
     of_second: Mutex<Option<Transfer>>,
 }
 
-/// One of two devices that know each other. The second one answers a read by the first one's.
+/// One of two devices that know each other. The second one returns the first one's read in place of its own.
 struct Confused {
     is_first: bool,
     kept: Arc<Kept>,
@@ -76,8 +76,8 @@ fn wait_for(kept: &Mutex<Option<Transfer>>) {
     }
 }
 
-/// What comes back as not begun has to be what was handed over. Otherwise the frame of a read that goes on
-/// would be free, and somebody else's.
+/// A transfer that a device returns as not begun must be the one that it was given. Otherwise, the frame of a
+/// read that continues would be free, and get another owner.
 #[test]
 fn a_device_that_gives_another_ones_transfer_back_is_found_out() {
     let kept = Arc::new(Kept::default());
@@ -89,7 +89,7 @@ fn a_device_that_gives_another_ones_transfer_back_is_found_out() {
         let reading = scope.spawn(|| other_space.load::<u64>(other_at));
         says(failing.join().unwrap(), ErrorKind::SwapRead, &["gave another transfer back"]);
         wait_for(&kept.of_second);
-        // The second read goes on, and its frame is still its own.
+        // The second read continues, and still owns its frame.
         let transfer = kept.of_second.lock().unwrap().take().unwrap();
         let mut bytes = [0; PAGE as usize];
         bytes[0] = 2;

@@ -1,5 +1,5 @@
-//! Faults under way that nobody waits for, driven by hand: polled when they were woken, dropped when the
-//! driver likes.
+//! Asynchronous faults that no thread waits for, driven by hand: polled after they were woken, or dropped at
+//! any time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ impl Wake for Flag {
     }
 }
 
-/// An asynchronous fault that was begun and is not over.
+/// An asynchronous fault that has begun and is not over.
 pub struct Pending<'s> {
     pub page: u64,
     pub access: Access,
@@ -28,7 +28,7 @@ pub struct Pending<'s> {
 }
 
 impl<'s> Pending<'s> {
-    /// Not polled yet.
+    /// Makes a fault that is not polled yet.
     pub fn new(space: &'s Space, page: u64, access: Access) -> Self {
         let future = Box::pin(space.fault_async(page * PAGE, access));
         Self { page, access, future, woken: Arc::new(Flag(AtomicBool::new(true))) }
@@ -38,7 +38,7 @@ impl<'s> Pending<'s> {
         self.woken.0.load(Ordering::Acquire)
     }
 
-    /// One poll, whether it was woken or not.
+    /// Polls once, whether it was woken or not.
     pub fn poll(&mut self) -> Poll<Result<()>> {
         self.woken.0.store(false, Ordering::Release);
         let waker = Waker::from(Arc::clone(&self.woken));

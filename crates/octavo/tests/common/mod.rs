@@ -1,5 +1,5 @@
-//! What the tests of spaces share: seeded randomness, switches, watchdogs, and a device that misbehaves as
-//! told.
+//! Helpers for tests of spaces: seeded randomness, switches, watchdogs, and a device that misbehaves on
+//! order.
 //!
 //! The soak command of `octavo-bench` includes this folder too.
 #![allow(dead_code, reason = "each test uses some of it")]
@@ -26,16 +26,17 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 pub const PAGE: u64 = octavo::PAGE_BYTES as u64;
 pub const MIB: u64 = 1 << 20;
 
-/// The calling thread stays on the CPU where it is.
+/// Keeps the calling thread on its CPU.
 ///
-/// Frames and charges wait in batches of a CPU, so a thread that moves on a busy machine finds fewer of them.
+/// Each CPU keeps batches of frames and charges, so a thread that moves on a busy machine finds fewer of
+/// them.
 pub fn stay_on_this_cpu() {
     let mut here = CpuSet::new();
     here.set(sched_getcpu());
     sched_setaffinity(None, &here).unwrap();
 }
 
-/// The error's kind is this, and its text has these words.
+/// Asserts that a result is an error of this kind, whose text contains these words.
 #[track_caller]
 pub fn says<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) -> Error {
     let Err(error) = result else { panic!("expected {kind:?}") };
@@ -70,14 +71,14 @@ impl Switches {
             pin_path: random.pick(&[PinPath::Locked, PinPath::LockFree]),
             percpu_orders: random.pick(&[PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All]),
             swap_cache: random.pick(&[SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table]),
-            // Drawn by nobody: runs whose devices are their own would be other runs.
+            // Not drawn: a draw would change the runs of seeds that bring their own devices.
             io_engine: IoEngine::Probe,
             compression: random.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd]),
             encrypt: random.one_in(3),
         }
     }
 
-    /// Whether the huge zero page is there for good.
+    /// Returns whether the huge zero page is permanent.
     pub fn keeps_huge_zero(&self) -> bool {
         self.zero_page == ZeroPage::Persistent && self.huge != HugePolicy::Never
     }
@@ -96,18 +97,18 @@ impl Switches {
     }
 }
 
-/// What must hold of a manager whose spaces are all gone; one with huge pages, that does not encrypt.
+/// Checks a manager whose spaces are all gone, with huge pages and without encryption.
 pub fn assert_nothing_is_left(manager: &Manager) {
     assert_only_kept(manager, true, false);
 }
 
-/// What must hold of a manager whose spaces are all gone, and comes about by itself.
+/// Checks a manager whose spaces are all gone. It must reach this state without further calls.
 pub fn assert_only_kept(manager: &Manager, keeps_huge_zero: bool, encrypt: bool) {
-    // The small zero page, the huge one where it is there for good, and the frames that pages are sealed in.
+    // The small zero page, the huge one if it is permanent, and the frames for encrypting pages.
     let kept = 1 + 512 * i64::from(keeps_huge_zero) + 256 * i64::from(encrypt);
-    // The background thread may have a batch in hand, a device a write; nobody asks after either.
+    // The background thread may still have a batch, and a device a write. No call hurries them.
     wait_until_only_kept(manager, |owned| owned == kept || owned == kept + 512);
-    // One huge zero page that nobody uses may have stayed, until somebody needs room.
+    // One unused huge zero page may have stayed, until somebody needs room.
     manager.reclaim(1).unwrap();
     wait_until_only_kept(manager, |owned| owned == kept);
     manager.validate();
@@ -121,12 +122,12 @@ fn wait_until_only_kept(manager: &Manager, is_kept: impl Fn(i64) -> bool) {
     }
 }
 
-/// What is in use beside frames of a number that is kept.
+/// Describes what is in use, unless only an expected number of frames is.
 fn what_is_left(manager: &Manager, is_kept: impl Fn(i64) -> bool) -> Option<String> {
     let stats = manager.stats().unwrap();
     let counters = manager.counters();
     let online = (counters.get(Counter::ChunkOnline) - counters.get(Counter::ChunkOffline)) * 512;
-    // The pool may keep a block of its own, with nothing in it.
+    // The pool may keep an empty block of its own.
     let owned = online as i64 - stats.free_frames as i64 - (stats.pool_bytes / PAGE) as i64;
     let left = (stats.swap_slots, stats.table_nodes, stats.lru_pages, stats.huge_zero_users);
     let is_all = left == (0, 0, (0, 0), 0) && is_kept(owned);
@@ -145,8 +146,8 @@ impl Wake for CountingWaker {
     }
 }
 
-/// Polls a future until it is ready, each time only after it was woken; says what it came to, and how many
-/// polls and wakes that took. A lost wake-up is a panic.
+/// Polls a future until it is ready, each time only after it was woken. Returns its result, and the numbers
+/// of polls and wakes. A lost wake-up is a panic.
 pub fn run_woken<T>(future: impl Future<Output = T>) -> (T, usize, usize) {
     let counting = Arc::new(CountingWaker { wakes: AtomicUsize::new(0), thread: thread::current() });
     let waker = Waker::from(Arc::clone(&counting));
@@ -166,7 +167,7 @@ pub fn run_woken<T>(future: impl Future<Output = T>) -> (T, usize, usize) {
     }
 }
 
-/// Sets a flag when it is dropped, also by a panic: for the threads that run until others are done.
+/// Sets a flag when it is dropped, also by a panic, for threads that run until others are done.
 pub struct SetOnDrop<'a>(pub &'a std::sync::atomic::AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -175,18 +176,18 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// The seed in `OCTAVO_TEST_SEED`, or this one.
+/// Returns the seed in `OCTAVO_TEST_SEED`, or `default`.
 pub fn seed_or(default: u64) -> u64 {
     number_from("OCTAVO_TEST_SEED").unwrap_or(default)
 }
 
-/// A number from an environment variable.
+/// Reads a number from an environment variable.
 pub fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Ends the process, with a message, if it is not dropped within minutes: a test that hangs is a failure too.
-/// A test on a busy machine may take many times as long as on a quiet one.
+/// Ends the process, with a message, if it is not dropped within minutes: a hanging test is a failure too. On
+/// a busy machine, a test may take many times as long as on a quiet one.
 pub struct Watchdog(#[allow(dead_code, reason = "dropping it is the signal")] mpsc::Sender<()>);
 
 impl Watchdog {
@@ -198,7 +199,7 @@ impl Watchdog {
         let (what, (sender, receiver)) = (what.into(), mpsc::channel());
         thread::spawn(move || {
             if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Straight to the descriptor: what tests print is captured, and lost in an abort.
+                // Written directly to the descriptor: the output of tests is captured, and lost in an abort.
                 let _ = writeln!(std::io::stderr(), "HANGS for {patience:?}: {what}");
                 std::process::abort();
             }

@@ -1,9 +1,9 @@
-//! The other side of a space's translation, with memory of its own: what a window over another process is to
-//! Octavo.
+//! The other side of a space's translation, with memory of its own. It stands in for a window over another
+//! process.
 //!
-//! A program at the other side loads and stores by [`Target::load`] and [`Target::store`]. What it may not do
-//! there is a fault. The target checks each question against what it has, and answers as a script or a seed
-//! says.
+//! A program at the other side loads and stores by [`Target::load`] and [`Target::store`]. An access that it
+//! may not make is a fault. The target checks each question against its pages, and answers by a script or a
+//! seed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,18 +20,18 @@ use octavo::{
 use super::device::TestDevice;
 use super::{MIB, PAGE, Random, assert_only_kept, run_woken};
 
-/// What the target can do.
+/// The abilities of the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Able {
-    /// Tells of the first store to a page that is installed for reading.
+    /// Reports the first store to a page that is installed for reading.
     pub watches: bool,
     /// Shows zeros without memory.
     pub shows_zeros: bool,
     /// Knows which pages were touched.
     pub harvests: bool,
-    /// All its pages look as if they were touched all the time.
+    /// All its pages always look touched.
     pub is_busy: bool,
-    /// Takes permissions away.
+    /// Can remove permissions.
     pub protects: bool,
 }
 
@@ -55,15 +55,15 @@ pub enum Ask {
     Harvest,
 }
 
-/// A page that is there.
+/// A page that the target has.
 #[derive(Debug)]
 struct There {
-    /// `None`: zeros without memory.
+    /// `None` stands for zeros without memory.
     bytes: Option<Box<[u8; PAGE_BYTES]>>,
     protection: Protection,
     accessed: bool,
     written: bool,
-    /// Installed together with the rest of its 2 MiB, which is not split.
+    /// Whether it was installed with the rest of its 2 MiB, and not split since.
     in_block: bool,
 }
 
@@ -73,12 +73,12 @@ struct State {
     pages: BTreeMap<u64, There>,
     script: BTreeMap<Ask, VecDeque<Answer>>,
     always: BTreeMap<Ask, Answer>,
-    /// One answer in so many is a refusal.
+    /// One answer in this many is a refusal.
     refuses: Option<(Random, u64)>,
-    /// Panics at the next question of this kind.
-    /// The question at which it panics, how many of that kind come before, and whether it answers first.
+    /// The kind of question at which it panics, how many of that kind come before, and whether it answers
+    /// first.
     panics: Option<(Ask, u32, bool)>,
-    /// First page and pages of each run, by question.
+    /// The kind of question, the first page and the page count of each run.
     asked: Vec<(Ask, u64, u32)>,
 }
 
@@ -102,17 +102,17 @@ impl Target {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses one run in so many, at random.
+    /// Refuses one run in `n`, at random.
     pub fn refuse_one_in(&self, n: u64, seed: u64) {
         self.state().refuses = Some((Random::new(seed), n));
     }
 
-    /// Answers the next runs so.
+    /// Sets the answers to the next runs.
     pub fn script(&self, ask: Ask, answers: impl IntoIterator<Item = Answer>) {
         self.state().script.entry(ask).or_default().extend(answers);
     }
 
-    /// Answers every run so from now on; `None`: as usual.
+    /// Sets the answer to every run from now on. `None` restores the usual answers.
     pub fn always(&self, ask: Ask, answer: Option<Answer>) {
         let mut state = self.state();
         match answer {
@@ -126,13 +126,13 @@ impl Target {
         self.panic_at(ask, 0, false);
     }
 
-    /// Panics when `before` more questions of that kind have been answered, and if `answers`, when this one
-    /// is, too.
+    /// Panics at a question of this kind, after `before` others of that kind. If `answers`, it answers this
+    /// one first.
     pub fn panic_at(&self, ask: Ask, before: u32, answers: bool) {
         self.state().panics = Some((ask, before, answers));
     }
 
-    /// What was asked since the last look.
+    /// Returns and forgets the runs of this question since the last call.
     pub fn take_asked(&self, ask: Ask) -> Vec<(u64, u32)> {
         let mut state = self.state();
         let (these, others) =
@@ -141,21 +141,21 @@ impl Target {
         these.into_iter().map(|(_, page, count)| (page, count)).collect()
     }
 
-    /// How many pages were asked about by other questions since the last one of this kind.
+    /// Returns how many pages other questions asked about since the last one of this kind.
     pub fn pages_asked_since(&self, ask: Ask) -> u64 {
         let state = self.state();
         let since = state.asked.iter().rev().take_while(|(which, ..)| *which != ask);
         since.map(|(_, _, count)| u64::from(*count)).sum()
     }
 
-    /// Pages that are there: with memory, and zeros without.
+    /// Returns the number of pages with memory, and of zeros without.
     pub fn pages(&self) -> (usize, usize) {
         let state = self.state();
         let with_memory = state.pages.values().filter(|page| page.bytes.is_some()).count();
         (with_memory, state.pages.len() - with_memory)
     }
 
-    /// Puts a page there that Octavo knows nothing of.
+    /// Adds a page that Octavo does not know of.
     pub fn put(&self, at: u64, word: Option<u64>, protection: Protection) {
         let bytes = word.map(|word| {
             let mut bytes = Box::new([0; PAGE_BYTES]);
@@ -166,12 +166,12 @@ impl Target {
         self.state().pages.insert(at / PAGE, there);
     }
 
-    /// The program drops its pages in a range, and Octavo has to be told.
+    /// Drops the program's pages in a range. The caller has to tell Octavo.
     pub fn drop_range(&self, at: u64, len: u64) {
         self.state().pages.retain(|page, _| !(at / PAGE..(at + len) / PAGE).contains(page));
     }
 
-    /// The program moves its pages to other addresses, and Octavo has to be told.
+    /// Moves the program's pages to other addresses. The caller has to tell Octavo.
     pub fn move_range(&self, from: u64, len: u64, to: u64) {
         self.drop_range(to, len);
         let state = &mut *self.state();
@@ -182,7 +182,7 @@ impl Target {
         }
     }
 
-    /// A load by the program. `None`: a fault.
+    /// Loads for the program. Returns `None` on a fault.
     pub fn try_load(&self, at: u64) -> Option<u64> {
         let mut state = self.state();
         let page = state.pages.get_mut(&(at / PAGE)).filter(|page| page.protection.read)?;
@@ -193,7 +193,7 @@ impl Target {
         Some(page.bytes.as_deref().map_or(0, word))
     }
 
-    /// A store by the program. False: a fault.
+    /// Stores for the program. Returns `false` on a fault.
     pub fn try_store(&self, at: u64, value: u64) -> bool {
         let mut state = self.state();
         let Some(page) = state.pages.get_mut(&(at / PAGE)).filter(|page| page.protection.write) else {
@@ -206,7 +206,7 @@ impl Target {
         true
     }
 
-    /// A load by the program, with the faults that it takes.
+    /// Loads for the program, with all necessary faults.
     pub fn load(&self, space: &TranslatedSpace, at: u64) -> Result<u64> {
         loop {
             if let Some(value) = self.try_load(at) {
@@ -216,7 +216,7 @@ impl Target {
         }
     }
 
-    /// A store by the program, with the faults that it takes.
+    /// Stores for the program, with all necessary faults.
     pub fn store(&self, space: &TranslatedSpace, at: u64, value: u64) -> Result<()> {
         while !self.try_store(at, value) {
             self.fault(space, at, Access::Write)?;
@@ -224,7 +224,7 @@ impl Target {
         Ok(())
     }
 
-    /// A fault says whether anything was there, as the kernel's does.
+    /// Reports a fault, and whether the page was missing, as the kernel does.
     fn fault(&self, space: &TranslatedSpace, at: u64, access: Access) -> Result<()> {
         let is_there = self.state().pages.contains_key(&(at / PAGE));
         if is_there {
@@ -233,7 +233,7 @@ impl Target {
         run_woken(space.fault_missing(at, access)).0
     }
 
-    /// Answers each run, and does to each page that is done what `each` says.
+    /// Answers each run, and calls `each` for each page that is done.
     fn answer<A: Copy>(&self, ask: Ask, runs: &mut [Run<A>], mut each: impl FnMut(&mut State, u64, u32, A)) {
         let state = &mut *self.state();
         let panics = match &mut state.panics {
@@ -275,8 +275,8 @@ impl State {
     }
 }
 
-// SAFETY: it copies out of the frames that runs of `install` name, and into those that runs of `remove` name,
-// and keeps no `Home`.
+// SAFETY: the code copies out of the frames that runs of `install` name, and into those that runs of `remove`
+// name, and keeps no `Home`.
 unsafe impl Translation for Target {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         let able = self.state().able;
@@ -403,7 +403,7 @@ impl Pair {
         self.target.load(&self.space, self.page(index)).unwrap()
     }
 
-    /// Adopts what is there, with the room that it takes.
+    /// Adopts the target's pages in a range, and makes the room that they need.
     pub fn adopt(&self, at: u64, len: u64, what: InPlace) -> Result<()> {
         let mut done = 0;
         while done < len {
@@ -419,7 +419,7 @@ impl Pair {
         self.manager.stats().unwrap().away_bytes / PAGE
     }
 
-    /// What is away is what the target has.
+    /// Asserts that the target has exactly these pages and zeros, and that the manager counts the same.
     #[track_caller]
     pub fn agree(&self, pages: u64, zeros: u64) {
         assert_eq!(self.target.pages(), (pages as usize, zeros as usize));
@@ -433,7 +433,7 @@ impl Pair {
         self.manager.validate();
     }
 
-    /// Until nothing goes any more.
+    /// Evicts until no page goes out any more.
     pub fn evict_all(&self) {
         while self.manager.reclaim(512).unwrap() > 0 {}
     }
@@ -442,7 +442,7 @@ impl Pair {
         let Self { manager, target, space, .. } = self;
         drop(space);
         assert_eq!(target.pages(), (0, 0), "everything was removed");
-        // A manager that gives no huge pages has not allocated their zero page.
+        // A manager without huge pages has not allocated the huge zero page.
         let keeps_huge_zero = manager.counters().get(Counter::HugeZeroAllocated) > 0;
         assert_only_kept(&manager, keeps_huge_zero, false);
         assert_eq!(manager.stats().unwrap().away_bytes, 0);

@@ -1,4 +1,4 @@
-//! A space driven by one thread beside the exact model: after each step both agree.
+//! A space driven by one thread beside the exact model. After each step, both agree.
 
 use std::task::Poll;
 
@@ -14,12 +14,12 @@ use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 /// Raw numbers that become an operation; small ones become simple ones, so that shrinking helps.
 pub type Raw = (u8, u16, u16, u8);
 
-/// What a case is made of.
+/// A case to run.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub switches: Switches,
     pub background: bool,
-    /// Frames left for the space by blocks allocated beside it.
+    /// Frames for the space, which blocks allocated beside it leave free.
     pub room_frames: u64,
     pub ops: Vec<Raw>,
 }
@@ -45,8 +45,7 @@ struct HeldPin<'s> {
     pin: Pin<'s>,
     /// Address of its first byte.
     address: u64,
-    /// The pages under it as the model has them; `None` for one that read as zeros and may have been written
-    /// since.
+    /// The model's pages under it. `None` for one that read as zeros and may have been written since.
     pages: Vec<Option<Bytes>>,
 }
 
@@ -58,13 +57,13 @@ struct Run<'s> {
     ballast: Vec<(FrameId, Order)>,
     room_frames: u64,
     stamp: u64,
-    /// The device, where only this thread drives it.
+    /// The device, if only this thread drives it.
     device: Option<&'s TestDevice>,
-    /// Faults under way. Whoever needs their pages first sees to them.
+    /// Faults under way. An operation that needs their pages ends or drops them first.
     faults: Vec<Pending<'s>>,
 }
 
-/// Four times 2 MiB, and a place that needs a table of full height.
+/// The pages in use: four times 2 MiB, and a place that needs a table of full height.
 const NEAR_FIRST: u64 = 512;
 const NEAR_PAGES: u64 = 4 * 512;
 const FAR_FIRST: u64 = 1 << 34;
@@ -72,7 +71,7 @@ const FAR_PAGES: u64 = 64;
 const MAX_PINS: usize = 6;
 const MAX_FAULTS: usize = 40;
 
-/// Runs a case; panics where space and model disagree.
+/// Runs a case. Panics if space and model disagree.
 pub fn run(case: &Case) {
     let manager = case
         .switches
@@ -86,8 +85,8 @@ pub fn run(case: &Case) {
     assert_only_kept(&manager, case.switches.keeps_huge_zero(), case.switches.encrypt);
 }
 
-/// Runs a case in a manager of the caller's, perhaps over a device that this thread drives; there, transfers
-/// may be under way when the space is dropped.
+/// Runs a case in the caller's manager, perhaps over a device that this thread drives. Then transfers may be
+/// under way when the space is dropped.
 pub fn run_in(case: &Case, manager: &Manager, device: Option<&TestDevice>) {
     let space = manager.space().unwrap();
     let mut run = Run {
@@ -115,7 +114,7 @@ impl<'s> Run<'s> {
     /// Allocates blocks beside the space until about `room` frames are left.
     fn take_ballast(&mut self, room: u64) {
         for order in [Order::MAX, Order::ZERO] {
-            // What chunks the budget still has comes first; then what is free in them.
+            // First the chunks that the budget still allows, then the free blocks in them.
             loop {
                 let stats = self.manager.stats().unwrap();
                 let chunks = (stats.budget_bytes / 64 * 63).saturating_sub(stats.used_bytes) >> 12;
@@ -136,7 +135,8 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Pins and ballast may leave no room; without them there is room for everything the model does.
+    /// Retries without pins and ballast, which may leave no room. Without them, there is room for everything
+    /// that the model does.
     fn with_room<T>(&mut self, mut op: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         match self.insist(&mut op) {
             Err(error)
@@ -149,7 +149,7 @@ impl<'s> Run<'s> {
                 );
                 self.pins.clear();
                 self.drop_ballast();
-                // The background thread holds a block for a moment when it looks at it.
+                // The background thread may hold a block for a moment.
                 for _ in 0..1000 {
                     match self.insist(&mut op) {
                         Err(error) if error.kind() == ErrorKind::Busy => std::thread::yield_now(),
@@ -162,7 +162,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Repeats what the device's fault failed, each time with everything as it was; heals the device in the
+    /// Repeats an operation that failed by the device's fault, which changes nothing. Heals the device in the
     /// end.
     fn insist<T>(&mut self, op: &mut impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         let mut result = op(self);
@@ -180,7 +180,7 @@ impl<'s> Run<'s> {
         result
     }
 
-    /// Before anything that may wait for these pages: faults on them end, or are dropped.
+    /// Ends or drops the faults on these pages, before an operation that may wait for them.
     fn settle(&mut self, first: u64, count: u64) {
         let range = first..first.saturating_add(count);
         while let Some(at) = self.faults.iter().position(|fault| range.contains(&fault.page)) {
@@ -194,7 +194,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Polls the faults that were woken. Says whether there was one.
+    /// Polls the faults that were woken. Returns whether there were any.
     fn pump(&mut self) -> bool {
         let mut any = false;
         while let Some(at) = self.faults.iter().position(Pending::is_woken) {
@@ -217,7 +217,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// What there is to do only where the device is driven by hand.
+    /// Does an operation that exists only if the device is driven by hand.
     fn step_device(&mut self, device: &TestDevice, (kind, a, b, c): Raw) {
         match kind % 16 {
             0..=5 => {
@@ -235,7 +235,7 @@ impl<'s> Run<'s> {
                 self.pump();
             }
             7 => {
-                // Unasked for: a poll may come at any time.
+                // A poll without a wake-up: it may come at any time.
                 if let Some(fault) = self.faults.first_mut()
                     && let Poll::Ready(result) = fault.poll()
                 {
@@ -264,7 +264,7 @@ impl<'s> Run<'s> {
         if raw < NEAR_PAGES { NEAR_FIRST + raw } else { FAR_FIRST + raw - NEAR_PAGES }
     }
 
-    /// A count of pages: mostly few, sometimes several blocks.
+    /// Returns a number of pages: mostly few, sometimes several blocks.
     fn count_of(raw: u16, kind: u8) -> u64 {
         let raw = u64::from(raw);
         match kind % 4 {
@@ -382,7 +382,7 @@ impl<'s> Run<'s> {
         Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size
     }
 
-    /// Stores a word, or exchanges it and looks at what was there.
+    /// Stores a word, or exchanges it and checks the old one.
     fn store_word<const N: usize>(&mut self, a: u16, b: u16, c: u8)
     where
         [u8; N]: Word,
@@ -503,7 +503,7 @@ impl<'s> Run<'s> {
             assert!(pin.is_empty());
             return;
         }
-        // A shorter prefix than the model's is right only where memory ran out.
+        // A shorter prefix than the model's is right only if memory ran out.
         if pin.len() as u64 != reach {
             assert!((pin.len() as u64) < reach && !pin.is_empty(), "pinned {} of {reach}", pin.len());
             let has_excuse = !self.pins.is_empty() || !self.ballast.is_empty() || self.device.is_some();
@@ -571,7 +571,7 @@ impl<'s> Run<'s> {
     fn fault_async(&mut self, a: u16, c: u8) {
         let (page, access) = (Self::page_at(a), Self::access_of(c));
         if self.device.is_some() {
-            // Nobody else would complete what it waits for.
+            // Nobody else would complete the transfer that it waits for.
             return self.populate(a, 0, c);
         }
         let result = self.with_room(|run| run_woken(run.space.fault_async(page * PAGE, access)).0);

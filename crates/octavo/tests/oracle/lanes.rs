@@ -1,7 +1,6 @@
-//! A space under several threads: each owns a lane of eight bytes in every 64 of a shared range, and a model
-//! of them that is exact; beside them one thread maps, protects and unmaps ranges of its own between the
-//! shared ones, and one reclaims and changes the budget. Neighbouring bytes of one page thus belong to
-//! different threads.
+//! A space under several threads. Each owns a lane of eight bytes in every 64 of a shared range, and an exact
+//! model of them, so neighbouring bytes of a page belong to different threads. One more thread maps, protects
+//! and unmaps ranges of its own between the shared ones, and another one reclaims and changes the budget.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,7 +14,7 @@ use crate::common::device::{Manner, TestDevice, Whims};
 use crate::common::futures::Pending;
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
-/// How a run goes.
+/// The size and the kind of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub threads: usize,
@@ -25,16 +24,16 @@ pub struct Load {
     pub pages: u64,
     /// Whether the device fails now and then, and is slow.
     pub device_faults: bool,
-    /// Whether some spaces come and go beside the one.
+    /// Whether other spaces are made and dropped beside it.
     pub other_spaces: bool,
     pub budget_bytes: u64,
-    /// Whether the device holds transfers back and ends them in any order, and who completes them then.
+    /// If set, the device delays transfers and ends them in any order. The manner says who completes them.
     pub simulated: Option<Manner>,
 }
 
 const LANES: u64 = 8;
 const UNIT: u64 = 64;
-/// Where the mapper's ranges are: between the halves of the shared one.
+/// Pages between the halves of the shared range, for the mapper's ranges.
 const GAP_PAGES: u64 = 1024 + 300;
 
 struct Shared<'a> {
@@ -49,11 +48,11 @@ struct Shared<'a> {
     stop: AtomicBool,
 }
 
-/// Runs one seed. Panics, naming it, where a thread reads what it did not write.
+/// Runs one seed. If a thread reads something that it did not write, panics and names the seed.
 pub fn run(seed: u64, load: Load) {
     let mut random = Random::new(seed);
     let switches = Switches::random(&mut random);
-    // Small enough to be crowded, and sometimes full, where that may happen.
+    // If failures are allowed, the device is small enough to be crowded, and sometimes full.
     let places = if load.device_faults { 3500 + random.below(4000) as u32 } else { 16384 };
     let manner = match load.simulated {
         None if load.device_faults || random.one_in(2) => Some(Manner::Inline),
@@ -63,7 +62,7 @@ pub fn run(seed: u64, load: Load) {
     run_on(seed, load, switches, device, !random.one_in(4));
 }
 
-/// As [`run`], on a file, with the switches as they are given.
+/// Like [`run`], but on a file, with the given switches.
 pub fn run_on_file(seed: u64, load: Load, switches: Switches) {
     run_on(seed, load, switches, None, true);
 }
@@ -89,7 +88,7 @@ fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: 
     let space = manager.space().unwrap();
     let options = RegionOptions::new().huge(true);
     let first = 3 << 30;
-    // The shared range in two halves, which are not aligned to blocks, with room between them.
+    // The shared range has two halves, which are not aligned to blocks, with room between them.
     let half = load.pages / 2;
     space.map_at(first, half * PAGE, options).unwrap();
     space.map_at(first + (half + GAP_PAGES) * PAGE, (load.pages - half) * PAGE, options).unwrap();
@@ -140,8 +139,8 @@ impl Shared<'_> {
         self.first + if page < half { page } else { page + GAP_PAGES } * PAGE
     }
 
-    /// Repeats what failed for want of room, or by the device's fault: each such error says that nothing was
-    /// lost.
+    /// Repeats an operation that failed for lack of room, or by the device's fault: such an error means that
+    /// nothing was lost.
     fn insist<T>(&self, mut op: impl FnMut() -> Result<T>) -> T {
         for attempt in 0..20_000 {
             match op() {
@@ -151,7 +150,8 @@ impl Shared<'_> {
                     let device_fault =
                         matches!(kind, ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::SwapFull)
                             && self.load.device_faults;
-                    // A block that reclaim is looking at, or a lowered budget and everybody's pins, pass.
+                    // These errors are temporary: reclaim may hold a block for a moment, or the budget may be
+                    // low while others have pins.
                     let passing = matches!(kind, ErrorKind::OutOfMemory | ErrorKind::Busy);
                     assert!(device_fault || passing, "unexpected: {kind:?}: {error}");
                     if attempt > 100 {
@@ -167,8 +167,8 @@ impl Shared<'_> {
         );
     }
 
-    /// Its own ranges, between and among the shared pages' blocks: mapped, written, protected, partly
-    /// unmapped.
+    /// Maps, writes, protects and partly unmaps the mapper's own ranges, between and among the shared pages'
+    /// blocks.
     fn map_and_unmap(&self) {
         let mut random = Random::new(self.seed ^ 0x6D61_7073);
         let gap = self.first + self.load.pages / 2 * PAGE;
@@ -205,7 +205,7 @@ impl Shared<'_> {
                 );
             }
             let middle = random.below(count);
-            // A pinned block cannot be cut, so the pin goes first where one might be.
+            // A pinned block cannot be split, so the pin is dropped first if a block might be.
             let held = held.filter(|_| middle == 0);
             if middle > 0 {
                 self.insist(|| self.space.unmap(address + middle * PAGE, len - middle * PAGE));
@@ -219,13 +219,13 @@ impl Shared<'_> {
         }
     }
 
-    /// Pinned memory outlives its mapping.
+    /// Unmaps a range under a pin: pinned memory outlives its mapping.
     fn unmap_under(&self, held: Option<Pin<'_>>, address: u64, len: u64, stamp: u64) {
         let bytes = stamp.to_le_bytes().repeat(400);
         if let Some(pin) = &held {
             pin.copy_in(100, &bytes[..bytes.len().min(pin.len() - 100)]).unwrap();
         }
-        // An edge of the range may cut a block that is in the pin.
+        // An edge of the range may cut a pinned block.
         let held = match self.space.unmap(address, len) {
             Ok(()) => held,
             Err(_) => {
@@ -242,7 +242,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Reclaims, changes the budget, breaks and mends the device, makes and drops spaces.
+    /// Reclaims, changes the budget, breaks and repairs the device, makes and drops spaces.
     fn disturb(&self) {
         let mut random = Random::new(self.seed ^ 0x6469_7374);
         let budget = self.load.budget_bytes;
@@ -279,7 +279,8 @@ impl Shared<'_> {
         }
     }
 
-    /// A space of its own with huge blocks, filled and dropped: compaction, splitting, and a busy allocator.
+    /// Fills and drops another space with huge blocks, which causes compaction, splitting, and a busy
+    /// allocator.
     fn use_another_space(&self, random: &mut Random) {
         let space = self.manager.space().unwrap();
         let len = 2 * MIB * (1 + random.below(2));
@@ -363,7 +364,7 @@ impl<'a> Worker<'a> {
     fn store(&mut self, page: u64, unit: u64) {
         let (address, value) = (self.address(page, unit), self.random.next());
         if self.random.one_in(3) {
-            // The change is made once, whatever its fault needs.
+            // The exchange happens exactly once, however often its fault is retried.
             let before = self.shared.insist(|| self.shared.space.swap(address, value));
             self.check(page, unit, before.to_le_bytes(), "swap");
         } else {
@@ -416,7 +417,7 @@ impl<'a> Worker<'a> {
             self.model.insert((page, unit), bytes);
             if self.random.one_in(4) {
                 thread::yield_now();
-                // A store to a pinned page is seen through the pin, and the other way round.
+                // A store to a pinned page is visible through the pin, and vice versa.
                 self.store(page, unit);
                 pin.copy_out(0, &mut found).unwrap();
                 self.check(page, unit, found, "pin after a store");
@@ -429,7 +430,7 @@ impl<'a> Worker<'a> {
         let access = if self.random.one_in(2) { Access::Read } else { Access::Write };
         let address = self.shared.address_of(page);
         if self.random.one_in(2) {
-            // Begun, and given up wherever it is.
+            // Begins a fault, and drops it in whatever state it is.
             let mut fault = Pending::new(self.shared.space, address / PAGE, access);
             let _ = fault.poll();
             return;

@@ -1,4 +1,4 @@
-//! Models that say what a space must hold, and the runs that hold a space against them.
+//! Models of what a space must hold, and runs that compare a space with them.
 //!
 //! | file | the model | the run |
 //! |---|---|---|

@@ -8,8 +8,8 @@ use octavo::{Access, ErrorKind, Protection};
 
 use crate::common::PAGE;
 
-/// The bytes of a page, shared with the pins that were taken on it: unmapping drops the model's reference,
-/// and the pin keeps its own, as in the engine.
+/// The bytes of a page, shared with its pins. Unmapping drops the model's reference, but a pin keeps its own,
+/// as in the engine.
 pub type Bytes = Rc<RefCell<Box<[u8]>>>;
 
 /// A mapped page.
@@ -17,7 +17,7 @@ pub type Bytes = Rc<RefCell<Box<[u8]>>>;
 pub struct Page {
     pub bytes: Bytes,
     pub protection: Protection,
-    /// Whether it ever was written.
+    /// Whether it was ever written.
     pub written: bool,
 }
 
@@ -41,14 +41,14 @@ impl Pages {
         }
     }
 
-    /// Of a range that is mapped.
+    /// Protects pages, which must be mapped.
     pub fn protect(&mut self, first: u64, count: u64, protection: Protection) {
         for page in first..first + count {
             self.0.get_mut(&page).unwrap().protection = protection;
         }
     }
 
-    /// A page that is mapped.
+    /// Returns a page, which must be mapped.
     pub fn page(&self, page: u64) -> &Page {
         &self.0[&page]
     }
@@ -69,7 +69,7 @@ impl Pages {
         (first..first + count).all(|page| self.0.contains_key(&page))
     }
 
-    /// Whether a page may be accessed, or which error says why not.
+    /// Checks whether a page may be accessed. Returns the kind of error if not.
     pub fn allowed(&self, page: u64, access: Access) -> Result<(), ErrorKind> {
         match self.0.get(&page) {
             None => Err(ErrorKind::NotMapped),
@@ -78,7 +78,8 @@ impl Pages {
         }
     }
 
-    /// Bytes from `address` on, at most `len`, that may be accessed; and why no more.
+    /// Returns how many bytes from `address` on may be accessed, at most `len`, and the error that stops
+    /// there.
     pub fn reach(&self, address: u64, len: u64, access: Access) -> (u64, Option<ErrorKind>) {
         let mut at = address;
         while at < address + len {

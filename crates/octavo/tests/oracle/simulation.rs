@@ -12,26 +12,26 @@ use super::lanes::{self, Load};
 use crate::common::device::{Happened, Manner, TestDevice, Whims};
 use crate::common::{MIB, PAGE, Random, Switches, Watchdog, assert_only_kept};
 
-/// Whether the seed's run goes by nothing but the seed. The compressed pool also goes by how long things
-/// take.
+/// Returns whether the seed's run depends on the seed alone. The compressed pool also depends on measured
+/// times.
 pub fn repeats_exactly(seed: u64) -> bool {
     Switches::random(&mut Random::new(seed)).compression == Compression::Off
 }
 
-/// One thread does everything, the device's part included: the same seed gives the same run. Says what
-/// happened at the device.
+/// Runs a seed on one thread, which also does the device's part, so the same seed gives the same run. Returns
+/// what happened at the device.
 pub fn run_driven(seed: u64) -> Happened {
     let _watchdog = Watchdog::new(repeat(seed, "driven"));
     let mut random = Random::new(seed);
     let _cpu = OneCpu::new(seed);
     let switches = Switches::random(&mut random);
-    // Crowded, so that clean pages give their places up; or not.
+    // Some capacities are crowded, so that clean pages give up their places.
     let capacity = random.pick(&[700, 1500, 3000, 16384]);
     let device = TestDevice::simulated(capacity, random.next(), Manner::Driven, Whims::random(&mut random));
     let builder = switches.builder().budget_bytes(16 * MIB).background(false).machine(counted_time());
     let manager = builder.swap_device(device.boxed()).build().unwrap();
     let result = catch_unwind(AssertUnwindSafe(|| {
-        // One space after the other; what the last one left under way, the next one meets.
+        // One space after the other. Each one meets the transfers that the last one left under way.
         for _ in 0..1 + random.below(3) {
             let steps = 200 + random.below(2500);
             let mut case = Case::random(&mut random, steps);
@@ -48,15 +48,15 @@ pub fn run_driven(seed: u64) -> Happened {
     device.happened()
 }
 
-/// A machine whose clock goes by how often it is read: what goes by time, like trying a failing device again,
-/// is repeated too, however busy the real machine is.
+/// Returns a machine whose clock advances with each reading. So actions that depend on time, like retrying a
+/// failing device, also repeat exactly, however busy the real machine is.
 fn counted_time() -> Machine {
     let readings = AtomicU64::new(0);
     Machine::real().with_clock(move || Duration::from_millis(readings.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Keeps the thread on one CPU: lists are kept for each, and a run that changes between them is not repeated
-/// exactly. Where that is refused, the run is right all the same.
+/// Keeps the thread on one CPU: each CPU has its own lists, so a run that changes between CPUs does not
+/// repeat exactly. If the kernel refuses, the run is still correct.
 struct OneCpu(Option<CpuSet>);
 
 impl OneCpu {
@@ -80,8 +80,8 @@ impl Drop for OneCpu {
     }
 }
 
-/// Several threads on their lanes of one space, over a device that somebody must pull, or one with threads of
-/// its own.
+/// Runs several threads on their lanes of one space, over a device that they must drive, or one with threads
+/// of its own.
 pub fn run_threaded(seed: u64) {
     let _watchdog = Watchdog::new(repeat(seed, "threaded"));
     let mut random = Random::new(seed ^ 0x7468_7264);

@@ -1,4 +1,4 @@
-//! The bytes of the test device: what a read brings and a write leaves, whether it goes well, fails or lies.
+//! The bytes of the test device: the effects of reads and writes that succeed, fail or lie.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -13,30 +13,30 @@ use super::{EIO, ENOSPC, Random};
 
 pub(super) type PageBytes = [u8; PAGE_BYTES];
 
-/// `Err(None)` gives the transfer up without a word.
+/// `Err(None)` drops the transfer without an answer.
 pub(super) type Outcome = Result<(), Option<io::Error>>;
 
-/// The places, and the dice that decide what becomes of them.
+/// The places, and the random numbers that decide what happens to them.
 pub(super) struct Bytes {
     pub(super) random: Random,
     pub(super) whims: Whims,
     pub(super) happened: Happened,
     places: HashMap<u32, Place>,
-    /// Where their bytes are, if not in memory.
+    /// The file of the bytes, if they are not in memory.
     file: Option<File>,
-    /// Places that are being written. Those that are being read may have been given up meanwhile, and be
-    /// anybody's.
+    /// Places that are being written. Places that are being read are not tracked: they may have been freed
+    /// meanwhile, and have a new owner.
     written: HashSet<u32>,
 }
 
 struct Place {
-    /// `None`: in the file.
+    /// `None` if they are in the file.
     bytes: Option<Box<PageBytes>>,
-    /// The last write to it went well.
+    /// Whether the last write to it succeeded.
     whole: bool,
 }
 
-/// The bytes of a write as they are now.
+/// Returns a copy of the current bytes of a write.
 pub(super) fn copy_of(transfer: &Transfer) -> Vec<PageBytes> {
     let copy = |page: TransferPage<'_>| {
         let mut bytes = [0; PAGE_BYTES];
@@ -82,7 +82,7 @@ impl Bytes {
         u64::from(place) * PAGE_BYTES as u64
     }
 
-    /// Minds the contract as a transfer comes.
+    /// Checks the contract when a transfer begins.
     pub(super) fn begin(&mut self, transfer: &Transfer) {
         for place in transfer.place()..transfer.place() + transfer.len() as u32 {
             if transfer.direction() == Direction::Write {
@@ -95,8 +95,8 @@ impl Bytes {
         }
     }
 
-    /// Does a transfer. `told` is the error that it was told to fail with, `early` the bytes of a write where
-    /// the device took them at once.
+    /// Does a transfer. `told` is the error by order, and `early` has the bytes of a write if the device took
+    /// them at once.
     pub(super) fn end(
         &mut self,
         transfer: &Transfer,
@@ -139,12 +139,12 @@ impl Bytes {
         }
     }
 
-    /// Says whether it failed.
+    /// Returns whether it failed.
     fn read(&mut self, transfer: &Transfer, told: bool) -> bool {
         let fails = told || self.chance(self.whims.failed_reads);
         let lies = !fails && self.chance(self.whims.lying_reads);
         let liar = self.random.below(transfer.len() as u64) as usize;
-        // Of a read that fails, some pages are there: the first ones, or any.
+        // A failing read may still bring some pages: the first ones, or any.
         let done = self.random.below(transfer.len() as u64 + 1) as usize;
         for (index, page) in transfer.pages().enumerate() {
             let place = transfer.place() + index as u32;
@@ -164,13 +164,13 @@ impl Bytes {
         fails
     }
 
-    /// Other bytes than those of the place.
+    /// Replaces a page's bytes by wrong ones.
     fn spoil(&mut self, place: u32, bytes: &mut PageBytes) {
         let before = *bytes;
         match self.random.below(4) {
             0 => bytes.fill(0),
             1 => {
-                // Another place's.
+                // The bytes of another place.
                 let other = (0..8).find_map(|step| self.get(place ^ (1 << step)));
                 *bytes = other.unwrap_or([0x5A; PAGE_BYTES]);
             }
@@ -183,7 +183,7 @@ impl Bytes {
         }
     }
 
-    /// Says whether it failed.
+    /// Returns whether it failed.
     fn write(&mut self, transfer: &Transfer, told: bool, early: Option<Vec<PageBytes>>) -> bool {
         let fails = told || self.chance(self.whims.failed_writes);
         let lost =

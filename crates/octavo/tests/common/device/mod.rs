@@ -1,15 +1,15 @@
-//! The test device: plain memory, or a file, that fails, delays, holds back, tears, lies and panics, as told
-//! or as its seed says.
+//! The test device: plain memory, or a file, that fails, delays, holds back, tears, lies and panics, by order
+//! or by its seed.
 //!
-//! It also minds the other side of the contract: a place is not touched while it is written, nothing is read
-//! that was not written whole, nothing is waited for that was never flushed.
+//! It also checks the caller's side of the contract: a place is not touched while it is written, only places
+//! that were written whole are read, and only flushed transfers are waited for.
 //!
 //! | manner | who completes a transfer | time |
 //! |---|---|---|
 //! | `Inline` | the thread that submits it | the clock's |
 //! | `AtFlush` | the thread that flushes it, or submits it as `Now` | the clock's |
-//! | `Driven` | the thread that calls `poll`, `wait` or [`TestDevice::advance`]; one thread, exactly repeatable | its own |
-//! | `Served` | the thread that calls `poll` or `wait`; one of its own from `serve` on until nothing is under way | the clock's |
+//! | `Driven` | the thread that calls `poll`, `wait` or [`TestDevice::advance`]; with one thread, exactly repeatable | its own |
+//! | `Served` | the thread that calls `poll` or `wait`; after `serve`, a thread of its own until nothing is under way | the clock's |
 //! | `Threads` | threads of its own | the clock's |
 //!
 //! Unit tests of the crate include this folder too.
@@ -45,7 +45,7 @@ pub enum Manner {
     Threads(usize),
 }
 
-/// The device; clones are handles on the same one.
+/// The device. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct TestDevice {
     queue: Arc<Queue>,
@@ -61,13 +61,13 @@ struct Handle(Arc<Queue>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Not joined: the last handle may go inside a completion.
+        // The threads are not joined: the last handle may be dropped inside a completion.
         self.0.stop();
     }
 }
 
 impl TestDevice {
-    /// Does each transfer at once and well, until it is told otherwise.
+    /// Makes a device that does each transfer at once and correctly, until it gets other orders.
     pub fn new(capacity: u32) -> Self {
         Self::with_manner(capacity, Manner::Inline)
     }
@@ -76,7 +76,7 @@ impl TestDevice {
         Self::simulated(capacity, 0, manner, Whims::default())
     }
 
-    /// Behaves as its whims and its seed say.
+    /// Makes a device that behaves by its whims and its seed.
     pub fn simulated(capacity: u32, seed: u64, manner: Manner, whims: Whims) -> Self {
         let queue = Arc::new(Queue::new(capacity, seed, manner, whims));
         let threads = match manner {
@@ -92,12 +92,12 @@ impl TestDevice {
         Self { queue, handle, name: "the test device".into(), watch: None }
     }
 
-    /// The name in messages.
+    /// Sets the name in messages.
     pub fn named(self, name: &str) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// Keeps its bytes in this file, and not in memory.
+    /// Keeps its bytes in this file instead of memory.
     pub fn in_file(self, file: File) -> Self {
         self.queue.set_file(file);
         self
@@ -112,12 +112,12 @@ impl TestDevice {
         Box::new(self.clone())
     }
 
-    /// Orders for its reads.
+    /// Returns the handle for orders to its reads.
     pub fn reads(&self) -> Side<'_> {
         Side { queue: &self.queue, direction: Direction::Read }
     }
 
-    /// Orders for its writes.
+    /// Returns the handle for orders to its writes.
     pub fn writes(&self) -> Side<'_> {
         Side { queue: &self.queue, direction: Direction::Write }
     }
@@ -128,7 +128,7 @@ impl TestDevice {
         self.writes().hold();
     }
 
-    /// Answers all that it kept, and is silent no more.
+    /// Answers all kept transfers, and ends the silence.
     pub fn let_go(&self) {
         self.reads().let_go();
         self.writes().let_go();
@@ -142,15 +142,15 @@ impl TestDevice {
         self.queue.with_whims(|whims| *whims)
     }
 
-    /// Behaves another way from now on: slow, and with `faults` also failing.
+    /// Changes its behaviour: slow, and with `faults` also failing.
     pub fn trouble(&self, random: &mut Random, faults: bool) {
         let mut whims = Whims::random(random);
-        // Whoever is to change it back may need room itself.
+        // The thread that will change it back may need room itself.
         whims.failed_writes = whims.failed_writes.min(300);
         self.set_whims(if faults { whims } else { whims.honest() });
     }
 
-    /// No errors from now on.
+    /// Stops all errors.
     pub fn heal(&self) {
         self.reads().fail_every(0, 0);
         self.writes().fail_every(0, 0);
@@ -161,32 +161,33 @@ impl TestDevice {
         self.queue.happened()
     }
 
-    /// Has room for so many transfers at once, and is full beyond. With room for none it breaks the contract.
+    /// Sets how many transfers it has room for at once. It is full beyond that. With no room at all, it
+    /// breaks the contract.
     pub fn set_room(&self, transfers: usize) {
         self.queue.set_room(transfers);
     }
 
-    /// Transfers that it was too full for.
+    /// Returns the number of transfers refused because it was full.
     pub fn refused(&self) -> u64 {
         self.queue.happened().refused
     }
 
-    /// Transfers submitted and not completed.
+    /// Returns the number of transfers submitted and not completed.
     pub fn under_way(&self) -> usize {
         self.queue.under_way()
     }
 
-    /// Whether there is another handle on it: a manager's.
+    /// Returns whether there is another handle, which is a manager's.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.handle) > 1
     }
 
-    /// Completes the transfer that is next. False: nothing is under way.
+    /// Completes the next transfer. Returns `false` if nothing is under way.
     pub fn advance(&self) -> bool {
         self.queue.complete_next(u64::MAX)
     }
 
-    /// Completes everything, also what nobody flushed and what it was told to keep.
+    /// Completes everything, including unflushed and kept transfers.
     pub fn drain(&self) {
         self.let_go();
         self.queue.flush();

@@ -6,32 +6,32 @@ use octavo::io::Direction;
 
 use super::queue::Queue;
 
-/// What one direction was told, and what came of it.
+/// The orders for one direction, and their effects.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     begun: u64,
     failed: u64,
-    /// Every so-manieth fails; 0: none.
+    /// Every `fail_every`-th transfer fails. 0 means none.
     fail_every: u64,
     errno: i32,
-    /// Every so-manieth panics; 0: none.
+    /// Every `panic_every`-th transfer panics. 0 means none.
     panic_every: u64,
     delay: Duration,
     holding: bool,
 }
 
-/// What becomes of one transfer.
+/// The orders for one transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     /// The error it ends with.
     pub(super) errno: Option<i32>,
     pub(super) delay: Duration,
-    /// The device keeps it until it is let go.
+    /// Whether the device keeps it until it is let go.
     pub(super) hold: bool,
 }
 
 impl Orders {
-    /// A transfer comes.
+    /// Returns the orders for a new transfer.
     pub(super) fn begin(&mut self) -> Told {
         self.begun += 1;
         let is_due = |every: u64| every > 0 && self.begun.is_multiple_of(every);
@@ -42,7 +42,7 @@ impl Orders {
     }
 }
 
-/// The reads of a device, or its writes. An order holds from the next transfer on.
+/// The reads of a device, or its writes. An order applies from the next transfer on.
 #[derive(Clone, Copy)]
 pub struct Side<'d> {
     pub(super) queue: &'d Queue,
@@ -50,17 +50,17 @@ pub struct Side<'d> {
 }
 
 impl Side<'_> {
-    /// Fails every `n`th transfer; 1: all, 0: none.
+    /// Fails every `n`th transfer. 1 means all, 0 none.
     pub fn fail_every(&self, n: u64, errno: i32) {
         self.with(|orders| (orders.fail_every, orders.errno) = (n, errno));
     }
 
-    /// Panics in every `n`th `submit`; 1: in all, 0: in none.
+    /// Panics in every `n`th `submit`. 1 means all, 0 none.
     pub fn panic_every(&self, n: u64) {
         self.with(|orders| orders.panic_every = n);
     }
 
-    /// Takes that much longer for each transfer.
+    /// Delays each transfer by this time.
     pub fn delay(&self, delay: Duration) {
         self.with(|orders| orders.delay = delay);
     }
@@ -75,28 +75,28 @@ impl Side<'_> {
         self.with(|orders| orders.holding = false);
     }
 
-    /// Answers what it kept, in this thread where the device has no other, and lets later transfers pass.
+    /// Answers the kept transfers, in this thread if the device has no other, and lets later transfers pass.
     pub fn let_go(&self) {
         self.hold_no_more();
         self.queue.let_go(self.direction);
     }
 
-    /// Waits until the device keeps `n` transfers. False: a minute went by.
+    /// Waits until the device keeps `n` transfers. Returns `false` after a minute.
     pub fn wait_held(&self, n: usize) -> bool {
         self.queue.wait_held(self.direction, n, Duration::from_secs(60))
     }
 
-    /// Transfers that the device keeps now.
+    /// Returns the number of transfers that the device keeps now.
     pub fn held(&self) -> usize {
         self.queue.kept(self.direction)
     }
 
-    /// Transfers that were submitted so far.
+    /// Returns the number of transfers submitted so far.
     pub fn begun(&self) -> u64 {
         self.with(|orders| orders.begun)
     }
 
-    /// Transfers that failed by order.
+    /// Returns the number of transfers that failed by order.
     pub fn failed(&self) -> u64 {
         self.with(|orders| orders.failed)
     }

@@ -1,4 +1,4 @@
-//! The transfers that the test device has: collected, under way, kept by order; and who completes them.
+//! The transfers of the test device (collected, under way, or kept by order), and their completion.
 
 use std::fs::File;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use super::bytes::{Bytes, PageBytes, copy_of};
 use super::orders::{Orders, Told};
 use super::whims::{Happened, Whims};
 
-/// Any number but those with a meaning of their own.
+/// Any number without a special meaning.
 const QUEUE: u32 = 7;
 
 pub(super) struct Queue {
@@ -27,15 +27,15 @@ struct State {
     bytes: Bytes,
     reads: Orders,
     writes: Orders,
-    /// In calls, for `Driven`.
+    /// The time in calls, for `Driven`.
     now: u64,
     submitted: u64,
-    /// Transfers at the most, before it is full.
+    /// The most transfers before it is full.
     room: usize,
     /// Not flushed yet.
     collected: Vec<Held>,
     held: Vec<Held>,
-    /// Kept by order until it is let go.
+    /// Transfers kept by order until they are let go.
     kept: Vec<Held>,
     /// Transfers taken out of the lists whose completion has not returned yet.
     in_hand: usize,
@@ -48,7 +48,7 @@ struct Held {
     due: u64,
     number: u64,
     told: Option<i32>,
-    /// The bytes of a write, where the device took them at once.
+    /// The bytes of a write, if the device took them at once.
     early: Option<Vec<PageBytes>>,
 }
 
@@ -109,7 +109,7 @@ impl Queue {
         self.lock().kept(direction)
     }
 
-    /// Waits until so many are kept. False: the time is over.
+    /// Waits until `n` transfers are kept. Returns `false` after `patience`.
     pub(super) fn wait_held(&self, direction: Direction, n: usize, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         let mut state = self.lock();
@@ -120,7 +120,7 @@ impl Queue {
         true
     }
 
-    /// Gives what was kept its turn.
+    /// Puts the kept transfers under way.
     pub(super) fn let_go(&self, direction: Direction) {
         let mut state = self.lock();
         let now = self.now(&mut state);
@@ -150,7 +150,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere is reported there; this must still let others end.
+        // A panic elsewhere is reported there. Other threads must still be able to end.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -226,7 +226,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Completes the transfer that is due first, if it is by `until`.
+    /// Completes the transfer that is due first, if it is due by `until`.
     pub(super) fn complete_next(&self, until: u64) -> bool {
         let mut state = self.lock();
         let Some(at) = state.first_due() else { return false };
@@ -239,7 +239,7 @@ impl Queue {
         true
     }
 
-    /// Takes the time that the transfer takes.
+    /// Waits for the time of the transfer, then completes it.
     fn complete_here(&self, held: Held) {
         let now = self.begin.elapsed().as_micros() as u64;
         if held.due > now {
@@ -252,7 +252,7 @@ impl Queue {
         let Held { transfer, told, early, .. } = held;
         let result = self.lock().bytes.end(&transfer, told, early);
         match result {
-            // To give a transfer up is to fail it.
+            // Dropping a transfer fails it.
             Err(None) => drop(transfer),
             Err(Some(error)) => transfer.complete(Err(error)),
             Ok(()) => transfer.complete(Ok(())),
@@ -285,13 +285,13 @@ impl Queue {
         let mut state = self.lock();
         loop {
             drop(state);
-            // Not under the lock: it may be anything.
+            // Called without the lock, since the closure may do anything.
             if !still_waiting() {
                 return Waited::Progress;
             }
             state = self.lock();
             let Some(at) = state.first_due() else {
-                // Others complete it, or have yet to flush it.
+                // Other threads complete it, or have yet to flush it.
                 state.serving = true;
                 self.changed.notify_all();
                 return Waited::Sleep;
@@ -311,7 +311,7 @@ impl Queue {
         self.changed.wait_timeout(state, time).unwrap_or_else(|poisoned| poisoned.into_inner()).0
     }
 
-    /// A thread of the device's own.
+    /// Runs a thread of the device's own.
     pub(super) fn work(&self) {
         let mut state = self.lock();
         while !state.stop {
@@ -353,8 +353,8 @@ impl State {
         self.kept.iter().filter(|held| held.transfer.direction() == direction).count()
     }
 
-    /// By whim: whether the transfer ends within `submit`, how long it takes, and the bytes of a write that
-    /// are taken at once.
+    /// Draws by whim whether the transfer ends within `submit`, how long it takes, and whether the bytes of a
+    /// write are taken at once.
     fn draw(&mut self, transfer: &Transfer) -> (bool, u64, Option<Vec<PageBytes>>) {
         let Bytes { random, whims, happened, .. } = &mut self.bytes;
         let delay = if whims.delay == 0 { 0 } else { random.below(whims.delay) };
@@ -365,10 +365,12 @@ impl State {
         (inline, delay, early)
     }
 
-    /// Whether it says that it is: for want of room, or by whim. Only while others are under way.
+    /// Returns whether it claims to be full, for lack of room or by whim. It does so only while other
+    /// transfers are under way.
     fn is_full(&mut self) -> bool {
         let under_way = self.collected.len() + self.held.len() + self.kept.len();
-        // Where it lies it is: with no room at all it is full with nothing to do.
+        // Except with no room at all: then it claims to be full with nothing to do, which breaks the
+        // contract.
         if under_way == 0 {
             return self.room == 0;
         }

@@ -2,7 +2,7 @@
 
 use super::Random;
 
-/// How the device behaves; chances are per mille of transfers.
+/// How the device behaves. Chances are per mille of transfers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whims {
     /// Completed before `submit` returns.
@@ -11,18 +11,19 @@ pub struct Whims {
     pub failed_writes: u64,
     /// Failures come as ENOSPC only, as on a full file system.
     pub full: bool,
-    /// Reads that say Ok and bring other bytes.
+    /// Reads that return Ok with wrong bytes.
     pub lying_reads: u64,
-    /// Writes that say Ok and leave a page as it was.
+    /// Writes that return Ok and leave a page unchanged.
     pub lost_writes: u64,
-    /// Longest delay: calls for `Driven`, microseconds for the others. One in 16 takes eight times as long.
+    /// The longest delay: in calls for `Driven`, in microseconds for the others. One in 16 takes eight times
+    /// as long.
     pub delay: u64,
-    /// Transfers that it says it is too full for, while others are under way.
+    /// Transfers that it claims to be too full for, while others are under way.
     pub refused: u64,
 }
 
 impl Whims {
-    /// Failing and late, but never lying.
+    /// Draws whims that fail and are late, but never lie.
     pub fn random(random: &mut Random) -> Self {
         let mut chance = |of: &[u64]| random.pick(of);
         Self {
@@ -37,13 +38,13 @@ impl Whims {
         }
     }
 
-    /// As it is, without errors.
+    /// Returns these whims without errors.
     pub fn honest(self) -> Self {
         Self { failed_reads: 0, failed_writes: 0, lying_reads: 0, lost_writes: 0, ..self }
     }
 }
 
-/// What happened so far.
+/// Counts of events so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Happened {
     pub reads: u64,
@@ -55,7 +56,7 @@ pub struct Happened {
     pub refused: u64,
     /// Transfers that ended before one that was submitted earlier.
     pub overtaken: u64,
-    /// Of everything above, in order, with places: the same for the same run.
+    /// A digest of all events above, in order, with places. It is the same for the same run.
     pub digest: u64,
 }
 
