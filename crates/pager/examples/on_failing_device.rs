@@ -1,4 +1,4 @@
-//! `octavo run` over devices that fail, are late and lie, as a seed says.
+//! `octavo run` over devices that fail, are late and return wrong bytes, as a seed says.
 //!
 //! ```text
 //! cargo build --release -p octavo-torture
@@ -6,10 +6,10 @@
 //!     target/release/octavo-torture --memory 192M --seconds 10
 //! ```
 //!
-//! Each round runs the program in 96 MiB over a device of its own. A round is good if the program ends well,
-//! or if it was stopped and told why. It is bad if the program ends badly, since it checks what it reads, or
-//! if it does not end. A bad round prints its seed. What the device does follows from the seed, but not which
-//! thread it does it to.
+//! Each round runs the program in 96 MiB over a separate device. A round is good if the program succeeds, or
+//! if it was stopped with a reason. It is bad if the program fails, since it checks what it reads, or if it
+//! hangs. A bad round prints its seed. The seed determines the device's faults, but not which thread they
+//! hit.
 
 #[path = "../../octavo/tests/common/device/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -32,13 +32,13 @@ const LIMIT_BYTES: u64 = 96 << 20;
 const DEVICE_PAGES: u32 = 1 << 18;
 /// A round that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The exit code of a round that was stopped and told why.
+/// The exit code of a round that was stopped with a reason.
 const STOPPED: u8 = 99;
 
 struct Options {
     seed: u64,
     rounds: u64,
-    /// So long after the first, all writes fail.
+    /// All writes fail until this many milliseconds after the first failure. 0 for no such failures.
     no_writes_ms: u64,
     program: Vec<OsString>,
 }
@@ -78,7 +78,7 @@ fn options() -> Result<Options, String> {
     if options.program.is_empty() { Err("a program is missing".into()) } else { Ok(options) }
 }
 
-/// Runs each round in a process of its own.
+/// Runs each round in a separate process.
 fn many_rounds(options: &Options) -> ExitCode {
     let (mut bad, mut stopped) = (0, 0);
     for seed in options.seed..options.seed + options.rounds {
@@ -95,7 +95,7 @@ fn many_rounds(options: &Options) -> ExitCode {
     ExitCode::from(u8::from(bad > 0))
 }
 
-/// Returns the exit code. `None`: ended by a signal, or by us since it hung.
+/// Returns the exit code, or `None` if the round was ended by a signal, or by us because it hung.
 fn round_apart(seed: u64, options: &Options) -> io::Result<Option<i32>> {
     let mut command = Command::new(env::current_exe()?);
     command.args(["--seed", &seed.to_string(), "--no-writes-for", &options.no_writes_ms.to_string(), "--"]);
@@ -169,7 +169,7 @@ fn one_round(options: &Options) -> ExitCode {
     }
 }
 
-/// Failures that pass, of most devices; and of some, so many that the program has to be stopped.
+/// Returns failures that pass, for most devices. For some, so many fail that the program has to be stopped.
 fn whims(seed: u64) -> Whims {
     let mut random = Random::new(seed);
     let mut pick = |of: &[u64]| of[random.below(of.len() as u64) as usize];

@@ -1,18 +1,18 @@
 //! The guardians: two small processes that end the tree if the runner dies.
 //!
-//! When the last descriptor of a userfaultfd is closed, pages that are missing read as zeros. So each
-//! guardian shares the runner's table of descriptors ([`Heir`]): it has a fork's descriptor from the moment
-//! on in which the kernel hands it out. The runner keeps a [list](list) of what is entrusted to them, and
-//! they wait. When the runner dies, programs whose pages only the runner had are killed before any descriptor
-//! is closed, and a sentence says so. Whoever stood still goes on.
+//! When the last descriptor of a userfaultfd is closed, missing pages read as zeros. So each guardian shares
+//! the runner's descriptor table ([`Heir`]): it has a fork's descriptor from the moment the kernel creates
+//! it. The runner keeps a [list](list) of the processes entrusted to the guardians, and they wait. When the
+//! runner dies, and before any descriptor is closed, they kill the programs whose pages only the runner had,
+//! and print a message. Processes that stood still continue.
 //!
 //! ```text
-//!   first:  waits beside the runner ─► the runner is dead ─► kills, lets go on, searches for survivors ─► empties the list, ends
-//!   second: waits beside the runner ─► the runner is dead ─► waits for the first's end ─────────────────► the same, if there is a list
+//!   first:  waits beside the runner ─► the runner is dead ─► kills, sends SIGCONT, searches for survivors ─► empties the list, ends
+//!   second: waits beside the runner ─► the runner is dead ─► waits for the first's end ────────────────────► the same, if there is a list
 //! ```
 //!
-//! One of them may end together with the runner. Where one ends before, the monitor starts another. A fork's
-//! child is entrusted by the thread that reads its event, long before anybody knows which process it is.
+//! One guardian may die together with the runner. If one ends earlier, the monitor starts another. The thread
+//! that reads a fork's event entrusts the child, long before it is known which process the child is.
 
 mod list;
 
@@ -32,9 +32,9 @@ use crate::system::proc;
 use crate::system::signals::kill;
 use list::{Entry, List, What};
 
-/// The first argument of a process that is to be a guardian.
+/// The first argument of a process that becomes a guardian.
 pub const SUBCOMMAND: &str = "__guardian";
-/// What lists of processes call it.
+/// The name that `ps` shows.
 const NAME: &CStr = c"octavo-guard";
 /// The arguments of this program that make it a guardian, behind its name.
 #[cfg(not(test))]
@@ -42,10 +42,10 @@ const ARGUMENTS: &[&str] = &[SUBCOMMAND];
 #[cfg(test)]
 const ARGUMENTS: &[&str] = &["--exact", "guardian::tests::guardian", "--ignored", "--nocapture"];
 
-/// How many there are.
+/// How many guardians there are.
 const COUNT: usize = 2;
-/// How long a guardian looks all the time for processes that nobody has told it the numbers of, and how often
-/// afterwards.
+/// How long a guardian searches without pause for processes whose numbers it does not know, and how often it
+/// searches afterwards.
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_LATER: Duration = Duration::from_secs(1);
 
@@ -65,11 +65,11 @@ struct Ward {
 struct Guard {
     pid: u32,
     process: Arc<OwnedFd>,
-    /// The one that comes first. The guard goes by its descriptor.
+    /// The guard that acts before this one. This one waits on its descriptor.
     _first: Option<Arc<OwnedFd>>,
 }
 
-/// Returns when a process has started. `None`: it has ended, or (0) has not been found.
+/// Returns when a process started. Returns `None` if it has ended, or if it has not been found (`pid` is 0).
 fn start_of(pid: u32) -> Option<u64> {
     (pid != 0).then(|| proc::stat(pid)).flatten().map(|stat| stat.start)
 }
@@ -82,10 +82,10 @@ pub(crate) struct Entrusted {
 }
 
 impl Guardian {
-    /// Makes the list. Nobody guards anything yet.
+    /// Makes the list, without any guardian yet.
     ///
     /// # Errors
-    /// The kernel's, for want of memory or descriptors.
+    /// Returns the kernel's error if memory or descriptors run out.
     pub(crate) fn new() -> io::Result<Self> {
         let (list, own) = (List::new()?, pidfd_open(getpid(), PidfdFlags::empty())?);
         Ok(Self(Arc::new(Mutex::new(Ward { list, own, guards: Vec::new() }))))
@@ -94,7 +94,7 @@ impl Guardian {
     /// Starts guardians until there are two. Returns the numbers of those that it has started.
     ///
     /// # Errors
-    /// The kernel's, where one cannot be started.
+    /// Returns the kernel's error if one cannot be started.
     pub(crate) fn complete(&self) -> io::Result<Vec<u32>> {
         let (mut ward, mut started) = (self.lock(), Vec::new());
         while ward.guards.len() < COUNT {
@@ -105,7 +105,7 @@ impl Guardian {
         Ok(started)
     }
 
-    /// Takes note that a child of the runner has ended. Returns whether that was a guardian.
+    /// Records that a child of the runner has ended. Returns whether it was a guardian.
     pub(crate) fn note_end(&self, pid: u32) -> bool {
         let guards = &mut self.lock().guards;
         let before = guards.len();
@@ -116,7 +116,7 @@ impl Guardian {
     /// Entrusts a process to the guardians. A fork's child need not be found among the processes yet.
     ///
     /// # Errors
-    /// The kernel's, for want of memory.
+    /// Returns the kernel's error if memory runs out.
     pub(crate) fn entrust(&self, pid: Option<u32>, stack: u64) -> io::Result<Entrusted> {
         let pid = pid.unwrap_or(0);
         let start = start_of(pid).unwrap_or(0);
@@ -124,26 +124,26 @@ impl Guardian {
         Ok(Entrusted { guardian: self.clone(), place })
     }
 
-    /// A process stands still from now on. If the runner dies, the guardians let it go on.
+    /// Records that a process stands still from now on. If the runner dies, the guardians let it continue.
     pub(crate) fn stopped(&self, pid: u32) {
-        // Without memory for it, nobody does.
+        // Without memory for the entry, no guardian does so.
         let _ = self.lock().list.put(Entry { what: What::Stopped, pid, ..Entry::default() });
     }
 
-    /// A process that stood still goes on.
+    /// Records that a process that stood still continues.
     pub(crate) fn continued(&self, pid: u32) {
         self.lock().list.remove(|entry| entry.what == What::Stopped && entry.pid == pid);
     }
 
-    /// Leaves whoever is left of the processes in the guardians' care to them. Once the runner has ended,
-    /// they take it for dead, kill these, and have their descriptors until they are gone.
+    /// Leaves the entrusted processes that still run to the guardians. When the runner ends, the guardians
+    /// treat it as dead, kill these processes, and keep their descriptors until they have ended.
     pub(crate) fn leave_survivors(&self) {
-        // They go by descriptors that are open until the runner's end.
+        // The guardians wait on descriptors that must stay open until the runner ends.
         std::mem::forget(std::mem::take(&mut self.lock().guards));
         std::mem::forget(self.clone());
     }
 
-    /// Everything has ended as it should, and so do the guardians. One that is left otherwise ends the tree.
+    /// Ends the guardians after a normal end of the run. A guardian that is left would kill the tree.
     pub(crate) fn finish(self) {
         self.lock().end_guards();
     }
@@ -155,20 +155,20 @@ impl Guardian {
 
 #[cfg(test)]
 impl Guardian {
-    /// From now on there is no memory for what is entrusted to it.
+    /// Makes every later write to the list fail for lack of space.
     pub(crate) fn refuse(&self) {
         self.lock().list.file = File::options().write(true).open("/dev/full").unwrap();
     }
 
-    /// Returns the numbers of the processes in its care, 0 for each that has not been found.
+    /// Returns the numbers of the entrusted processes, with 0 for each that has not been found.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.lock().list.entries().map(|entry| entry.pid).collect()
     }
 }
 
 impl Entrusted {
-    /// The process has been found. With 0, it was another one, and is to be looked for again; or it has
-    /// ended.
+    /// Records that the process has been found as `pid`. With 0, the process found was the wrong one and is
+    /// searched for again, or the process has ended.
     pub(crate) fn found(&self, pid: u32) {
         let start = start_of(pid).unwrap_or(0);
         self.guardian.lock().list.change(self.place, |entry| (entry.pid, entry.start) = (pid, start));
@@ -185,7 +185,7 @@ impl Ward {
     fn end_guards(&mut self) {
         for guard in self.guards.drain(..) {
             kill(guard.pid, Signal::KILL);
-            // Another thread may have taken its end.
+            // Another thread may have reaped it already.
             let _ = Pid::from_raw(guard.pid as i32).map(|pid| waitpid(Some(pid), WaitOptions::empty()));
         }
     }
@@ -213,13 +213,14 @@ impl Ward {
 }
 
 impl Drop for Ward {
-    /// Nobody is in the guards' care any more, and they go by descriptors that are closed now.
+    /// Ends the guards: no process is entrusted any more, and the descriptors that they wait on are closed
+    /// now.
     fn drop(&mut self) {
         self.end_guards();
     }
 }
 
-/// The life of a guardian after the runner's. The list is its standard input.
+/// What a guardian does once the runner is dead. The list is its standard input.
 pub fn guardian_main() {
     let _ = rustix::thread::set_name(NAME);
     let Ok(list) = io::stdin().as_fd().try_clone_to_owned().map(File::from) else { return };
@@ -227,7 +228,7 @@ pub fn guardian_main() {
     let (watched, stopped): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| entry.what == What::Managed);
     kill_with_children(known(&watched));
-    // The search may take for ever, and nobody waits for it.
+    // Continue them before the search, which may take forever.
     stopped.into_iter().for_each(|process| kill(process.pid, Signal::CONT));
     tell_beside(watched.len(), || {
         end_survivors(&watched);
@@ -236,8 +237,8 @@ pub fn guardian_main() {
     });
 }
 
-/// Tells how many processes were killed, and does `work` meanwhile. Whoever reads it may be slow, and the
-/// work does not wait for that.
+/// Tells how many processes were killed, and does `work` meanwhile, since the reader of standard error may be
+/// slow.
 fn tell_beside(killed: usize, work: impl FnOnce()) {
     let telling = std::thread::Builder::new().spawn(move || tell(killed));
     work();
@@ -249,7 +250,7 @@ fn tell_beside(killed: usize, work: impl FnOnce()) {
 
 fn tell(killed: usize) {
     if killed > 0 {
-        // Nobody may read it.
+        // Standard error may be closed.
         let _ = writeln!(
             io::stderr(),
             "octavo: the runner has died, and {killed} of its processes were killed: pages of theirs were in its hands only"
@@ -257,21 +258,21 @@ fn tell(killed: usize) {
     }
 }
 
-/// Returns the numbers of the processes that have been found, and are there still.
+/// Returns the numbers of the processes that have been found and still exist.
 fn known(watched: &[Entry]) -> Vec<u32> {
     let has_its_number = |process: &&Entry| start_of(process.pid) == Some(process.start);
     watched.iter().filter(has_its_number).map(|process| process.pid).collect()
 }
 
-/// Kills processes whose memory the runner had until none is left.
+/// Kills processes whose memory the runner had, until none is left.
 ///
-/// A fork's child may not have been found among the processes yet, and its parent may have ended or run
-/// another program. Then it is, or soon becomes, a process beneath the one that takes orphans, with the stack
-/// of its family. Movers are found as well, which would live for another second. A process that runs another
-/// program has memory of its own, which nobody needs to find.
+/// A fork's child may not have been found among the processes yet, and its parent may have ended or executed
+/// another program. Then the child is, or soon becomes, a descendant of the process that adopts orphans, with
+/// the stack of its family. The search also finds movers, which would live for another second. A process that
+/// has executed another program has fresh memory, and need not be found.
 fn end_survivors(watched: &[Entry]) {
     let began = Instant::now();
-    // While memory is there, its descriptors stay open: whoever has it waits, and reads no zeros.
+    // While memory exists, its descriptors stay open, so a process that uses it waits and reads no zeros.
     while Userfaultfd::is_any_alive() {
         let mut doomed = beneath(parent_id());
         doomed.retain(|pid| {
@@ -285,16 +286,16 @@ fn end_survivors(watched: &[Entry]) {
     }
 }
 
-/// Returns the processes that descend from one, but for those of other runners. These may have the same
-/// stacks where the kernel places nothing at random.
+/// Returns the descendants of a process, except those of other runners, which may have the same stacks if
+/// address randomization is off.
 fn beneath(reaper: u32) -> Vec<u32> {
     let (mut found, mut at) = (vec![reaper], 0);
     while at < found.len() {
         let known = found.len();
-        // The search goes on.
+        // After an error, the search continues with the others.
         let _ = proc::children(found[at], &mut found);
         let is_other = |pid: &u32| *pid != std::process::id() && is_guardian(*pid);
-        // Whoever takes orphans may be a runner, too.
+        // The process that adopts orphans may be a runner, too.
         if at > 0 && found[known..].iter().any(is_other) {
             found.truncate(known);
         }

@@ -1,40 +1,41 @@
-//! The one limit for the tree, and who uses how much of it.
+//! The one limit for the tree, and how much of it each part uses.
 //!
-//! The manager counts the pages that it owns, at home and away. Everything else that the tree and the runner
-//! use is *outside*: it is measured, and told to the manager, which makes room for it.
+//! The manager counts the pages that it owns, in the runner (*at home*) and in the processes (*away*). All
+//! other memory of the tree and the runner is *outside*: it is measured, and the manager is told how much it
+//! is, and makes room for it.
 //!
 //! ```text
 //!   limit = outside (measured) + pages away + pages and tables at home - what forks share (measured)
 //! ```
 //!
 //! A page that processes share after a fork is away in each of their spaces, and charged in each. The budget
-//! allows as much more as is charged more than once. A store to such a page makes a copy of which nobody
-//! tells, so room for some copies is kept free.
+//! grows by the bytes that are charged more than once. A store to such a page makes a copy without an event,
+//! so room for some copies is kept free.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use octavo::Manager;
 
-/// Bytes of the limit that are left free: staging, and what the kernel counts late.
+/// Bytes of the limit that are left free for staging, and for memory that the kernel counts late.
 const SLACK_BYTES: u64 = 4 << 20;
 
-/// Tables and frame words take one byte in so many.
+/// Tables and frame words take 1/[`TABLE_SHARE`] of the memory that they describe, plus [`LEAST_TABLES`].
 const TABLE_SHARE: u64 = 64;
 const LEAST_TABLES: u64 = 1 << 20;
-/// Room in which pages that are adopted can begin to go out.
+/// Room that adopted pages need to begin to go out.
 const LEAST_ROOM: u64 = 8 << 20;
-/// What managed pages have in any case. Where memory that nobody can page outgrows the limit, a program goes
-/// on, and with less none of its pages could come in.
+/// The least room for managed pages. If memory that cannot be paged exceeds the limit, a program continues,
+/// and with less room none of its pages could come in.
 const LEAST_BUDGET: u64 = 4 << 20;
 
 /// What the tree and the runner use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Use {
     pub(crate) total_bytes: u64,
-    /// What the kernel counts for processes beyond what they have together.
+    /// The bytes that the kernel counts for processes beyond what they have together.
     pub(crate) shared_bytes: u64,
-    /// The most that is going to be pages of the manager.
+    /// The most bytes that are going to be pages of the manager.
     pub(crate) adopting_bytes: u64,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Use {
 pub(crate) struct Ledger {
     limit_bytes: u64,
     peak_bytes: AtomicU64,
-    /// Held while what is outside is measured and told.
+    /// Held while memory outside is measured and the manager is told.
     measuring: Mutex<()>,
 }
 
@@ -66,16 +67,17 @@ impl Ledger {
         self.peak_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes note that the tree and the runner use `total_bytes` now.
+    /// Records that the tree and the runner use `total_bytes` now.
     pub(crate) fn note(&self, total_bytes: u64) {
         self.peak_bytes.fetch_max(total_bytes, Ordering::Relaxed);
     }
 
-    /// Tells the manager what is outside, and what it is charged for more than once. Stores to the latter
-    /// make copies before anybody knows, so up to `spare_bytes` are kept free for these. What is going to be
-    /// pages of the manager gets room for its table, without which it could not become pages that may go out.
-    /// The manager makes `kept_bytes` of room for what comes outside, as far as three quarters of the limit
-    /// suffice. Returns what is outside, counted as often as the kernel counts it. Less may have been told.
+    /// Tells the manager how many bytes are outside, and how many it is charged for more than once. Stores to
+    /// the latter make copies before the monitor knows, so up to `spare_bytes` are kept free for them. Pages
+    /// that are going to be the manager's get room for their table, without which they could not be adopted.
+    /// The manager also makes `kept_bytes` of room for growth outside, as far as three quarters of the limit
+    /// suffice. Returns the bytes outside, counted as often as the kernel counts them. The manager may have
+    /// been told fewer.
     pub(crate) fn tell(
         &self,
         manager: &Manager,
@@ -85,16 +87,16 @@ impl Ledger {
     ) -> u64 {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         let _ = manager.set_shared_bytes(shared_bytes.saturating_sub(spare_bytes));
-        // An error says that this is a forked child, which measures nothing.
+        // An error means that this is a forked child, which measures nothing.
         let Ok(stats) = manager.stats() else { return 0 };
-        // There may be more than the manager can be told of.
+        // The manager may accept fewer shared bytes than there are.
         let shared_bytes = shared_bytes.min(stats.shared_bytes + spare_bytes);
         let total_bytes = total_bytes + shared_bytes;
         let owned = stats.used_bytes - stats.outside_bytes;
         let adopting_bytes = adopting_bytes.min(total_bytes.saturating_sub(owned));
         let tables_bytes = if adopting_bytes > 0 { adopting_bytes / TABLE_SHARE + LEAST_TABLES } else { 0 };
         let outside_bytes = total_bytes.saturating_sub(owned + tables_bytes);
-        // A tree that has outgrown its limit is adopted all the same, and then pages go out.
+        // A tree that exceeds its limit is adopted all the same, and then its pages go out.
         let least_bytes = if adopting_bytes > 0 { owned + tables_bytes + LEAST_ROOM } else { LEAST_BUDGET };
         let most_kept_bytes = (self.limit_bytes / 4 * 3 + shared_bytes).saturating_sub(outside_bytes);
         let kept_bytes = if adopting_bytes > 0 { 0 } else { kept_bytes.min(most_kept_bytes) };
@@ -104,7 +106,7 @@ impl Ledger {
         outside_bytes
     }
 
-    /// Moves bytes from what is outside to what the manager is about to own. Returns how many were moved.
+    /// Moves bytes from outside to the manager, which is about to own them. Returns how many were moved.
     pub(crate) fn take_over(&self, manager: &Manager, bytes: u64) -> u64 {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         let Ok(stats) = manager.stats() else { return 0 };
@@ -113,7 +115,7 @@ impl Ledger {
         moved
     }
 
-    /// Moves bytes back that the manager does not own after all.
+    /// Moves bytes back to outside that the manager does not own after all.
     pub(crate) fn leave(&self, manager: &Manager, bytes: u64) {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         if let Ok(stats) = manager.stats() {

@@ -10,12 +10,12 @@
 //! | `tree` | the processes and their memory: shared memory (`shares`), memory that is not paged (`fixed`), the order in which processes are asked (`turns`, `rounds`) |
 //! | `managed` | a process under management: which mappings are taken (`eligible`, `bss`, `kinds`), and the work of its driver besides serving faults (`adopter`, `droppers`) |
 //! | `ledger` | the one limit, and how much of it each process uses |
-//! | `reader` | reads events of processes where their drivers are busy |
+//! | `reader` | reads the events of processes whose drivers are busy |
 //! | `guardian` | ends the tree if the runner dies |
 //! | `report`, `messages` | the messages of a run for people |
 //! | `system` | calls to the kernel: its facts about processes, and the requests of a run |
 
-/// Says a line on standard error. Whoever has closed it does not want to hear.
+/// Prints a line to standard error. Ignores errors, since the stream may be closed.
 macro_rules! say {
     ($($words:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($words)*)));
@@ -57,7 +57,7 @@ use system::signals::{self, Signals};
 /// Tells how a run ended.
 #[derive(Debug)]
 pub enum End {
-    /// The program ended by itself, or by a signal.
+    /// The program exited, or a signal ended it.
     Program(ExitStatus),
     /// The program could not be started.
     NotStarted(io::Error),
@@ -75,14 +75,14 @@ pub struct Options<'a> {
     /// The path of a socket. A client that connects gets the figures up to then, as a line of JSON.
     pub socket: Option<&'a Path>,
     /// Whether the run ends when its limit cannot be kept: a process cannot be taken over, or memory that
-    /// cannot be paged outgrows the limit. Otherwise the program goes on above its limit.
+    /// cannot be paged exceeds the limit. Otherwise, the program continues above its limit.
     pub is_strict: bool,
     /// Whether to tell a user at a terminal when the program does little but wait for pages for a while.
     pub tells_progress: bool,
-    /// Whether to leave the manager to the end of this process, which must come soon after the run.
-    /// Freeing a large swap file takes a second for some GiB. If the file is unnamed and no other process
-    /// has it, the kernel frees it in threads of its own. All swap must be in such files. With a named
-    /// file or a disk, a transfer might still be under way when another manager takes the place.
+    /// Whether to leave the manager's cleanup to the exit of this process, which must follow soon after the
+    /// run. Freeing a large swap file takes about a second for a few GiB. If the file is unnamed and no other
+    /// process has it open, the kernel frees it in its own threads. All swap must be in such files. With a
+    /// named file or a disk, a transfer might still be in flight when another manager reuses the place.
     pub leaves_manager: bool,
 }
 
@@ -91,14 +91,14 @@ pub struct Options<'a> {
 /// program has ended.
 ///
 /// # Errors
-/// The kernel's error, where the program cannot be watched, and `AddrInUse` where the socket's path is
+/// Returns the kernel's error if the program cannot be watched, and `AddrInUse` if the socket's path is
 /// taken.
 pub fn run(
     mut command: Command,
     options: Options<'_>,
     make_manager: impl FnOnce(u64) -> octavo::Result<Manager> + Send + 'static,
 ) -> io::Result<(End, Summary)> {
-    // Children whose parents end become the runner's, so that none gets lost.
+    // Orphans become children of the runner, so that none gets lost.
     set_child_subreaper(Some(rustix::process::getpid()))?;
     let mut signals = Signals::new()?;
     let socket = options.socket.map(Socket::listen).transpose()?;
@@ -121,7 +121,7 @@ pub fn run(
     let end = loop {
         signals.pass_on(program);
         status = signals::reap(program, |pid| monitor.note_end(pid)).or(status);
-        // One at a time: the tree is looked at in between.
+        // Serve one reader, then look at the tree before the next one.
         if let Some(reader) = socket.as_ref().and_then(Socket::reader) {
             socket::tell(reader, monitor.figures());
         }
@@ -154,12 +154,12 @@ pub fn run(
 /// Checks that a run could manage process `pid`: takes it over as a run does, and releases it at once.
 ///
 /// # Errors
-/// A sentence that says why a run could not manage it.
+/// Returns a sentence that says why a run could not manage it.
 pub fn try_on(pid: u32) -> Result<(), String> {
     octavo_stub::Mover::inject(pid, managed::STAGING).map(drop).map_err(|error| error.to_string())
 }
 
-/// Sleeps until it is time, or the program has ended.
+/// Sleeps for `wait`, or until the program has ended.
 fn sleep(pidfd: &Option<rustix::fd::OwnedFd>, wait: Duration) -> io::Result<()> {
     let mut descriptors: Vec<_> = pidfd.iter().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)).collect();
     let wait = wait.try_into().map_err(io::Error::other)?;

@@ -1,11 +1,11 @@
-//! A process whose memory is Octavo's: its space, its window, and the thread that serves its faults.
+//! A process whose memory Octavo manages: its space, its window, and the thread that serves its faults.
 //!
 //! ```text
 //!   engage: mover in ─► space ─► a region for each mapping ─► watched ─► adopted, piece by piece, between faults
 //! ```
 //!
-//! A mapping is watched before it is looked at. So a page that comes later is a fault, and a page that is
-//! there already is found and adopted where it is (`adopter.rs`).
+//! A mapping is watched before its pages are looked for. So each later page causes a fault, and each page
+//! that is already there is found and adopted in place (`adopter.rs`).
 
 pub(crate) mod adopter;
 pub(crate) mod bss;
@@ -45,7 +45,7 @@ use crate::messages::{self, in_words};
 use crate::system::proc;
 use crate::tree::Moved;
 
-/// The bytes of a process that are on their way out at once.
+/// The most bytes of a process that can be on their way out at once.
 pub(crate) const STAGING: u64 = 2 << 20;
 
 /// The reason why a process cannot be taken over.
@@ -53,7 +53,7 @@ pub(crate) const STAGING: u64 = 2 << 20;
 pub(crate) struct Refusal {
     /// A sentence that says it.
     pub(crate) why: String,
-    /// It may pass: another tracer lets go, or a thread can be stopped.
+    /// Whether the reason may pass: another tracer may detach, or a thread may become stoppable.
     pub(crate) may_pass: bool,
 }
 
@@ -76,9 +76,9 @@ impl From<InjectError> for Refusal {
 /// The reason why a fork's child has no mover.
 #[derive(Debug)]
 pub(crate) enum Unequipped {
-    /// The process is another one than the child.
+    /// The process is not the child.
     Another,
-    /// Its mappings change just now. It is to be asked again.
+    /// Its mappings are changing just now. Try again later.
     Later,
     /// A sentence that says why it cannot be managed.
     Refused(String),
@@ -104,13 +104,13 @@ impl From<InjectError> for Unequipped {
 pub(crate) struct Managed {
     /// Which program this is: where its stack begins. A fork's child has its parent's.
     pub(crate) stack: u64,
-    /// Of a fork's child: the process that has forked, or is thought to have.
+    /// For a fork's child: the process that forked it, as far as is known.
     pub(crate) parent: u32,
-    /// Processes that this child was taken for, and that it is not.
+    /// Processes that were mistaken for this child.
     others: Vec<u32>,
-    /// How often this child was looked for among the processes in vain, since it was last taken for one.
+    /// How many searches have not found this child since it was last matched to a process.
     vain_looks: u32,
-    /// It was said that none of the processes is this child.
+    /// Whether the user was told that none of the processes is this child.
     is_told: bool,
     pub(crate) space: TranslatedSpace,
     window: Arc<Window<Target>>,
@@ -123,7 +123,7 @@ pub(crate) struct Managed {
     driver: Option<JoinHandle<()>>,
     outside: Outside,
     is_refused: bool,
-    /// Threads that may still be dropping pages of which the kernel has told.
+    /// Threads that may still be dropping pages that the kernel has reported.
     droppers: Option<Droppers>,
 }
 
@@ -137,15 +137,15 @@ impl Managed {
     /// Takes a process over.
     ///
     /// # Errors
-    /// It cannot be managed.
+    /// Returns the reason if the process cannot be managed.
     pub(crate) fn engage(common: Common<'_>, pid: u32) -> Result<Self, Refusal> {
         let mut managed = Self::engage_only(common, pid)?;
-        // What cannot be taken now is looked at again as it grows.
+        // A mapping that cannot be taken now is looked at again when memory outside of management grows.
         let _ = managed.look();
         Ok(managed)
     }
 
-    /// Takes a process over, and none of its mappings yet.
+    /// Takes a process over, but none of its mappings yet.
     fn engage_only(common: Common<'_>, pid: u32) -> Result<Self, Refusal> {
         let stat = proc::stat(pid).ok_or_else(|| "it has ended".to_string())?;
         let mover = Mover::inject(pid, STAGING)?.mover;
@@ -161,7 +161,8 @@ impl Managed {
     /// Begins to serve the memory of a process. `prepare` gets the space before any fault.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be served. It waits as long as the claim is there.
+    /// Returns a sentence that says why the process cannot be served. The process waits at its faults as long
+    /// as the claim exists.
     pub(crate) fn serve(
         Common { manager, ledger, guardian, reader }: Common<'_>,
         Program { stack, name, .. }: Program,
@@ -228,17 +229,17 @@ impl Managed {
         Ok(())
     }
 
-    /// Makes a fork's child one whose pages can go out: `pid` is thought to be this child.
+    /// Gives a fork's child a mover, so that its pages can go out. `pid` is thought to be this child.
     ///
-    /// First come changes that are unread, or not taken in: nothing is known of the child's memory before.
-    /// Then the kernel says whether `pid` is the child at all. Then the space forgets what the child has not
-    /// got from its parent, and only then is the mover put to use. Until then nothing of the child goes out,
-    /// and nothing is adopted. What changes just then stays in doubt, and is asked about at later looks. It
-    /// is not adopted either. A page of it counts as there only where the kernel has copied one, and it does
-    /// so only where memory is watched.
+    /// First, all changes must be read and taken in: before that, nothing is known of the child's memory.
+    /// Then the kernel says whether `pid` is the child at all. Then the space forgets the pages that the
+    /// child did not get from its parent. Only then is the mover put to use. Until then, no page of the child
+    /// goes out, and none is adopted. A range that changes just then stays in doubt: it is not adopted, and
+    /// later looks ask about it again. Its pages count as present only if the kernel has copied them, which
+    /// it does only in watched memory.
     ///
     /// # Errors
-    /// The process is another one, cannot be asked just now, or cannot be managed.
+    /// Fails if the process is not the child, cannot be asked just now, or cannot be managed.
     pub(crate) fn equip(&mut self, pid: u32) -> Result<(), Unequipped> {
         let faults = self.window.reach().events().share().map_err(|error| error.to_string())?;
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
@@ -252,18 +253,18 @@ impl Managed {
         let is_taken = self.shared.layout.lock().mapped.overlaps(&own);
         self.find_doubtful(pid, &own)?;
         if is_taken {
-            // The kernel has put the mover where the parent has memory that it keeps from its children. A
-            // page of that may have been shown there, as one that comes along with a fault.
+            // The kernel has put the mover where the parent has memory that its children do not get. A fault
+            // nearby may have mapped a page of that memory there.
             return Err(Unequipped::Later);
         }
-        // From here on pages go out. Where the child's own would be taken for the parent's, they would read
+        // From here on, pages go out. If the child's own pages were taken for its parent's, they would read
         // as zeros later.
         self.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
         let _ = self.look();
         Ok(())
     }
 
-    /// Takes note that the process cannot be equipped.
+    /// Records that the process cannot be equipped.
     pub(crate) fn refuse(&mut self) {
         self.is_refused = true;
     }
@@ -277,18 +278,17 @@ impl Managed {
         self.window.reach().is_equipped()
     }
 
-    /// Returns whether its pages cannot go out yet, and may later.
+    /// Returns whether its pages cannot go out yet, but may later.
     pub(crate) fn lacks_mover(&self) -> bool {
         !self.is_equipped() && !self.is_refused()
     }
 
-    /// Returns the CPU of the thread that the driver is beside, if it is.
+    /// Returns the CPU of the thread that the driver runs beside, if there is one.
     pub(crate) fn driver_beside_on(&self) -> Option<usize> {
         self.watch.beside_on()
     }
 
-    /// Sees to it that the driver gets its CPU, if it is awaited, and that it looks after pages that have
-    /// left.
+    /// Makes sure that an awaited driver gets its CPU, and that the driver handles pages that have left.
     pub(crate) fn watch(&self) {
         if self.window.reach().has_moved() {
             self.bell.ring();
@@ -296,37 +296,39 @@ impl Managed {
         self.watch.look(|| self.bell.is_awaited(self.window.reach().events().as_fd()));
     }
 
-    /// Gives back what is left of the last pages that went out.
+    /// Frees what is left of the last pages that went out.
     pub(crate) fn tidy(&self) {
         self.window.reach().tidy();
     }
 
-    /// Returns whether its pages are those that the space has, but for what is outside: all changes of its
-    /// mappings are taken in. A look at its mappings would wait for that.
+    /// Returns whether all changes of its mappings are taken in: then its pages, except those outside of
+    /// management, are those of the space. A look at its mappings would wait for that.
     pub(crate) fn is_settled(&self) -> bool {
         self.window.is_settled()
     }
 
-    /// Takes note that the process has `anonymous` bytes now, how much of that is outside of management, and
-    /// what it got there since the last note. Returns whether what its space has there has changed.
+    /// Records that the process has `anonymous` bytes now, how many of them are outside of management, and
+    /// how many it got there since the last call. Returns whether the resident bytes of its space have
+    /// changed.
     pub(crate) fn note_growth(&mut self, anonymous: u64) -> bool {
         let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
         let is_settled = self.is_settled();
         self.outside.note(anonymous, resident, is_settled)
     }
 
-    /// Returns whether it got much outside of management between the last two notes.
+    /// Returns whether it got much memory outside of management between the last two calls of
+    /// [`note_growth`](Self::note_growth).
     pub(crate) fn grows(&self) -> bool {
         self.outside.grows()
     }
 
-    /// Returns whether much more is outside of management than at the last look at the mappings, which can be
-    /// looked at again.
+    /// Returns whether much more memory is outside of management than at the last look at the mappings, and
+    /// the mappings can be looked at again.
     pub(crate) fn has_more_outside(&self) -> bool {
         self.outside.has_grown() && self.is_equipped() && self.is_settled()
     }
 
-    /// Returns which pages of it were moved up to now.
+    /// Returns how many of its pages were moved up to now.
     pub(crate) fn moved(&self) -> Moved {
         let reach = self.window.reach();
         Moved { unfaulted_pages: reach.unfaulted_pages(), taken_pages: reach.taken_pages() }
@@ -341,24 +343,25 @@ impl Managed {
         self.shared.layout.lock().adopting_bytes()
     }
 
-    /// Returns whether much of its memory is still to be adopted. Ranges with few pages do not count. Nobody
-    /// knows how much the program has kept of what it dropped.
+    /// Returns whether much of its memory is still to be adopted. Ranges with few pages do not count. While
+    /// threads may still be dropping pages, all memory outside of management counts, since it is unknown how
+    /// much the program keeps.
     pub(crate) fn has_more_to_adopt(&self) -> bool {
         let bytes = if self.droppers.is_some() { u64::MAX } else { self.adopting_bytes() };
         bytes.min(self.outside.bytes()) > LEAST_OUTSIDE
     }
 
-    /// Returns whether the process still runs the program that was taken over. Where nobody can say, it does:
-    /// a program that is let go would read zeros.
+    /// Returns whether the process still runs the program that was taken over. If that is unknown, returns
+    /// `true`: a program that is let go would read zeros.
     pub(crate) fn is_current(&self) -> bool {
         !self.window.reach().look_whether_gone() && self.runs_its_program().unwrap_or(true)
     }
 
-    /// Asks whether the process runs the program whose memory is there still. A mover keeps the memory of a
-    /// program that has ended, or runs another program now.
+    /// Asks whether the process still runs the program that was taken over. The mover keeps that program's
+    /// memory even if the program has ended or has executed another one.
     ///
     /// # Errors
-    /// The kernel's, for want of descriptors.
+    /// Returns the kernel's error if descriptors run out.
     fn runs_its_program(&self) -> io::Result<bool> {
         let reach = self.window.reach();
         let (Some(pid), Some(mover)) = (reach.pid(), reach.mover_pid()) else { return Ok(true) };
@@ -370,12 +373,12 @@ impl Managed {
             Some(stat) if stat.state != b'Z' => {
                 Ok(proc::threads(pid)?.into_iter().any(|thread| share_memory(thread, mover)))
             }
-            // A mover that has ended is found out elsewhere.
+            // Other code detects a mover that has ended.
             _ => Ok(proc::ask(pid)?.is_some()),
         }
     }
 
-    /// Returns whether somebody would read zeros where this is let go: the program, or a fork's child that
+    /// Returns whether a process would read zeros if this were let go: the program, or a fork's child that
     /// cannot be served.
     pub(crate) fn is_needed(&self) -> bool {
         let unserved = self.shared.unserved.lock().expect("nobody panics here");
@@ -399,40 +402,40 @@ impl Managed {
         said.or_else(lost).or_else(unserved)
     }
 
-    /// Returns what the driver has counted, up to about now.
+    /// Returns the driver's counts, up to about now.
     pub(crate) fn served(&self) -> Served {
         *self.shared.served.lock().expect("nobody panics here")
     }
 
-    /// Takes note that its process has ended. Another may get the number.
+    /// Records that its process has ended. Another process may get its number.
     pub(crate) fn gone(&self) {
         self.entrusted.found(0);
     }
 
-    /// Has its driver end, after the process. Forks of which the driver has read are taken in first, which
-    /// may have to wait for room. The mover keeps the memory for that: the kernel is asked about it at each
-    /// fork.
+    /// Tells its driver to end, after the process has ended. The driver first takes in forks whose events it
+    /// has read, which may have to wait for room. The mover keeps the memory for that: the kernel is asked
+    /// about it at each fork.
     pub(crate) fn stop(&self) {
         self.window.reach().lose();
         self.bell.end();
         self.watch.call_back();
     }
 
-    /// Returns whether its driver has ended, and need not be waited for.
+    /// Returns whether its driver has ended, so that [`wait`](Self::wait) does not block.
     pub(crate) fn has_stopped(&self) -> bool {
         self.driver.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until its driver has ended, and lets the memory go. No fork comes after that.
+    /// Waits until its driver has ended, and releases the memory. No fork is reported after that.
     pub(crate) fn wait(&mut self) {
         self.stop();
-        // A driver that has failed was found out by `failure`.
+        // `failure` has reported a driver that failed.
         let _ = self.driver.take().map(JoinHandle::join);
         self.window.reach().end();
     }
 
-    /// Lets the process go, which has ended, and returns what its driver has counted. Forks that it made last
-    /// have to be taken before.
+    /// Releases the process, which has ended, and returns its driver's counts. Its last forks must be taken
+    /// before this call.
     pub(crate) fn end(mut self) -> Served {
         self.wait();
         self.served()

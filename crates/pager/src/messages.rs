@@ -1,4 +1,5 @@
-//! What a run says that something is wrong. `docs/messages.md` lists it for users, with causes and remedies.
+//! The messages of a run that something is wrong. `docs/messages.md` lists them for users, with causes and
+//! remedies.
 
 use std::fmt::Display;
 
@@ -6,7 +7,7 @@ use octavo::{ErrorKind, bytes_for_people};
 use octavo_stub::Message;
 use rustix::process::{Resource, getrlimit};
 
-/// Notices of a program that goes on.
+/// Notices about a program that continues.
 pub const NOTICES: [&Message; 7] = [
     &LIMIT_IMPOSSIBLE,
     &LIMIT_IMPOSSIBLE_LOCKED,
@@ -17,7 +18,7 @@ pub const NOTICES: [&Message; 7] = [
     &FORK_UNKNOWN,
 ];
 
-/// Why a run was ended. Each goes on from "the program was stopped: ".
+/// Why a run was ended. Each follows "the program was stopped: ".
 pub const ENDS: [&Message; 12] = [
     &NO_PAGE,
     &NOT_TAKEN,
@@ -33,7 +34,7 @@ pub const ENDS: [&Message; 12] = [
     &NO_END,
 ];
 
-/// Why memory could not be had. Each goes on from one of [`ENDS`].
+/// Why memory was not available. Each follows one of [`ENDS`].
 pub const LACKS: [&Message; 9] = [
     &OUT_OF_MEMORY,
     &IMMOVABLE,
@@ -194,8 +195,8 @@ pub(crate) const ENGINE: Message = Message {
     cause: "Any other error of the engine or the kernel, in its own words",
 };
 
-/// Says an error of the engine to people who run programs. What the engine advises is about pins, ranges and
-/// spaces, which programs know nothing of.
+/// Describes an error of the engine to people who run programs. The engine's own advice is about pins, ranges
+/// and spaces, which such people do not know.
 #[must_use]
 pub fn in_words(error: &octavo::Error) -> String {
     let what = error.what_happened();
@@ -214,7 +215,7 @@ pub fn in_words(error: &octavo::Error) -> String {
     message.with(said)
 }
 
-/// Advice to give more memory is in steps of this.
+/// Advice on memory sizes is a multiple of this.
 const STEP: u64 = 8 << 20;
 
 /// Writes bytes as `--memory` takes them, rounded up.

@@ -1,5 +1,5 @@
-//! The monitor: it watches how much memory the tree has, and takes processes over before the tree outgrows
-//! its limit.
+//! The monitor: watches how much memory the tree uses, and takes processes over before the tree exceeds its
+//! limit.
 //!
 //! ```text
 //!   measure ─► far below the limit: sleep ─► near: take the largest process over ─► tell the manager what is outside
@@ -7,9 +7,9 @@
 //!      └────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! While the tree fits, nothing is in any process, and a look costs about a microsecond a process, and some
-//! ten for one that shares pages with others of its family. The nearer the tree comes to its limit, the more
-//! often the monitor looks.
+//! While the tree fits, no process is changed. A look costs about 1 µs per process, and about 10 µs for a
+//! process that shares pages with its family. The nearer the tree comes to its limit, the more often the
+//! monitor looks.
 
 mod end;
 mod forks;
@@ -50,31 +50,32 @@ use crate::tree::Tree;
 use crate::tree::fixed::Asked;
 use unpaged::Excess;
 
-/// The shortest from one look at the tree's memory to the next, near the limit.
+/// The shortest time between two looks at the tree's memory, near the limit.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// One part in so many of the limit is left at least for copies of pages that forks share.
+/// At least 1/[`LEAST_COPIES`] of the limit is kept free for copies of pages that forks share.
 const LEAST_COPIES: u64 = 32;
 /// Smaller processes are not worth taking over.
 const LEAST_PROCESS: u64 = 8 << 20;
-/// How long the processes of the tree may not be found, and how long they are killed.
+/// How long the monitor tolerates that it cannot find the tree's processes, and how long it tries to kill
+/// them.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process whose refusal may pass is tried again after so long.
+/// How long until a process whose refusal may pass is tried again.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Where a tree can fill half of its limit within so long, the guardian is there before the program.
+/// If a tree can fill half of its limit within this time, the guardian starts before the program.
 const GUARD_WITHIN: Duration = Duration::from_millis(25);
 
-/// The CPU time that it takes to stop a process, to make a mover in a thread of its own, and to ask the
-/// kernel about all mappings of a process at length.
+/// The CPU time that it takes to stop a process, to make a mover in a thread of the process, and to ask the
+/// kernel for details of all mappings of a process.
 const STOPPING: Duration = Duration::from_micros(50);
 const INJECTING: Duration = Duration::from_micros(300);
 const ASKING_AT_LENGTH: Duration = Duration::from_millis(5);
 
-/// So many descriptors are enough to find processes while other threads open some.
+/// This many descriptors are enough to find processes while other threads open descriptors.
 const SPARE: usize = 8;
 
-/// Why a run ended by itself.
+/// Why the monitor ended a run.
 #[derive(Debug)]
 pub(crate) struct Failed(pub(crate) String);
 
@@ -90,66 +91,67 @@ pub(crate) type MakeManager = Box<dyn FnOnce() -> Result<Manager, String> + Send
 /// Watches a tree.
 pub(crate) struct Monitor {
     began: Instant,
-    /// What children of the program that became this one had used: `cargo run` has built something before.
+    /// What children of this process used before the run. With `cargo run`, those are the compilers.
     earlier_children: usage::ChildrensUse,
     ledger: Arc<Ledger>,
-    /// `None` from when it is at work.
+    /// `None` once it is at work.
     make_manager: Option<MakeManager>,
     /// A thread that makes the manager.
     making: Option<JoinHandle<Result<Manager, String>>>,
-    /// A process that cannot be managed ends the run.
+    /// Whether a process that cannot be managed ends the run.
     is_strict: bool,
     manager: Option<Manager>,
     guardian: Option<Guardian>,
     reader: Reader,
-    /// One of the guardian's processes has ended.
+    /// Whether one of the guardian's processes has ended.
     lacks_guardian: bool,
     pub(crate) tree: Tree,
     /// Since when the processes of the tree could not be found.
     blind_since: Option<Instant>,
-    /// Descriptors that are closed where others are needed to end the tree.
+    /// Descriptors to close when ending the tree needs others.
     spare: Vec<OwnedFd>,
     managed: BTreeMap<u32, Managed>,
     /// Processes that cannot be managed.
     refused: BTreeMap<u32, Refused>,
-    /// Of processes that are not managed, each with its program: whether the memory is watched all the same,
-    /// as a managed one has forked it.
+    /// For each unmanaged process and its program: whether its memory is watched all the same, because a
+    /// managed process forked it.
     watched: BTreeMap<(u32, u64), bool>,
     own: Statm,
     own_asked: Asked,
-    /// The tree's and the runner's memory that nobody pages, at the last look.
+    /// The tree's and the runner's memory that cannot be paged, at the last look.
     fixed: Fixed,
     /// The tree's anonymous memory at the last look.
     anonymous: u64,
     excess: Excess,
-    /// What the tree could still get without outgrowing its limit, at the last look.
+    /// How many bytes the tree could still get within its limit, at the last look.
     room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
-    /// Programs are left that would read zeros without the runner's descriptors.
+    /// Whether programs are left that would read zeros without the runner's descriptors.
     has_survivors: bool,
     standstill: Standstill,
     queue: Queue,
     /// Smaller processes are not taken over at this look.
     least_process: u64,
-    /// They stood still in vain, and nothing fits yet.
+    /// Whether processes stood still in vain, and nothing fits yet.
     stops_none: bool,
     /// Children of forks that have not been found among the processes yet.
     forks: Vec<Managed>,
-    /// Processes that have ended, and whose drivers have not. Forks of theirs may still come.
+    /// Processes that have ended, but whose drivers have not. Their forks may still be reported.
     ending: Vec<(u32, Managed)>,
-    /// Movers of processes that have ended, until they have gone.
+    /// Movers of processes that have ended, until the movers have ended too.
     ending_movers: Vec<u32>,
     tidied_at: Option<Instant>,
     affinity: Affinity,
-    /// What was outside at the last look, and how long to wait at least: longer while it does not grow.
+    /// The bytes outside of management at the last look, and the least wait: it is longer while they do not
+    /// grow.
     outside: u64,
     calm: Duration,
     growth: Growth,
     progress: Progress,
-    /// The CPU time that looks have taken of late.
+    /// The CPU time that recent looks have taken on average.
     look_takes: Duration,
-    /// Taking processes over, and looking at their mappings.
+    /// The time of taking processes over and looking at their mappings.
     engaging: Piece,
     counting: Piece,
 }
@@ -159,7 +161,7 @@ pub(crate) struct Monitor {
 struct Refused {
     /// Its program: where its stack begins.
     stack: u64,
-    /// When it is tried again, where the reason may pass.
+    /// When it is tried again, if the reason may pass.
     again_at: Option<Instant>,
     why: String,
 }
@@ -170,8 +172,8 @@ impl Refused {
     }
 }
 
-/// Returns whether the memory of a process that is not managed is watched. It was so from the start of its
-/// program, or never will be, so each program is asked about once. `None`: nobody can say just now.
+/// Returns whether the memory of an unmanaged process is watched. That never changes during a program, so the
+/// kernel is asked once per program. Returns `None` if that is unknown just now.
 fn is_watched(known: &mut BTreeMap<(u32, u64), bool>, pid: u32, stack: u64) -> Option<bool> {
     if let Some(is_watched) = known.get(&(pid, stack)) {
         return Some(*is_watched);
@@ -235,13 +237,13 @@ impl Monitor {
         })
     }
 
-    /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, and the tree is
-    /// watched meanwhile.
+    /// Starts the guardian, and a thread that makes the manager. That takes milliseconds, during which the
+    /// monitor watches the tree.
     fn prepare(&mut self) -> Result<(), Failed> {
         let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
         self.guard()?;
-        // The manager has threads of its own. They begin as others do, and the monitor goes on as it is:
-        // among many processes that are ready to run, it would wait long for its turn.
+        // The manager starts threads. They begin with the priority that the runner was given, and the monitor
+        // keeps its own: among many runnable processes, it would wait long for a CPU.
         let make = || {
             priority::lower();
             make_manager()
@@ -251,11 +253,11 @@ impl Monitor {
         Ok(())
     }
 
-    /// Starts the guardian before the program where the tree may fill its limit soon. Among many processes it
-    /// would take long, and nobody looks meanwhile.
+    /// Starts the guardian before the program if the tree may fill its limit soon. Later, among many
+    /// processes, the start would take long, and the monitor does not look meanwhile.
     ///
     /// # Errors
-    /// As [`turn`](Self::turn).
+    /// Same as [`turn`](Self::turn).
     pub(crate) fn guard_early(&mut self) -> Result<(), Failed> {
         if time_to_fill(self.ledger.limit_bytes() / 2) < GUARD_WITHIN { self.guard() } else { Ok(()) }
     }
@@ -276,7 +278,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Takes note that a child of the runner has ended, which may be a guardian.
+    /// Records that a child of the runner has ended, which may be a guardian.
     pub(crate) fn note_end(&mut self, pid: u32) {
         if self.guardian.as_ref().is_some_and(|guardian| guardian.note_end(pid)) {
             self.tree.forget_helper(pid);
@@ -284,7 +286,7 @@ impl Monitor {
         }
     }
 
-    /// Starts another guardian where one has ended.
+    /// Starts another guardian if one has ended.
     fn keep_guarded(&mut self) -> Result<(), Failed> {
         if !std::mem::take(&mut self.lacks_guardian) {
             return Ok(());
@@ -313,9 +315,9 @@ impl Monitor {
         Ok(())
     }
 
-    /// Takes a process over, the largest first, and new mappings of those that are managed. The tree has
-    /// `total` bytes, and may get `coming` more before it stands still. `least_room` is to be left. Returns
-    /// whether there was something to take over.
+    /// Takes over the largest process that is not managed, and new mappings of managed ones. The tree has
+    /// `total` bytes, and may get `coming` more before it stands still. `least_room` bytes must stay free.
+    /// Returns whether there was something to take over.
     fn take_over(&mut self, total: u64, coming: u64, least_room: u64) -> Result<bool, Failed> {
         let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
@@ -336,22 +338,23 @@ impl Monitor {
                 continue;
             } else if let Some(stat) = self.find_new(anonymous, pid) {
                 self.prepare()?;
-                // They stand still while the manager is made, and others may come.
+                // Processes stand still while the manager is made, and new ones may come.
                 if self.is_ready() {
                     self.engage(pid, stat.stack)?;
                 }
             } else {
                 continue;
             }
-            // That takes long enough for others to come and to fill the memory, so they are looked for before
-            // the next one.
+            // Taking one over takes long enough for new processes to start and fill the memory, so look for
+            // those before the next one.
             return Ok(true);
         }
         self.note_taken(Instant::now());
         Ok(has_acted)
     }
 
-    /// Returns whether a process is a fork's child that is served, and whose pages cannot go out yet.
+    /// Returns whether a process is a fork's child whose faults are served, but whose pages cannot go out
+    /// yet.
     fn is_to_be_equipped(&self, anonymous: u64, pid: u32) -> bool {
         anonymous >= self.least_process && self.managed.get(&pid).is_some_and(Managed::lacks_mover)
     }
@@ -367,7 +370,7 @@ impl Monitor {
             }
             // The next look comes soon.
             Err(Unequipped::Later) => {}
-            // Its faults are served all the same. What it has itself counts as outside.
+            // Its faults are served all the same. Its own pages count as outside of management.
             Err(Unequipped::Refused(why)) => {
                 managed.refuse();
                 self.tell(pid, messages::FORK_NOT_MANAGED.with(&[("why", &why)]))?;
@@ -376,10 +379,10 @@ impl Monitor {
         Ok(())
     }
 
-    /// Tells of a process whose pages cannot go out, unless it has just ended.
+    /// Tells the user about a process whose pages cannot go out, unless it has just ended.
     ///
     /// # Errors
-    /// The same sentence, where the run is strict.
+    /// Returns the same sentence if the run is strict.
     fn tell(&self, pid: u32, sentence: String) -> Result<(), Failed> {
         if !proc::has_memory(pid) {
             return Ok(());
@@ -391,7 +394,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Returns what the kernel says of a process if it is to be taken over.
+    /// Returns the kernel's `stat` of a process if it should be taken over.
     fn find_new(&mut self, anonymous: u64, pid: u32) -> Option<Stat> {
         if anonymous < self.least_process || self.managed.contains_key(&pid) || self.is_fork_of_managed(pid) {
             return None;
@@ -405,13 +408,13 @@ impl Monitor {
         proc::stat(pid).filter(|stat| !is_refused(stat.stack))
     }
 
-    /// Returns whether a process is the child of a managed process. Its fork's event says so, which may not
-    /// have been taken in yet. A child from before that process was managed has none of the watched memory,
-    /// and is taken over like any other.
+    /// Returns whether a managed process forked this process. The fork's event says so, but may not have been
+    /// taken in yet. A child from before its parent was managed has none of the watched memory, and is taken
+    /// over like any other process.
     fn is_fork_of_managed(&mut self, pid: u32) -> bool {
         let Some(stack) = self.tree.processes.get(&pid).map(|process| process.stack) else { return false };
         let is_same = |managed: &Managed| managed.stack == stack;
-        // The parent may have ended. Then the runner is the parent now.
+        // If the parent has ended, the runner is the parent now.
         let is_related = self.tree.is_fork(pid) && self.managed.values().any(is_same)
             || self.forks.iter().chain(self.ending.iter().map(|(_, managed)| managed)).any(is_same);
         is_related && is_watched(&mut self.watched, pid, stack).unwrap_or(true)
@@ -435,7 +438,7 @@ impl Monitor {
                 let again_at = may_pass.then(|| Instant::now() + TRIED_AGAIN_AFTER);
                 let known = self.refused.get_mut(&pid).filter(|known| known.stack == stack);
                 if let Some(known) = known {
-                    // It counts by the first reason.
+                    // The summary keeps the first reason.
                     known.again_at = again_at;
                 } else {
                     self.refused.insert(pid, Refused { stack, again_at, why: why.clone() });
@@ -450,7 +453,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// A process that could not be managed is managed now.
+    /// Records that a process that could not be managed is managed now.
     fn forget_refusal(&mut self, pid: u32) {
         let Some(refused) = self.refused.remove(&pid) else { return };
         if let Some(processes) = self.summary.refused.get_mut(&refused.why) {
@@ -466,9 +469,9 @@ impl Monitor {
         self.summary.most_managed = self.summary.most_managed.max(self.managed.len() as u64);
     }
 
-    /// Lets a process go that has ended. It may have forked right before, as programs do that leave a child
-    /// in the background. So it is kept until its driver has ended, which nobody waits for: a fork may need
-    /// room, and it is the monitor that finds some.
+    /// Stops managing a process that has ended. It may have forked just before, as daemons do, so it is kept
+    /// until its driver has ended. The monitor does not wait for the driver: a fork may need room, which only
+    /// the monitor can make.
     fn let_go(&mut self, pid: u32, managed: Managed) {
         managed.gone();
         managed.stop();
@@ -485,15 +488,16 @@ impl Monitor {
                 self.ending_movers.extend(mover);
             }
         }
-        // A process has ended, and the memory is there: it was another's.
+        // If the process has ended but the memory is still there, the memory was another process's.
         let has_ended = |pid| matches!(proc::ask(pid), Ok(None | Some(Stat { state: b'Z', .. })));
-        // A child that gets another parent just now may be among nobody's children for a moment.
+        // A child that is being reparented may be in no list of children for a moment.
         let is_mistaken = |(pid, managed): &(&u32, &Managed)| {
             !managed.is_equipped() && !self.tree.processes.contains_key(pid) && has_ended(**pid)
         };
         let mistaken: Vec<u32> = self.managed.iter().filter(is_mistaken).map(|(pid, _)| *pid).collect();
         mistaken.into_iter().for_each(|pid| self.look_again(pid));
-        // Until it has gone it would be taken for a program: it has the memory of one.
+        // A mover stays on the list of helpers until it has ended: it has a program's memory, and would be
+        // taken for one.
         let (left, gone) = std::mem::take(&mut self.ending_movers)
             .into_iter()
             .partition(|mover| !matches!(proc::ask(*mover), Ok(None)));

@@ -1,15 +1,15 @@
-//! Reads what processes tell, in place of drivers that are busy.
+//! Reads the events of processes whose drivers are busy.
 //!
-//! A driver reads at each of its turns. A turn may take long: a fork may copy pages, and reclaim may wait for
-//! the mover of another process. Until its event is read, a thread that unmaps, drops or forks stands still,
-//! and the kernel lets no page of its process go. So one thread comes by every few milliseconds. Where a
-//! driver has begun no turn since, and does not sleep or has something to read, this thread reads. A driver
-//! that was woken sleeps on until it gets a CPU. It takes in later what was read. While a batch of pages is
-//! on its way, nothing can be read: it is not waited for, as others are to be looked after, and the thread
-//! that moves it reads by itself where it is refused.
+//! A driver reads at the start of each turn. A turn may take long: a fork may copy pages, and reclaim may
+//! wait for the mover of another process. Until its event is read, a thread that unmaps, drops or forks is
+//! blocked, and the kernel lets no page of its process go out. So one thread looks every few milliseconds. If
+//! a driver has begun no turn since, and is awake or has something to read, this thread reads for it. (A
+//! woken driver still counts as asleep until it gets a CPU.) The driver takes in later what was read. While a
+//! batch of pages is on its way, nothing can be read. This thread does not wait for the batch, since it has
+//! other drivers to look after; the thread that moves the batch reads if it is refused.
 //!
-//! Costs: two loads for each driver and look, and one system call that asks of all whether there is something
-//! to read. A lock and a system call for each that is late. The thread is there while processes are managed.
+//! Costs two loads for each driver and look, one system call per look that asks for events of all, and a lock
+//! and a system call for each late driver. The thread exists while processes are managed.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::system::priority;
 
-/// Two looks take less than 10 ms.
+/// The time between two looks, so that two take less than 10 ms.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3);
 
 /// The thread, and the drivers that it looks after.
@@ -29,7 +29,7 @@ pub(crate) struct Reader(Arc<Mutex<Drivers>>);
 #[derive(Debug, Default)]
 struct Drivers {
     all: Vec<Driver>,
-    /// The thread is there.
+    /// Whether the thread exists.
     is_running: bool,
 }
 
@@ -41,10 +41,10 @@ struct Driver {
 }
 
 impl Reader {
-    /// Looks after a driver from here on, until its window is gone.
+    /// Looks after a driver from now on, until its window is gone.
     ///
     /// # Errors
-    /// The kernel's, where no thread can be started.
+    /// Returns the kernel's error if no thread can be started.
     pub(crate) fn look_after(&self, window: &Arc<Window<Target>>, bell: &Arc<Bell>) -> std::io::Result<()> {
         let mut drivers = self.0.lock().expect("nobody panics here");
         if !drivers.is_running {
@@ -66,7 +66,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads for the drivers that are late. Returns false where none is left, and the thread is to end.
+    /// Reads for the drivers that are late. Returns `false` if no driver is left, so that the thread ends.
     fn look(&self) -> bool {
         let late = {
             let mut drivers = self.0.lock().expect("nobody panics here");
@@ -91,11 +91,11 @@ impl Reader {
     }
 }
 
-/// Asks of all windows at once whether there is something to read.
+/// Asks for all windows at once whether there is something to read.
 fn have_events(windows: &[Option<Arc<Window<Target>>>]) -> Vec<bool> {
     let there = windows.iter().flatten().map(|window| window.reach().events());
     let mut polled: Vec<_> = there.map(|events| PollFd::new(events, PollFlags::IN)).collect();
-    // After an error nothing is known, and the next look asks again.
+    // After an error, nothing is known, and the next look asks again.
     let _ = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     let mut polled = polled.iter();
     let mut next = || polled.next().is_some_and(|events| !events.revents().is_empty());

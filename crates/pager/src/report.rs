@@ -1,4 +1,4 @@
-//! What a run tells people: its figures at the end and meanwhile, and what its time went on.
+//! What a run reports to people: its figures, during the run and at its end, and what its time was spent on.
 
 pub(crate) mod explain;
 pub(crate) mod socket;

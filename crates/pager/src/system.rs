@@ -1,4 +1,4 @@
-//! What the kernel says of processes, and what a run asks of it: priorities, CPUs, signals, limits.
+//! Calls to the kernel: facts about processes, and a run's requests for priorities, CPUs, signals and limits.
 
 pub(crate) mod affinity;
 pub(crate) mod governor;

@@ -1,16 +1,16 @@
-//! The processes of the tree: which there are, and how much memory they have together.
+//! The processes of the tree: which exist, and how much memory they use together.
 //!
-//! The kernel counts a page that a fork shares in every process that shows it. So the processes of one
-//! program, which have forked from each other, are counted together: their shares (PSS) are asked for in
-//! turn, and in between the pages that they get are added, and those that go are taken off. A store to a
-//! shared page gets a page that no count shows, since a process has as many as before. But it is a fault, so
-//! each fault is taken for one until all have been asked again. What Octavo brings into a process without a
-//! fault of its own counts like one. One answer serves private and shared memory. A `vfork` child has no
-//! memory of its own.
+//! The kernel counts a page that forks share in every process that maps it. So a family, the processes of one
+//! program that have forked from each other, is counted together. Its members are asked for their shares
+//! (PSS) one after another. Between two answers, pages that a member gets are added, and pages that it loses
+//! are subtracted. A store to a shared page makes a copy that no count reveals, since the process has as many
+//! pages as before. But the store is a fault, so each fault counts as a copy until all have been asked again.
+//! A page that Octavo brings into a process without a fault counts like a fault. One answer serves private
+//! and shared memory. A `vfork` child has no memory of its own.
 //!
-//! What a look costs goes by what has changed. Processes that change are asked, and the others [in
-//! turn](Turns). New processes are looked for among the numbers that the machine has given out since the last
-//! look, and only now and then by the lists of children.
+//! The cost of a look depends on what has changed. Processes that change are asked each time, and the others
+//! [in turn](Turns). New processes are looked for among the process numbers that the machine has given out
+//! since the last look, and only now and then in the lists of children.
 
 pub(crate) mod fixed;
 pub(crate) mod rounds;
@@ -30,33 +30,34 @@ use crate::tree::rounds::{Next, Rounds, Wanted};
 use crate::tree::shares::{Group, Mark, Newcomer};
 use crate::tree::turns::{Anonymous, Turns};
 
-/// From one look at which processes there are to the next, where none has come.
+/// The time between two looks for processes while none has started.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// New processes are looked for during at most one part in so many of the time.
+/// Looks for new processes take at most 1/[`LOOK_SHARE`] of the time.
 const LOOK_SHARE: u32 = 10;
-/// From one look at all lists of children to the next, and what part of the time these take at most.
+/// The time between two looks at all lists of children, which take at most 1/[`FIND_SHARE`] of the time.
 const FIND_EVERY: Duration = Duration::from_secs(2);
 const FIND_SHARE: u32 = 50;
-/// Where the machine has more new numbers, or more for each process of the tree, the lists of children cost
-/// less.
+/// The lists of children cost less if there are more new numbers than this, and more than this many for each
+/// process of the tree.
 const LEAST_NUMBERS: u32 = 64;
 const NUMBERS_EACH: u32 = 4;
 /// The CPU time that it takes to ask about a process, and to ask for the shares of a GiB.
 const ASKING: Duration = Duration::from_micros(10);
 const ASKING_A_GIB: Duration = Duration::from_millis(20);
-/// So many processes are asked between two looks at how long the thread may go on as it does.
+/// How many processes are asked between two checks of the thread's allowance of CPU time.
 const ASKED_AT_ONCE: usize = 16;
 
-/// What families have to show more than once to share much.
+/// A family shares much if it maps more than this many bytes more than once.
 const LEAST_SHARED: u64 = 1 << 20;
 
-/// What a process has to have got to have grown.
+/// A process has grown if it got more than this many bytes.
 pub(crate) const LEAST_GROWN: u64 = 256 << 10;
 
-/// What a process wants is to come for so long.
+/// How long a process counts as new: its memory is still to come.
 const NEW_FOR: Duration = Duration::from_millis(250);
 
-/// A process is asked for its share so long after it came, or others are asked after so long in any case.
+/// While a process that was not asked is younger than this, no process is asked for its share, but for no
+/// longer than [`ASKED_WITHIN`].
 const ASKED_AFTER: Duration = Duration::from_millis(50);
 const ASKED_WITHIN: Duration = Duration::from_millis(150);
 
@@ -64,31 +65,30 @@ const ASKED_WITHIN: Duration = Duration::from_millis(150);
 #[derive(Debug)]
 pub(crate) struct Process {
     statm: Statm,
-    /// Kept from when its faults were asked for.
+    /// Kept open once its faults were asked for.
     stat: Option<StatFile>,
     pub(crate) memory: Memory,
     asked: Asked,
-    /// Where its stack begins: processes that have forked from each other have the same.
+    /// Where its stack begins, which is the same for processes that have forked from each other.
     pub(crate) stack: u64,
     parent: u32,
-    /// Its faults until the last two looks at which processes there are at which it was asked, and at the
-    /// last measurement.
+    /// Its faults at the last two looks for processes that asked it, and at the last measurement.
     faults: [u64; 2],
     measured_faults: u64,
-    /// What Octavo had moved by the last measurement.
+    /// What Octavo had moved at the last measurement.
     moved: Moved,
-    /// It has the memory of its parent, and none of its own.
+    /// Whether it uses its parent's memory, and has none of its own.
     is_vforked: bool,
-    /// What it had when there was room last, or when it went on. `None`: it is new since then, and what it
-    /// wants is to come.
+    /// The bytes that it had when there was last room, or when it continued. `None` if it is new since then:
+    /// its memory is still to come.
     settled: Option<u64>,
     came_at: Instant,
-    /// It has waited for room since it came.
+    /// Whether it has waited for room since it started.
     has_waited: bool,
 }
 
 impl Process {
-    /// Returns what the kernel said of it at length when it was asked last.
+    /// Returns the kernel's detailed answer about it from when it was last asked.
     pub(crate) fn told(&self) -> Told {
         self.asked.told()
     }
@@ -97,9 +97,9 @@ impl Process {
 /// Pages of a process that Octavo has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
-    /// Those that it got, and for which the kernel counts no fault of its own.
+    /// Pages that it got without a fault that the kernel counts for it.
     pub(crate) unfaulted_pages: u64,
-    /// Those that were its own and that went.
+    /// Pages of its own that were taken from it.
     pub(crate) taken_pages: u64,
 }
 
@@ -107,38 +107,39 @@ pub(crate) struct Moved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parent {
     Known(u32),
-    /// It has been taken for a relative, or has not been found itself: none of this one's children fits.
+    /// None of this process's children fits: the real parent was mistaken for a relative, or has not been
+    /// found itself.
     Thought(u32),
 }
 
-/// All processes that descend from the runner, but for the runner's own helpers.
+/// All processes that descend from the runner, except the runner's helpers.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) processes: BTreeMap<u32, Process>,
     /// Processes that have forked from each other, by where their stacks begin.
     families: BTreeMap<u64, Group>,
-    /// What the kernel counts for each family beyond what it has, by the last measurement.
+    /// For each family, the bytes that the kernel counts beyond what it has, by the last measurement.
     shared_bytes: BTreeMap<u64, u64>,
-    /// Bytes of the last measurement that are there for safety only: pages are shared, and processes have
-    /// told of fewer.
+    /// Bytes of the last measurement that are a safety margin only: by their last answers, the processes have
+    /// that many fewer.
     pub(crate) doubtful_bytes: u64,
     shared: Shared,
     rounds: Rounds,
-    /// When processes were asked for their shares last, or were to be asked first.
+    /// When processes were last asked for their shares, or were first due to be asked.
     asked_at: Option<Instant>,
     turns: Turns,
-    /// How many there have been, and how many have ended.
+    /// How many processes have been seen, and how many of them have ended.
     pub(crate) seen: u64,
     pub(crate) ended: u64,
-    /// Who has started processes since that was asked, or since there was room.
+    /// Processes that have started others since [`Tree::take_parents`], or since there was room.
     parents: BTreeSet<u32>,
     pub(crate) helpers: Vec<u32>,
-    /// A process was found to have no memory any more since the last look.
+    /// Whether a process was found to have lost all its memory since the last look.
     has_ended: bool,
     last_look: Option<LastLook>,
     last_find: Option<(Instant, Duration)>,
-    /// When a new number was last nobody's. Its process may be on its way: the kernel gives the number out
-    /// before.
+    /// When a new number last had no process. The process may still appear: the kernel gives the number out
+    /// first.
     unanswered_at: Option<Instant>,
 }
 
@@ -147,13 +148,13 @@ pub(crate) struct Tree {
 struct LastLook {
     at: Instant,
     took: Duration,
-    /// The newest process or thread of the machine then, and at the look before.
+    /// The machine's newest process or thread number then, and at the look before.
     newest: u32,
     before: u32,
 }
 
 impl Tree {
-    /// Leaves a process out, and what descends from it: a helper of the runner.
+    /// Excludes a helper of the runner, and its descendants.
     pub(crate) fn leave_out(&mut self, pid: impl Into<Option<u32>>) {
         if let Some(pid) = pid.into() {
             self.helpers.push(pid);
@@ -161,17 +162,17 @@ impl Tree {
         }
     }
 
-    /// Takes a helper off the list that has ended.
+    /// Forgets a helper that has ended.
     pub(crate) fn forget_helper(&mut self, pid: u32) {
         self.helpers.retain(|helper| *helper != pid);
     }
 
-    /// Begins a look. Finds out which processes there are, if it is time to, and returns whether it was.
-    /// While nobody has started a process, that is seldom. New processes are looked for after `within`, but
-    /// for at most one part in [`LOOK_SHARE`] of the time.
+    /// Begins a look. Looks for processes if that is due, and returns whether it was. While no process
+    /// starts, that is seldom. New processes are looked for after `within`, but for at most 1/[`LOOK_SHARE`]
+    /// of the time.
     ///
     /// # Errors
-    /// As [`look`](Self::look).
+    /// Same as [`look`](Self::look).
     pub(crate) fn look_if_due(&mut self, within: Duration) -> io::Result<bool> {
         self.turns.begin_look();
         let now = Instant::now();
@@ -184,14 +185,15 @@ impl Tree {
         };
         if is_due {
             self.has_ended = false;
-            // A process that comes during the look is newer.
+            // Read first: a process that starts during the look has a newer number.
             let newest = proc::newest();
-            // One that has its number already may not have been there yet at the last look.
+            // Begin one look earlier: a process may have got its number before the last look, and have
+            // appeared after it.
             let before = self.last_look.map(|last| last.before);
             let looked = match before.filter(|before| self.is_found_by_numbers(*before, newest, now)) {
                 Some(before) => self.look_among(before, newest),
                 None => {
-                    // Nobody asks about each of these.
+                    // These numbers are not asked about one by one, so any of them may be unanswered.
                     let are_new = before.is_some_and(|before| before != newest);
                     self.unanswered_at = if are_new { Some(now) } else { self.unanswered_at };
                     self.look()
@@ -204,22 +206,22 @@ impl Tree {
         Ok(is_due)
     }
 
-    /// Returns whether new processes are to be looked for among the numbers that are new. For a while after
-    /// one was nobody's, the lists of children are read as often as they may be: a process that has its
-    /// number already may be delayed for longer than a look.
+    /// Returns whether to look for new processes among the new numbers. For a while after a number had no
+    /// process, the lists of children are read as often as allowed: a process that has its number already may
+    /// take longer than a look to appear.
     fn is_found_by_numbers(&self, before: u32, newest: u32, now: Instant) -> bool {
         let most = LEAST_NUMBERS.max(self.processes.len() as u32 * NUMBERS_EACH);
         let is_unanswered = self.unanswered_at.is_some_and(|at| now - at < FIND_EVERY);
         let every = if is_unanswered { Duration::ZERO } else { FIND_EVERY };
         let is_recent = |(at, took)| now - at < every.max(took * FIND_SHARE);
-        // The numbers begin anew when all have been used.
+        // The numbers wrap around.
         newest.checked_sub(before).is_some_and(|count| count <= most) && self.last_find.is_some_and(is_recent)
     }
 
-    /// Finds the processes of the tree: each with its parent.
+    /// Finds the processes of the tree, each with its parent.
     ///
     /// # Errors
-    /// The kernel's, for want of descriptors.
+    /// Returns the kernel's error if descriptors run out.
     pub(crate) fn find(&self) -> io::Result<Vec<(u32, u32)>> {
         let (mut found, mut at) = (vec![(std::process::id(), 0)], 0);
         let mut children = Vec::new();
@@ -238,15 +240,15 @@ impl Tree {
     pub(crate) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: &u32| self.processes.get(pid).map(|process| process.parent);
         let known = |pid: &u32| self.processes.contains_key(pid);
-        // A number that a process took over from an ancestor could make a circle.
+        // A reused number could make a cycle.
         std::iter::successors(parent(&pid), parent).take_while(known).take(self.processes.len()).collect()
     }
 
-    /// Finds out which processes there are, by the lists of children.
+    /// Finds the tree's processes by the lists of children.
     ///
     /// # Errors
-    /// The kernel's, for want of descriptors. No process is taken for one that has ended then, but new ones
-    /// may be left out.
+    /// Returns the kernel's error if descriptors run out. Then no process is mistaken for an ended one, but
+    /// new ones may be missing.
     pub(crate) fn look(&mut self) -> io::Result<()> {
         let began = Instant::now();
         priority::goes_on(self.last_find.map_or(Duration::ZERO, |(_, took)| took));
@@ -259,11 +261,11 @@ impl Tree {
         looked
     }
 
-    /// Finds out which processes have come, by the numbers that are new, and which have ended. Asks those
-    /// that change about themselves.
+    /// Finds new processes by the new numbers, and processes that have ended. Asks those that change about
+    /// themselves.
     ///
     /// # Errors
-    /// As [`look`](Self::look).
+    /// Same as [`look`](Self::look).
     fn look_among(&mut self, before: u32, newest: u32) -> io::Result<()> {
         priority::goes_on(ASKING * (newest - before));
         let (mut ended, mut found, mut looked) = (Vec::new(), Vec::new(), Ok(()));
@@ -305,11 +307,11 @@ impl Tree {
         self.take_in(found, told).and(looked)
     }
 
-    /// Takes new processes in, and asks those about themselves that have not `told` just now.
+    /// Adds new processes, and asks those about themselves that are not in `told`.
     fn take_in(&mut self, found: Vec<(u32, u32)>, mut told: BTreeMap<u32, Stat>) -> io::Result<()> {
         let mut looked = Ok(());
         let is_known = |processes: &BTreeMap<u32, Process>, pid| {
-            // A process that ran another program since is another one.
+            // A `vfork` child that has executed a program since is a new process.
             processes.get(&pid).is_some_and(|process: &Process| !process.is_vforked)
         };
         for (index, (pid, parent)) in found.into_iter().enumerate() {
@@ -382,9 +384,9 @@ impl Tree {
         }
     }
 
-    /// Returns the first process with this stack that nobody knows yet: a child of `parent`, or of the
-    /// runner, which gets children whose parents have ended. Where the parent is not known for sure, it is
-    /// anybody's child in the end.
+    /// Returns the first process with this stack that is not known yet: a child of `parent`, or of the
+    /// runner, which adopts orphans. If the parent is not known for sure, any process with this stack fits as
+    /// a last resort.
     pub(crate) fn find_fork(
         &self,
         stack: u64,
@@ -403,24 +405,24 @@ impl Tree {
         found.or_else(|| if let Parent::Thought(_) = parent { fits(None) } else { None })
     }
 
-    /// Returns whether a process has forked from another one of the tree, and runs the same program.
+    /// Returns whether a process was forked by another one of the tree, and runs the same program.
     pub(crate) fn is_fork(&self, pid: u32) -> bool {
         let Some(process) = self.processes.get(&pid) else { return false };
         let parent = self.processes.get(&process.parent);
         process.is_vforked || parent.is_some_and(|parent| parent.stack == process.stack)
     }
 
-    /// Returns whether processes may share pages that a store would copy.
+    /// Returns whether processes may share pages that a store copies.
     pub(crate) fn has_families(&self) -> bool {
         !self.families.is_empty()
     }
 
-    /// Returns the processes that are new, or have got much since there was room last, with what they have:
-    /// the largest first.
+    /// Returns the processes that are new, or have grown since there was last room, with their bytes: the
+    /// largest first.
     pub(crate) fn grown(&self) -> Vec<(u64, u32)> {
         let has_grown = |process: &Process| {
             let is_more = |settled| process.memory.anonymous > settled + LEAST_GROWN;
-            // One that has no memory of its own, or none any more, is no use waiting.
+            // It is no use to stop a process that has no memory of its own, or none any more.
             !process.is_vforked && process.memory != Memory::default() && process.settled.is_none_or(is_more)
         };
         let grown = self.processes.iter().filter(|(_, process)| has_grown(process));
@@ -429,35 +431,35 @@ impl Tree {
         grown
     }
 
-    /// Returns the processes that came not long ago and have not waited for room yet, with what they have.
+    /// Returns the processes that started recently and have not waited for room yet, with their bytes.
     pub(crate) fn newcomers(&self, now: Instant) -> Vec<(u64, u32)> {
         let is_new = |process: &Process| !process.has_waited && now - process.came_at < NEW_FOR;
         let new = self.processes.iter().filter(|(_, process)| is_new(process) && !process.is_vforked);
         new.map(|(pid, process)| (process.memory.anonymous, *pid)).collect()
     }
 
-    /// A process has waited for room, or may grow from now on.
+    /// Records that a process has waited for room, or may grow from now on.
     pub(crate) fn settle(&mut self, pid: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
             (process.settled, process.has_waited) = (Some(process.memory.anonymous), true);
         }
     }
 
-    /// There is room for all.
+    /// Records that there is room for all.
     pub(crate) fn settle_all(&mut self) {
         self.processes.values_mut().for_each(|process| process.settled = Some(process.memory.anonymous));
         self.parents.clear();
     }
 
-    /// Returns who has started processes since the last call, or since there was room, and is there still
-    /// with memory of its own.
+    /// Returns the processes that have started others since the last call, or since there was room, and that
+    /// still exist with memory of their own.
     pub(crate) fn take_parents(&mut self) -> BTreeSet<u32> {
         let mut parents = std::mem::take(&mut self.parents);
         parents.retain(|pid| self.processes.get(pid).is_some_and(|process| !process.is_vforked));
         parents
     }
 
-    /// Has all processes asked at the next looks: those that stood still go on.
+    /// Has all processes asked at the next looks, since those that stood still continue.
     pub(crate) fn ask_all(&mut self) {
         self.turns.ask_all();
     }
@@ -467,8 +469,8 @@ impl Tree {
         self.turns.answered(pid, true);
     }
 
-    /// Measures the processes, and returns their anonymous memory together. The runner has `own_bytes`.
-    /// `moved` tells which pages of a process Octavo has moved.
+    /// Measures the processes, and returns the sum of their anonymous memory. The runner has `own_bytes`.
+    /// `moved` tells how many pages of a process Octavo has moved.
     pub(crate) fn measure(&mut self, own_bytes: u64, moved: impl Fn(u32) -> Moved) -> u64 {
         let began = Instant::now();
         let (asked, others) = self.turns.begin();
@@ -495,7 +497,7 @@ impl Tree {
         }
     }
 
-    /// Returns the anonymous memory of all processes, as they were measured last.
+    /// Returns the anonymous memory of all processes, by the last measurement.
     fn sum(&mut self) -> u64 {
         (self.shared_bytes, self.doubtful_bytes) = (BTreeMap::new(), 0);
         for (stack, family) in &self.families {
@@ -507,13 +509,13 @@ impl Tree {
         processes.map(|process| process.memory.anonymous).sum::<u64>().saturating_sub(self.shared_bytes())
     }
 
-    /// Returns how many bytes families show more than once, by the last measurement: what the kernel counts
-    /// for their processes is so much more than what they have together.
+    /// Returns how many bytes the kernel counts for families beyond what they have together, by the last
+    /// measurement.
     pub(crate) fn shared_bytes(&self) -> u64 {
         self.shared_bytes.values().sum()
     }
 
-    /// Returns whether a process shares much with others: stores would get it copies.
+    /// Returns whether a process shares much with others, so that its stores make copies.
     pub(crate) fn shares_much(&self, pid: u32) -> bool {
         let shared = self.processes.get(&pid).and_then(|process| self.shared_bytes.get(&process.stack));
         shared.is_some_and(|shared| *shared > LEAST_SHARED)
@@ -526,7 +528,7 @@ impl Tree {
         let memory = process.statm.read();
         let mut has_changed = memory != process.memory;
         process.memory = memory;
-        // Nobody knows of any while a fork's child is looked for again.
+        // The count is unknown while a fork's child is searched for again.
         let moved = if moved == Moved::default() { process.moved } else { moved };
         process.moved = moved;
         self.has_ended |= has_changed && memory == Memory::default();
@@ -547,8 +549,8 @@ impl Tree {
         self.turns.answered(pid, has_changed);
     }
 
-    /// Returns the memory of the processes that nobody pages, as they were measured last. It is more where it
-    /// `fits` even so.
+    /// Returns the processes' memory that cannot be paged, by the last measurement. An upper bound that
+    /// `fits` is returned as it is.
     pub(crate) fn fixed(&mut self, fits: impl FnOnce(Fixed) -> bool) -> Fixed {
         let (now, mut tables) = (Instant::now(), 0);
         self.shared.begin();
@@ -562,9 +564,9 @@ impl Tree {
         Fixed { shared: self.shared.estimate().unwrap_or(most), tables }
     }
 
-    /// Asks processes for their shares whose turn it is. The kernel waits for a process that changes its
-    /// mappings, and such a one may wait for its turn of a CPU among many new ones. So while there are new
-    /// ones that were not asked, nobody is, but seldom.
+    /// Asks processes that are due for their shares. The kernel waits for a process that changes its
+    /// mappings, and among many new processes, that process may wait long for a CPU. So while there are young
+    /// processes that were not asked, asking is rare.
     fn ask(&mut self) {
         let now = Instant::now();
         if self.has_young(now) && now - *self.asked_at.get_or_insert(now) < ASKED_WITHIN {
@@ -592,7 +594,7 @@ impl Tree {
         }
     }
 
-    /// Returns whether processes have come of late that belong to a group and were not asked.
+    /// Returns whether a group has recently started processes that were not asked.
     fn has_young(&self, now: Instant) -> bool {
         let groups = self.families.values().chain(&self.shared.group);
         let mut unasked = groups.flat_map(Group::members).filter(|(_, is_known)| !is_known);
@@ -619,7 +621,7 @@ impl Tree {
         }
     }
 
-    /// All groups of processes that may show the same pages.
+    /// All groups of processes that may map the same pages.
     fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
         self.families.values_mut().chain(&mut self.shared.group)
     }
@@ -631,7 +633,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that has its number, and is not there yet, looks like one that has ended.
+    /// A process that has its number, but has not appeared yet, looks like one that has ended.
     #[test]
     fn where_a_number_is_nobodys_the_lists_of_children_are_read_soon() {
         let mut tree = Tree::default();

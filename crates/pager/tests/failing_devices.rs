@@ -1,10 +1,11 @@
-//! Real processes over a device that fails, is late and lies: no wrong byte is read, and nothing hangs.
+//! Real processes over a device that fails, is late and returns wrong bytes: no wrong byte is read, and
+//! nothing hangs.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Builds a binary of the workspace beside this test. Who builds the tests of all packages has built it.
+/// Builds a binary of the workspace next to this test. A build of all packages' tests has built it already.
 fn build(arguments: &[&str]) {
     if env::var_os("OCTAVO_SUITE_OUTPUT").is_some() {
         return;
@@ -24,7 +25,7 @@ fn on_failing_device(rounds: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// A device with nothing else wrong.
+/// The device has no other faults.
 #[test]
 fn a_device_that_takes_no_writes_for_a_moment_ends_no_program() {
     let output = on_failing_device(&["--seed", "7", "--no-writes-for", "5000"]);
@@ -33,7 +34,7 @@ fn a_device_that_takes_no_writes_for_a_moment_ends_no_program() {
     assert!(!told.contains("failed_writes: 0, lies"), "{told}");
 }
 
-/// They run with `cargo xtask test --all`.
+/// Tests that run with `cargo xtask test --all`.
 mod slow {
     use super::*;
 

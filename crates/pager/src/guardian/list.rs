@@ -1,6 +1,6 @@
-//! The list of what is entrusted to the guardians: a file without a name, in memory. The runner writes it,
-//! and a guardian reads it once the runner is dead. What was written is there then, at whatever moment the
-//! runner has died.
+//! The list of the processes that are entrusted to the guardians: an unnamed file in memory. The runner
+//! writes it, and a guardian reads it once the runner is dead. All completed writes survive the runner's
+//! death.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -9,16 +9,16 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{MemfdFlags, memfd_create};
 use zerocopy::{Immutable, IntoBytes, TryFromBytes};
 
-/// What an entry says of a process.
+/// What an entry says about a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable)]
 #[repr(u32)]
 pub(super) enum What {
     /// Nothing: the place is free.
     #[default]
     Free,
-    /// The runner has pages of it.
+    /// The runner has pages of the process.
     Managed,
-    /// It stands still until it is taken over.
+    /// The process stands still until it is taken over.
     Stopped,
 }
 
@@ -27,9 +27,9 @@ pub(super) enum What {
 #[repr(C)]
 pub(super) struct Entry {
     pub(super) what: What,
-    /// 0: a fork's child that has not been found yet.
+    /// 0 for a fork's child that has not been found yet.
     pub(super) pid: u32,
-    /// When it has started. Its number may be another's by now, which has started later.
+    /// When it started. If its number was reused, the new process has a later start.
     pub(super) start: u64,
     /// Where its stack begins.
     pub(super) stack: u64,
@@ -51,7 +51,7 @@ impl List {
     /// Puts an entry on the list, and returns its place.
     ///
     /// # Errors
-    /// The kernel's, for want of memory. The entry is not on the list then.
+    /// Returns the kernel's error if memory runs out. Then the entry is not on the list.
     pub(super) fn put(&mut self, entry: Entry) -> io::Result<usize> {
         let free = self.entries.iter().position(|entry| entry.what == What::Free);
         let place = free.unwrap_or(self.entries.len());
@@ -66,7 +66,7 @@ impl List {
     /// Changes the entry at a place.
     pub(super) fn change(&mut self, place: usize, change: impl FnOnce(&mut Entry)) {
         change(&mut self.entries[place]);
-        // There is memory for it already.
+        // The place has memory already, so this cannot fail.
         let _ = self.write(place, self.entries[place]);
     }
 
@@ -88,7 +88,7 @@ impl List {
     }
 }
 
-/// Reads the list that is in a file.
+/// Reads the list from a file.
 pub(super) fn read(mut file: &File) -> io::Result<Vec<Entry>> {
     let mut bytes = Vec::new();
     // Another guardian may have read it.

@@ -1,4 +1,4 @@
-//! Guardians and runners in processes of their own, which are this program again.
+//! Guardians and runners in separate processes, which run this program again.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
@@ -22,15 +22,15 @@ fn guardian() {
     guardian_main();
 }
 
-/// Held while a process is started, and alone by a test whose process is to inherit a descriptor: others must
-/// not have it, as their guardians would wait for the end of this process's memory.
+/// Held while a process is started, and held exclusively by a test whose process inherits a descriptor. Other
+/// processes must not inherit it, since their guardians would wait for the end of this process's memory.
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// A process that ends with its test at the latest.
 struct Ours(Child);
 
 impl Ours {
-    /// Starts this program again, as one of the tests that are for that.
+    /// Starts this program again, as one of the tests for this purpose.
     fn this_program(test: &str, set_up: impl FnOnce(&mut Command)) -> Self {
         let mut command = Self::command(test);
         set_up(&mut command);
@@ -69,13 +69,13 @@ impl Drop for Ours {
     }
 }
 
-/// Starts a guardian whose runner is dead already, and which says what it has to say to a file.
+/// Starts a guardian whose runner is dead already, and which prints to a file.
 fn guardian_of(list: &List) -> (Ours, tempfile::NamedTempFile) {
     let _alone = STARTING.read().unwrap();
     start_guardian_of(list)
 }
 
-/// As [`guardian_of`], in the hands of whoever holds [`STARTING`].
+/// Like [`guardian_of`], for a caller that holds [`STARTING`].
 fn start_guardian_of(list: &List) -> (Ours, tempfile::NamedTempFile) {
     let said = tempfile::NamedTempFile::new().unwrap();
     let mut command = Ours::command("guardian");
@@ -88,7 +88,7 @@ fn has_said(said: &tempfile::NamedTempFile) -> bool {
     std::fs::read_to_string(said.path()).unwrap().contains("the runner has died")
 }
 
-/// This process's memory lives on, and a guardian has a descriptor of it.
+/// This process's memory stays alive, and a guardian has a descriptor of it.
 #[test]
 fn what_stood_still_goes_on_and_the_sentence_is_said_though_somebody_survives() {
     if !Windows::is_allowed() {
@@ -128,7 +128,7 @@ fn a_process_is_killed_and_not_a_later_one_that_has_got_its_number() {
     assert!(!has_said(&said), "nothing is left for the other guardian");
 }
 
-/// A runner, and a process of which it says the number.
+/// A runner, and a process whose number it prints.
 struct Runner {
     runner: Ours,
     guards: Vec<u32>,
@@ -153,7 +153,7 @@ impl Runner {
     }
 }
 
-/// Reads lines until one has a word, and returns the number behind it.
+/// Reads lines until one contains a word, and returns the number behind it.
 fn number_behind(word: &str, lines: &mut BufReader<ChildStdout>) -> u64 {
     lines
         .lines()
@@ -162,7 +162,7 @@ fn number_behind(word: &str, lines: &mut BufReader<ChildStdout>) -> u64 {
         .unwrap()
 }
 
-/// Waits for its death.
+/// Waits until this process is killed.
 fn wait_to_be_killed(process: u32) -> ! {
     println!("ready {process}");
     loop {
@@ -209,7 +209,7 @@ fn runner_that_has_given_up() {
     assert!(guards.iter().all(|pid| proc::stat(*pid).is_none()));
 }
 
-/// A run may end early, by an error of the kernel's, in a process that goes on.
+/// A run may end early, by an error of the kernel, in a process that continues.
 #[test]
 fn guardians_end_with_the_last_that_could_entrust_something_to_them() {
     let mut runner = Ours::this_program("runner_that_has_given_up", |command| {
@@ -241,7 +241,7 @@ fn runner_that_has_just_read_of_a_fork() {
     });
     let mut told = BufReader::new(program.0.stdout.take().unwrap());
     let (number, address) = (number_behind("descriptor ", &mut told), number_behind("address ", &mut told));
-    // The guardians know the stack of its family, and nothing of itself.
+    // The guardians know only the stack of its family.
     let stack = proc::stat(program.id()).unwrap().stack;
     let _parent = guardian.entrust(None, stack).unwrap();
     let process = Pid::from_raw(program.id() as i32).unwrap();
@@ -253,7 +253,7 @@ fn runner_that_has_just_read_of_a_fork() {
     wait_to_be_killed(program.id());
 }
 
-/// As a fork's child whose descriptor the runner has read, and has told nobody of yet.
+/// Like a fork's child whose descriptor the runner has read, but has not entrusted yet.
 #[test]
 fn a_program_whose_descriptor_only_a_dead_runner_knew_reads_no_zeros_and_is_killed() {
     if !Windows::is_allowed() {

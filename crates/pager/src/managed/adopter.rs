@@ -1,12 +1,12 @@
-//! What the driver of a managed process does beside serving faults: it adopts the pages that are there
-//! already, and keeps the layout true to the changes of mappings. It hands the children of forks on.
+//! What the driver of a managed process does besides serving faults: it adopts the pages that are there
+//! already, updates the layout when mappings change, and hands over the children of forks.
 //!
 //! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages
-//! and the adoption of what it has found. A range of which others have read a change is not looked at before
-//! that is taken in: what is there may be another mapping, while pages of the space are still to move, or to
-//! be a child's. A range that the program drops before it was adopted is not adopted any more: its event
+//! and their adoption. If another thread has read a change of a range, the range is looked at only after the
+//! driver has taken the change in: another mapping may be there, while pages of the space have yet to move,
+//! or to pass to a child. A range that the program drops before it was adopted is never adopted: its event
 //! comes before its pages go. Pages are adopted as far as there is room. The rest waits until the driver has
-//! made some.
+//! made room.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
@@ -25,13 +25,13 @@ use crate::messages::{self, as_option, in_words};
 use crate::system::proc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Bytes that are adopted between two looks for faults.
+/// The bytes that are adopted between two checks for faults.
 const PIECE: u64 = 2 << 20;
-/// How long no page may go out before the tree is stopped, where there is no room for a page or a device
-/// fails.
+/// If there is no room for a page, or a device fails, the tree is stopped after no page has gone out for this
+/// long.
 const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Adopts what is there, between faults.
+/// Adopts present pages, between faults.
 pub(crate) struct Adopter<'a> {
     space: &'a TranslatedSpace,
     window: &'a Window<Target>,
@@ -41,24 +41,24 @@ pub(crate) struct Adopter<'a> {
     lacks_room: Option<LacksRoom>,
 }
 
-/// Faults, or adoption, find no room.
+/// Faults or adoption find no room.
 #[derive(Clone, Copy, Debug)]
 struct LacksRoom {
-    /// Since when, or since pages went out last.
+    /// When that began, or when pages last went out.
     since: Instant,
     last: Instant,
     /// Pages that had gone out by then.
     gone_pages: u64,
 }
 
-/// The pages that a look has found in a range that is to be adopted.
+/// The pages that a look has found in a range to adopt.
 #[derive(Debug, Default)]
 struct Found {
-    /// They are there, and watched.
+    /// Pages that are present and watched.
     present: Vec<(u64, u64)>,
-    /// Something else is mapped there by now, which is not watched.
+    /// Ranges where another, unwatched mapping is by now.
     unwatched: Vec<(u64, u64)>,
-    /// A mapping changes there just now. Its event says how.
+    /// Ranges where a mapping is changing just now. Its event says how.
     changing: Vec<(u64, u64)>,
 }
 
@@ -72,14 +72,15 @@ impl<'a> Adopter<'a> {
         Self { space, window, shared, fork, lacks_room: None }
     }
 
-    /// Adopts what is present in a range, as far as there is room. Returns up to where.
+    /// Adopts the present pages of a range, as far as there is room. Returns the end of the part that is
+    /// done.
     fn adopt(&self, start: u64, end: u64) -> octavo::Result<u64> {
-        // Pages of this range that a fault has brought, or that were adopted before room was short, may go
-        // out at any time. One that went between the look and the question whether it is watched would get
-        // zeros there in place of its bytes.
+        // Pages of this range that a fault brought, or that were adopted before room ran short, may go out at
+        // any time. If one went out between the look and the test whether it is watched, the test would put
+        // zeros in its place.
         let found = self.window.hold_settled(start, end - start, || self.look(start, end));
         let Some(found) = found else {
-            // Others have read of a change there. It is taken in first.
+            // Another thread has read a change there, which must be taken in first.
             self.shared.layout.lock().adopt_again(start..end);
             return Ok(end);
         };
@@ -103,7 +104,7 @@ impl<'a> Adopter<'a> {
         Ok(end)
     }
 
-    /// Finds the pages of a range that are there.
+    /// Finds the present pages of a range.
     fn look(&self, start: u64, end: u64) -> Found {
         let (mut present, mut zeros, mut found) = (Vec::new(), Vec::new(), Found::default());
         let told = Categories::PRESENT | Categories::ZERO | Categories::FILE;
@@ -121,17 +122,18 @@ impl<'a> Adopter<'a> {
             return found;
         }
         for (start, end) in zeros {
-            // The first store there becomes a fault. Where a mapping changes just now, the store makes a page
-            // that counts as outside.
+            // The first store there becomes a fault. If a mapping is changing just now, the store makes a
+            // page that counts as outside of management.
             let _ = self.window.reach().protect(start, end - start, true);
         }
         present.into_iter().for_each(|(start, end)| self.ask_whether_watched(start, end, &mut found));
         found
     }
 
-    /// Sorts pages that are there by whether they are watched for sure. Memory that was mapped after the look
-    /// at the mappings is not: its pages would read as zeros once they are out. The kernel is asked to put
-    /// zeros there: it finds the pages where the range is watched, and nothing to do with it where it is not.
+    /// Sorts present pages by whether they are certainly watched. Memory that was mapped after the look at
+    /// the mappings is not: its pages would read as zeros once they are out. To test that, the kernel is
+    /// asked to put zeros there: if the range is watched, it answers that the pages exist; if not, that it
+    /// has no such range.
     fn ask_whether_watched(&self, start: u64, end: u64, found: &mut Found) {
         let mut rest = (start, end);
         while rest.0 < rest.1 {
@@ -151,9 +153,9 @@ impl<'a> Adopter<'a> {
         }
     }
 
-    /// Returns whether what has failed is to be tried again: the reason may pass, and pages have gone out
-    /// lately, on a slow device perhaps. In a tree with forks, pages are made movable one batch after the
-    /// other, and children end. All that waits for room asks here.
+    /// Returns whether to retry after an error: its reason may pass, and pages have gone out recently,
+    /// perhaps on a slow device. In a tree with forks, pages become movable one batch after another, and
+    /// children end. Everything that waits for room asks here.
     fn has_patience_with(&mut self, error: &octavo::Error) -> bool {
         if !may_pass(error) {
             return false;
@@ -161,8 +163,8 @@ impl<'a> Adopter<'a> {
         let now = Instant::now();
         let counters = self.shared.manager.counters();
         let gone_pages = counters.get(Counter::StealDirect) + counters.get(Counter::StealBackground);
-        // A device may take long to fail, and a long time without a failure is none of patience. So each one
-        // counts for a part of it at most.
+        // A device may take long to fail, and time without failures must not use up the patience. So each
+        // failure counts for at most a quarter of it.
         let since = |lack: LacksRoom| lack.since + (now - lack.last).saturating_sub(ROOM_PATIENCE / 4);
         let since = self.lacks_room.filter(|lack| gone_pages <= lack.gone_pages).map_or(now, since);
         self.lacks_room = Some(LacksRoom { since, last: now, gone_pages });
@@ -173,12 +175,12 @@ impl<'a> Adopter<'a> {
         self.shared.give_up(self.window.reach().pid(), message, why);
     }
 
-    /// Adopts pages that are there, as far as there is room. Returns up to where.
+    /// Adopts present pages, as far as there is room. Returns the end of the part that is done.
     fn adopt_run(&self, start: u64, end: u64) -> octavo::Result<u64> {
         let what = InPlace::Pages(Protection::READ_WRITE);
         match self.space.adopt(start, end - start, what) {
             Err(error) if error.kind() == ErrorKind::AlreadyMapped => {
-                // Faults have brought some of the pages meanwhile.
+                // Meanwhile, faults have brought some of the pages.
                 for page in (start..end).step_by(PAGE_BYTES) {
                     match self.space.adopt(page, PAGE, what) {
                         Ok(0) => return Ok(page),
@@ -200,7 +202,7 @@ impl Listener for Adopter<'_> {
     }
 
     fn unknown(&mut self, address: u64) -> bool {
-        // The kernel has told of the address, so it is watched, and a mapping has grown.
+        // The kernel has reported the address, so it is watched, and a mapping has grown.
         let Some(pid) = self.window.reach().pid() else {
             self.shared.layout.lock().mapped.insert(address..address + PAGE);
             return self.space.map_at(address, PAGE, RegionOptions::default()).is_ok();
@@ -235,7 +237,7 @@ impl Listener for Adopter<'_> {
     }
 
     fn failed(&mut self, _: u64, error: octavo::Error) -> bool {
-        // What is adopted next can go out. Where it cannot be adopted, adoption gives up.
+        // Pages that are adopted next can go out. If they cannot be adopted, adoption gives up.
         let is_adopting = self.shared.layout.lock().is_adopting();
         if may_pass(&error) && is_adopting || self.has_patience_with(&error) {
             return true;
@@ -244,12 +246,12 @@ impl Listener for Adopter<'_> {
         false
     }
 
-    /// Pages come and go, and none stays long enough: what cannot be moved leaves no room for them.
+    /// Pages come and go, and none stays long enough: immovable memory may leave them no room.
     fn stuck(&mut self, _: u64) {
         let immovable = self.shared.manager.immovable_bytes().unwrap_or(0);
         let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);
         if immovable > budget / 2 {
-            // What cannot be moved, and as much for the rest as now for all.
+            // Suggest the immovable bytes plus the whole budget of now for the rest.
             let enough = as_option(budget + immovable);
             let (immovable, budget) = (immovable >> 20, budget >> 20);
             let words: [(&str, &dyn Display); 3] =
@@ -290,14 +292,14 @@ impl Listener for Adopter<'_> {
     }
 }
 
-/// Returns whether a page need not be adopted: a fault has brought it, or it is unmapped by now.
+/// Returns whether a page needs no adoption: a fault has brought it, or it is unmapped by now.
 fn is_elsewhere(error: &octavo::Error) -> bool {
     matches!(error.kind(), ErrorKind::AlreadyMapped | ErrorKind::NotMapped)
 }
 
-/// Returns whether the reason of an error may pass by itself: others give memory back or let pages go, and a
-/// device that has failed is tried again. A full swap fills no less, and a page that could not be read has
-/// been asked for several times.
+/// Returns whether the reason for an error may pass: other processes may free memory or lose pages, and a
+/// failed device is tried again. A full swap stays full, and a page that could not be read has already been
+/// tried several times.
 pub(super) fn may_pass(error: &octavo::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,17 +1,16 @@
-//! Which memory is bss: data of programs and libraries that begin as zeros.
+//! Finds bss: data of programs and libraries that begins as zeros.
 //!
-//! The loader maps bss right behind the data of its file, and the mapping has no name. The kernel puts memory
-//! of all kinds there as well, and shows both as one mapping where they meet. The ELF headers tell them
-//! apart: a segment of which the file has less than memory has the rest in bss. The headers are read where
-//! the process has them mapped, so no file is opened, and it does not matter whether the file is still there.
-//! They are read only where they are in memory, as those of a program that runs nearly always are: the file
-//! may lie on a file system that does not answer.
+//! The loader maps bss right behind the data of its file, as a mapping without a name. The kernel also places
+//! other memory there, and shows adjacent ones as one mapping. The ELF headers tell them apart: if a segment
+//! is larger in memory than in the file, the rest is bss. The headers are read from the process's memory, so
+//! no file is opened, and the file may be deleted. They are read only if they are in memory, as those of a
+//! running program nearly always are: otherwise the read might wait for a file system that does not answer.
 //!
-//! What was found once stays bss as long as the program runs (`layout.rs`): the headers of an idle program
-//! may leave memory.
+//! Bss that was found once stays bss as long as the program runs (`layout.rs`), since the headers of an idle
+//! program may leave memory.
 //!
-//! Memory behind a file whose headers were never read is no bss. Costs a read of 4 KiB for each file with
-//! plain memory behind it.
+//! Memory behind a file whose headers were never read does not count as bss. Costs a read of 4 KiB for each
+//! file with plain memory behind it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,7 +25,7 @@ use crate::system::proc::Mapping;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Finds the bss behind mappings of files. `read` fills a buffer with what the process has at an address.
+/// Finds the bss behind mappings of files. `read` fills a buffer with the process's bytes at an address.
 pub(crate) fn find(mappings: &[Mapping], read: impl Fn(u64, &mut [u8]) -> bool) -> RangeSet<u64> {
     let (mut starts, mut found) = (HashMap::new(), RangeSet::new());
     let mut before: Option<&Mapping> = None;
@@ -46,7 +45,8 @@ pub(crate) fn find(mappings: &[Mapping], read: impl Fn(u64, &mut [u8]) -> bool) 
     found
 }
 
-/// Returns the bss of a file whose start is mapped at an address. `None`: it is no program or library.
+/// Returns the bss of a file whose start is mapped at an address, or `None` if the file is no program or
+/// library.
 fn parts(start: u64, headers: &[u8]) -> Option<Vec<Range<u64>>> {
     let header = FileHeader64::<Endianness>::parse(headers).ok()?;
     let endian = header.endian().ok()?;
@@ -96,7 +96,8 @@ mod tests {
         assert!(found.iter().all(plain), "{found:x?}");
     }
 
-    /// The headers of a program with two segments, of addresses, bytes in the file and bytes in memory.
+    /// The headers of a program with two segments, each with its address, bytes in the file and bytes in
+    /// memory.
     fn headers(segments: [[u64; 3]; 2]) -> Vec<u8> {
         let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
         bytes.resize(16, 0);

@@ -1,10 +1,10 @@
-//! Threads that may be in a call which drops pages (`madvise`).
+//! Threads that may be in a call that drops pages (`madvise`).
 //!
-//! The kernel tells of such a call before it takes the pages. Until the thread has left the call, a page that
-//! is there may go at any moment. The kernel tells of a thread that sleeps in which call it is, and a thread
-//! that was stopped is in none. Of one that runs it tells nothing, so that one is asked again.
+//! The kernel reports such a call before it frees the pages. Until the thread has left the call, a present
+//! page may go at any moment. The kernel tells which call a sleeping thread is in, and a stopped thread is in
+//! none. For a running thread it tells nothing, so that thread is asked again.
 //!
-//! Costs some 10 µs a thread, until it has answered. A few are asked at a time.
+//! Costs about 10 µs for each question to a thread. At most [`AT_ONCE`] threads are asked at a time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,10 +12,10 @@ use std::io;
 use octavo_platform::proc_text;
 use octavo_platform::threads::{of_process, stat_field};
 
-/// `madvise` and `process_madvise` of x86-64.
+/// The numbers of `madvise` and `process_madvise` on x86-64.
 const CALLS: [&str; 2] = ["28", "440"];
 
-/// The threads of a process that were there when its pages were dropped, and may still be dropping them.
+/// The threads of a process that existed when its pages were dropped, and may still be dropping them.
 #[derive(Debug)]
 pub(crate) struct Droppers(VecDeque<u32>);
 
@@ -24,16 +24,16 @@ const AT_ONCE: usize = 32;
 
 impl Droppers {
     /// # Errors
-    /// The kernel's: the process has ended, or there are no descriptors left.
+    /// Returns the kernel's error if the process has ended, or descriptors run out.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
-        // Threads that end while the kernel tells of the others may hide one.
+        // Read the list twice: a thread that ends during a read may hide another.
         let mut all: Vec<u32> = of_process(pid)?.into_iter().chain(of_process(pid)?).collect();
         all.sort_unstable();
         all.dedup();
         Ok(Self(all.into()))
     }
 
-    /// Asks some of those that are left. Returns whether each has been seen outside of such a call.
+    /// Asks some of the threads that are left. Returns whether all have been seen outside of such a call.
     pub(crate) fn have_left(&mut self, pid: u32) -> bool {
         for _ in 0..self.0.len().min(AT_ONCE) {
             let asked = self.0.pop_front().filter(|thread| may_drop(pid, *thread));
@@ -49,7 +49,7 @@ fn may_drop(pid: u32, thread: u32) -> bool {
         Ok(stat) => stat,
         Err(error) => return !has_ended(&error),
     };
-    // A thread that stands still, by a signal or a debugger, does so on its way out of the call.
+    // A thread that a signal or a debugger has stopped is on its way out of the call.
     if matches!(stat_field(stat.as_bytes(), 3), Some(b"T" | b"t" | b"Z" | b"X")) {
         return false;
     }

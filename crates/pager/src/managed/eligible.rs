@@ -1,17 +1,18 @@
 //! Which of a program's mappings are taken over.
 //!
-//! Private anonymous memory that the program reads and writes, executable or not, wherever it came from: the
-//! heap, `mmap`, any allocator. It is taken unless something shows that it is one of these:
+//! Private anonymous memory that the program reads and writes is taken, executable or not, from the heap,
+//! `mmap` or any allocator, unless something shows that it is one of these:
 //!
-//! - stacks of threads, and the descriptor of a thread wherever it lies: at a thread's end the kernel writes
-//!   there on its own, and does not wait for a missing page, so that `pthread_join` would hang;
+//! - stacks of threads, and the descriptor of a thread wherever it lies: when a thread ends, the kernel
+//!   itself writes there, and does not wait for a missing page, so `pthread_join` would hang;
 //! - the data of programs and libraries, which the dynamic linker and libc use in any context (`bss.rs`);
-//! - mappings and parts of them below [`LEAST_BYTES`], but for what a taken one has grown by, and where they
-//!   are much together;
-//! - read-only and inaccessible memory, which holds few bytes as a rule. What becomes so later stays taken.
+//! - mappings and parts of them below [`LEAST_BYTES`], except growth of a taken one, and unless they add up
+//!   to more than [`LEAST_TOGETHER`];
+//! - read-only and inaccessible memory, which usually holds few bytes. Memory that becomes so later stays
+//!   taken.
 //!
-//! What lies beside a mapping shows nothing. The kernel puts mappings between libraries, and allocators make
-//! guards as stacks have them. `docs/pager.md` has what a wrong guess costs.
+//! A mapping's neighbours prove nothing: the kernel puts mappings between libraries, and allocators make
+//! guards like those of stacks. `docs/pager.md` says what a wrong guess costs.
 
 use std::fs::File;
 use std::ops::Range;
@@ -26,22 +27,22 @@ use crate::managed::kinds::{Kind, Kinds};
 use crate::managed::layout::Ranges;
 use crate::system::proc::{self, Mapping, Threads};
 
-/// The least range that is taken by itself. V8 has its heap in mappings of 256 KiB, and the C library maps
-/// blocks from 128 KiB on.
+/// The smallest range that is taken on its own. V8's heap is in mappings of 256 KiB, and the C library maps
+/// blocks from 128 KiB up.
 pub(crate) const LEAST_BYTES: u64 = 128 << 10;
-/// Smaller ranges are taken where they are more than this together. Many of them come, grow and merge all the
-/// time. One that grows while it is taken is watched in part for a moment, and cannot be moved or resized as
-/// one then.
+/// Smaller ranges are taken if they add up to more than this. Many of them appear, grow and merge all the
+/// time. One that grows while it is taken is watched only in part for a moment, and then cannot be moved or
+/// resized as a whole.
 const LEAST_TOGETHER: u64 = 16 << 20;
-/// A larger mapping than this is no thread's stack alone. The kernel writes to descriptors only, so these are
-/// left out, and the rest is taken.
+/// A larger mapping than this is not just a thread's stack. The kernel writes only to the descriptors in it,
+/// so these are left out, and the rest is taken.
 const LARGEST_STACK: u64 = 64 << 20;
-/// The C library keeps a thread's descriptor in so many bytes at the end of the thread's stack.
+/// The C library keeps a thread's descriptor within this many bytes of the end of the thread's stack.
 const DESCRIPTOR_BYTES: u64 = 2 * PAGE;
-/// The inaccessible memory before a thread's stack is at most this long.
+/// The most bytes of inaccessible memory before a thread's stack.
 const LARGEST_GUARD: u64 = 64 << 10;
-/// A thread without a descriptor has the number that the kernel clears so near behind its stack pointer, if
-/// it has one.
+/// A thread without a descriptor has the number that the kernel clears, if any, at most this far behind its
+/// stack pointer.
 const STACK_BYTES: u64 = 256 << 10;
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -51,25 +52,25 @@ pub(crate) struct Seen {
     mappings: Vec<Mapping>,
     threads: Threads,
     bss: RangeSet<u64>,
-    /// The stack pointers in mappings that are taken already, or may have been divided when what is behind
-    /// was taken.
+    /// The stack pointers in mappings that are taken already, or that may have been divided when memory
+    /// behind them was taken.
     taken_stacks: Vec<u64>,
 }
 
 impl Seen {
     /// # Errors
-    /// A sentence: the process has ended, or cannot be looked at.
+    /// Returns a sentence if the process has ended or cannot be looked at.
     pub(crate) fn of(pid: u32) -> Result<Self, String> {
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
         let memory = Memory::of(pid).map_err(|error| error.to_string())?;
         let bss = bss::find(&mappings, |at, bytes| memory.read(at, bytes));
-        // Last, so that the stack of a thread that has come meanwhile is told.
+        // Read the threads last, so that the stacks of new threads are included.
         let threads = Threads::of(pid).map_err(|error| error.to_string())?;
         Ok(Self { mappings, threads, bss, taken_stacks: Vec::new() })
     }
 
-    /// Adds what earlier looks have found. The bss that they found counts as bss as well: headers may not be
-    /// in memory any more.
+    /// Adds the results of earlier looks. The bss that they found still counts, even if the headers have left
+    /// memory since.
     #[must_use]
     pub(crate) fn after(mut self, found: &mut Ranges) -> Self {
         found.bss.extend(self.bss);
@@ -82,7 +83,7 @@ impl Seen {
         self
     }
 
-    /// Returns the ranges that are taken, each inside one mapping. Small ones are taken all or none.
+    /// Returns the ranges to take, each inside one mapping. Either all small ones are taken or none.
     pub(crate) fn eligible(&self) -> Vec<(u64, u64)> {
         let is_small = |(start, end): &(u64, u64)| end - start < LEAST_BYTES;
         let mut ranges = self.ranges();
@@ -99,9 +100,9 @@ impl Seen {
         paged.map(|(part, _)| (part.start, part.end)).collect()
     }
 
-    /// Returns what mappings have grown by since an earlier look, right before or behind ranges that were
-    /// taken in between. The kernel shows it as mappings of their own, since it is not watched. So may be
-    /// what the program has mapped there.
+    /// Returns the growth of mappings since an earlier look, right before or behind ranges that were taken in
+    /// between. Growth is not watched, so the kernel shows it as separate mappings. New mappings of the
+    /// program may look the same.
     pub(crate) fn grown_since(&self, before: &Self, taken: &RangeSet<u64>) -> Vec<(u64, u64)> {
         let was_there =
             |mapping: &Mapping| before.next_at(mapping.start).is_some_and(|old| old.start < mapping.end);
@@ -114,7 +115,7 @@ impl Seen {
         whole.map(|mapping| (mapping.start, mapping.end)).collect()
     }
 
-    /// Returns the mappings of which all or a part may be taken.
+    /// Returns the mappings that may be taken in whole or in part.
     fn possible(&self) -> impl Iterator<Item = &Mapping> {
         self.mappings_by_kind().filter(|(_, kind)| *kind == Kind::Private).map(|(mapping, _)| mapping)
     }
@@ -125,7 +126,7 @@ impl Seen {
         mappings.map(|(mapping, before)| (mapping, self.kind_of(mapping, before)))
     }
 
-    /// Returns the kind of a mapping, of which parts may be of other kinds if it is [private](Kind::Private).
+    /// Returns the kind of a mapping. If it is [private](Kind::Private), parts of it may be of other kinds.
     fn kind_of(&self, mapping: &Mapping, before: Option<&Mapping>) -> Kind {
         let is_named =
             !mapping.name.is_empty() && mapping.name != "[heap]" && !mapping.name.starts_with("[anon");
@@ -169,8 +170,8 @@ impl Seen {
         parts
     }
 
-    /// Counts the private pages that are there, and that none of the taken ranges has, by kind. What was to
-    /// be taken and is not could not be watched.
+    /// Counts by kind the private pages that are present outside of the taken ranges. Memory that should have
+    /// been taken but was not counts as [`Kind::Unwatched`].
     pub(crate) fn count_outside(&self, taken: &RangeSet<u64>, pagemap: &Pagemap) -> Kinds {
         let wanted =
             Wanted { none_of: Categories::FILE | Categories::ZERO, ..Wanted::any(Categories::PRESENT) };
@@ -178,7 +179,7 @@ impl Seen {
         for (part, kind) in self.parts().into_iter().filter(|(_, kind)| *kind != Kind::Shared) {
             let mut bytes = 0;
             for gap in taken.gaps(&part) {
-                // What a process has that has ended meanwhile is none.
+                // If the process has ended meanwhile, it has no pages.
                 let _ = pagemap.scan(gap.start, gap.end, wanted, |run| bytes += run.end - run.start);
             }
             let kind = if kind == Kind::Private { Kind::Unwatched } else { kind };
@@ -194,16 +195,16 @@ impl Seen {
         let is_behind_a_guard = before.is_some_and(|before| {
             before.end == mapping.start && is_inaccessible(before) && before.len() <= LARGEST_GUARD
         });
-        // Of threads without a descriptor less is known, so that what lies before their stacks has to say the
-        // rest.
+        // Less is known about threads without a descriptor, so the guard before the stack must be there as
+        // well.
         let may_hold_a_thread =
             || self.threads.has_hidden_stacks || self.threads.stacks.iter().any(|at| mapping.contains(*at));
         mapping.len() <= LARGEST_STACK
             && (self.threads.descriptors.iter().any(ends_with) || is_behind_a_guard && may_hold_a_thread())
     }
 
-    /// Returns the parts of a mapping that are left without bss and without what the kernel writes to at the
-    /// ends of threads.
+    /// Returns the parts of a mapping that are neither bss nor memory that the kernel writes to when threads
+    /// end.
     fn rest_of(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
         let whole = mapping.start..mapping.end;
         let mut others = RangeSet::new();
@@ -214,8 +215,8 @@ impl Seen {
         others.gaps(&whole).map(|part| (part.start, part.end)).collect()
     }
 
-    /// Returns where a thread without a descriptor may have what the kernel writes to: no further than its
-    /// stack's mapping. Where that is taken, it may have been divided there, and the rest be behind it.
+    /// Returns where the kernel may write for a thread without a descriptor: at most up to the end of its
+    /// stack's mapping. If that mapping is taken, it may have been divided there, so its end is no bound.
     fn behind_stack_pointer(&self, at: u64) -> Range<u64> {
         let page = at & !(PAGE - 1);
         let most = page.saturating_add(STACK_BYTES);
@@ -227,13 +228,14 @@ impl Seen {
         self.next_at(address).filter(|mapping| mapping.contains(address))
     }
 
-    /// Returns the first mapping that ends behind an address. They are in the order of their addresses.
+    /// Returns the first mapping that ends behind an address. The mappings are in the order of their
+    /// addresses.
     fn next_at(&self, address: u64) -> Option<&Mapping> {
         self.mappings.get(self.mappings.partition_point(|mapping| mapping.end <= address))
     }
 }
 
-/// The memory of a process, as far as it is there.
+/// The present memory of a process.
 struct Memory {
     bytes: File,
     pagemap: Pagemap,
@@ -244,8 +246,8 @@ impl Memory {
         Ok(Self { bytes: File::open(format!("/proc/{pid}/mem"))?, pagemap: Pagemap::of(pid)? })
     }
 
-    /// Reads bytes of one page. Returns false where the page is not there: to bring it, the kernel might wait
-    /// for a file system that does not answer, with the program's mappings locked meanwhile.
+    /// Reads bytes of one page. Returns `false` if the page is not present: to read it in, the kernel might
+    /// wait for a file system that does not answer, and lock the program's mappings meanwhile.
     fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
         let mut is_there = false;
         let page = at & !(PAGE - 1);
@@ -255,7 +257,7 @@ impl Memory {
     }
 }
 
-/// The pages of a descriptor. The number of its thread is right before the address that is known of it.
+/// Returns the pages of a descriptor. Its thread's number is right before the known address.
 fn around_descriptor(at: &u64) -> Range<u64> {
     let page = at & !(PAGE - 1);
     page.saturating_sub(PAGE)..page.saturating_add(PAGE)
@@ -292,8 +294,7 @@ mod tests {
         Seen { mappings, threads, ..Seen::default() }
     }
 
-    /// Data of this program that nobody uses, so that the kernel has brought none of it but what lies beside
-    /// other data.
+    /// Unused data of this program. The kernel has read in none of it except next to other data.
     static UNUSED: [u8; MIB as usize] = [1; MIB as usize];
 
     #[test]
@@ -395,8 +396,8 @@ mod tests {
         }
     }
 
-    /// A thread that begins has no descriptor yet. Memory beside its stack would be watched but for its first
-    /// pages, and the program could not move it as one.
+    /// A thread that begins has no descriptor yet. Otherwise the memory behind its stack would be watched
+    /// except for its first pages, and the program could not move it as a whole.
     #[test]
     fn what_lies_behind_the_mapping_of_a_stack_is_no_stack() {
         let behind = mapping(8 * MIB, 16 * MIB, "rw-p", "");
@@ -404,7 +405,7 @@ mod tests {
         let [guard, stack] = [mapping(0, PAGE, "---p", ""), mapping(PAGE, 8 * MIB, "rw-p", "")];
         let all = [guard, stack, behind.clone()];
         assert_eq!(seen(&all, &threads).eligible(), [(8 * MIB, 16 * MIB)]);
-        // Memory that is taken ends where it was divided.
+        // The end of taken memory is no bound, since the mapping may have been divided there.
         let mut found = Ranges::default();
         found.mapped.insert(0..8 * MIB);
         let all = [mapping(0, 8 * MIB, "rw-p", ""), behind];

@@ -1,5 +1,5 @@
-//! The children of a managed process's forks. They are served from the moment on in which the fork's event
-//! was read. Which processes they are is found out later.
+//! The children of a managed process's forks. They are served from the moment the fork's event is read.
+//! Later, the monitor finds out which processes they are.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::managed::shared::{Claim, Common, Program, Shared};
 use crate::messages;
 use crate::tree::Parent;
 
-/// Looks for a fork's child in vain until that is said. One comes every 20 ms, or earlier.
+/// After this many vain looks for a fork's child, the user is told. A look comes at least every 20 ms.
 pub(super) const MOST_VAIN_LOOKS: u32 = 100;
 /// How long a fork waits for room.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
@@ -30,14 +30,14 @@ pub(super) struct Forking<'a> {
     pub(super) space: &'a TranslatedSpace,
     pub(super) window: &'a Window<Target>,
     pub(super) shared: &'a Shared,
-    /// Its children, until the monitor takes them.
+    /// The parent's forked children, until the monitor takes them.
     pub(super) forks: &'a Mutex<Vec<Managed>>,
     pub(super) stack: u64,
 }
 
 impl Managed {
-    /// Takes a child in, from the driver's thread of its parent. Once this is done, the child is served, or
-    /// waits until the tree is stopped.
+    /// Takes a child in, in the thread of its parent's driver. After the call, the child is served, or waits
+    /// until the tree is stopped.
     pub(super) fn take_in(parent: &Forking<'_>, child: OwnedFd) {
         let Forking { space, window, shared, forks, stack } = *parent;
         let events = Userfaultfd::of_fork(child, window.reach().events().features());
@@ -50,7 +50,7 @@ impl Managed {
         let give_up =
             |message: &Message, why: &dyn Display| shared.give_up(window.reach().pid(), message, why);
         if shared.failure.lock().expect("nobody panics here").is_some() {
-            // What is wrong with the parent's memory would be wrong with the child's.
+            // A failure of the parent's memory would be one of the child's as well.
             return unserved(claim);
         }
         let wiped: Vec<_> = match wiped.wait() {
@@ -66,8 +66,8 @@ impl Managed {
             loop {
                 let forget = |range: &Range<u64>| of_child.forget(range.start, range.end - range.start);
                 match of_child.fork_from(space).and_then(|()| wiped.iter().try_for_each(forget)) {
-                    // The parent's pages cannot go out now, but writes may end, and other processes make
-                    // room.
+                    // The parent's pages cannot go out now, but writes may complete, and other processes may
+                    // make room.
                     Err(error)
                         if (may_pass(&error) || error.kind() == ErrorKind::SwapFull)
                             && began.elapsed() < FORK_PATIENCE
@@ -89,41 +89,41 @@ impl Managed {
         }
     }
 
-    /// Takes the children that have been forked since the last call, by process `pid`.
+    /// Takes the children that process `pid` has forked since the last call.
     pub(crate) fn take_forks(&self, pid: u32) -> Vec<Managed> {
         let mut forks = std::mem::take(&mut *self.forks.lock().expect("nobody panics here"));
         forks.iter_mut().for_each(|fork| fork.parent = pid);
         forks
     }
 
-    /// Takes note of which process a fork's child is thought to be.
+    /// Records which process a fork's child is thought to be.
     pub(crate) fn found(&self, pid: u32) {
         self.entrusted.found(pid);
     }
 
-    /// Takes note that a fork's child is to be looked for again.
+    /// Records that a fork's child must be searched for again.
     pub(crate) fn lost(&mut self) {
         self.entrusted.found(0);
-        // Another process was refused.
+        // The refused process was another one.
         self.is_refused = false;
     }
 
-    /// Takes note that a fork's child is another process than this one.
+    /// Records that a fork's child is not process `pid`.
     pub(crate) fn is_not(&mut self, pid: u32) {
         self.others.push(pid);
         self.vain_looks = 0;
     }
 
-    /// Takes note that all processes were looked at, and none can be this fork's child. Returns whether that
-    /// is to be said, once: those for which it was taken are others, and no more have come for a while.
+    /// Records that no process can be this fork's child. Returns `true` once, when the user should be told:
+    /// the processes that it was taken for are others, and no new candidates have come for a while.
     pub(crate) fn looked_in_vain(&mut self) -> bool {
         self.vain_looks = self.vain_looks.saturating_add(1);
         let is_given_up = self.vain_looks >= MOST_VAIN_LOOKS && !self.others.is_empty();
         is_given_up && !std::mem::replace(&mut self.is_told, true)
     }
 
-    /// Returns which process has forked this child. Once it was looked for in vain, its parent may be another
-    /// one: one that has been taken for a relative, or has not been found itself.
+    /// Returns which process has forked this child. After a vain search, the parent may be a different
+    /// process: the recorded one may have been mistaken for a relative, or the real one not been found yet.
     pub(crate) fn forked_by(&self) -> Parent {
         let is_known = self.vain_looks == 0 && self.others.is_empty();
         if is_known { Parent::Known(self.parent) } else { Parent::Thought(self.parent) }
@@ -134,8 +134,8 @@ impl Managed {
         !self.others.contains(&pid)
     }
 
-    /// Returns why the tree must not go on though the process has ended: a child that it has forked cannot be
-    /// served. Anything else that has failed was about its own memory, which nobody has any more.
+    /// Returns why the tree must not go on even though the process has ended: a child that it has forked
+    /// cannot be served. Any other failure was about its own memory, which is gone.
     pub(crate) fn failure_of_forks(&self) -> Option<String> {
         let unserved = self.shared.unserved.lock().expect("nobody panics here");
         self.failure().filter(|_| unserved.iter().any(|child| !child.has_ended()))

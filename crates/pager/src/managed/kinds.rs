@@ -1,7 +1,7 @@
-//! The kinds of memory that programs have, by what a run does about each.
+//! The kinds of memory that a program has, by how a run treats them.
 //!
 //! Each part of each mapping is of one kind (`eligible.rs`). `docs/kinds-of-memory.md` lists them for users.
-//! A test here holds its table to this file.
+//! A test here checks its table against this file.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,23 @@ use serde::Serialize;
 pub enum Kind {
     /// Private memory without a file that the program reads and writes.
     Private,
-    /// The same in mappings, or parts of them, below 128 KiB.
+    /// The same, in mappings or parts of mappings below 128 KiB.
     Small,
-    /// Stacks of threads, their descriptors, and what the kernel may write to at their ends.
+    /// Stacks of threads, their descriptors, and memory that the kernel may write to when threads end.
     Stacks,
     /// Data of programs and libraries that begins as zeros.
     ProgramData,
-    /// Pages of private file mappings that the program has changed: data of programs and libraries among
-    /// them.
+    /// Pages of private file mappings that the program has changed, such as data of programs and libraries.
     FilePages,
-    /// Memory that was read-only or inaccessible when it was looked at.
+    /// Memory that was read-only or inaccessible at the look.
     Closed,
-    /// What the kernel has mapped for its own use.
+    /// Memory that the kernel has mapped for its own use.
     Special,
-    /// Memory that the kernel does not let anybody watch: the program watches it itself, or it changes just
-    /// now.
+    /// Memory that cannot be watched: the program watches it itself, or it is changing just now.
     Unwatched,
     /// Memory that the program has locked.
     Locked,
-    /// Memory that several processes may show.
+    /// Memory that several processes may map.
     Shared,
     /// The kernel's page tables.
     PageTables,
@@ -42,7 +40,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 13] = [
         Self::Private,
         Self::Small,
@@ -59,13 +57,13 @@ impl Kind {
         Self::Unmanaged,
     ];
 
-    /// Returns whether such memory is taken over: all of it, or where it is much.
+    /// Returns whether such memory is taken over, always or if there is much of it.
     #[must_use]
     pub const fn is_paged(self) -> bool {
         matches!(self, Self::Private | Self::Small)
     }
 
-    /// The words of a sentence for it: so many bytes of such.
+    /// Returns its name in a sentence, as in "4 MiB of stacks".
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Private => "private memory",
@@ -92,7 +90,7 @@ pub(crate) type Kinds = BTreeMap<Kind, u64>;
 mod tests {
     use super::*;
 
-    /// Of a table's row, the first column and the third one.
+    /// Returns the first and the third column of a table's row.
     fn row(line: &str) -> Option<(String, bool)> {
         let mut columns = line.strip_prefix("| `")?.split('|').map(str::trim);
         let name = columns.next()?.trim_end_matches('`').to_owned();

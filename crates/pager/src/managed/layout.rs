@@ -1,14 +1,13 @@
-//! What is known of a process's mappings: the ranges that the space maps, and those whose pages are still to
+//! What is known of a process's mappings: the ranges that the space maps, and those whose pages have yet to
 //! be adopted.
 //!
 //! ```text
-//!   watched ─► doubtful ── seen to be what was meant ─► adopting ─► nothing left to adopt
-//!                 └─────── something else by now ─► stays watched
+//!   watched ─► doubtful ── still the expected mapping ─► adopting ─► nothing left to adopt
+//!                 └─────── another mapping by now ─► stays watched
 //! ```
 //!
-//! A range is written down as soon as it is watched, so that each event that comes from then on finds it
-//! here. The driver's thread takes events in, and the monitor's thread takes mappings over; one lock keeps
-//! the lists together.
+//! A range is recorded as soon as it is watched, so that every later event finds it here. The driver's thread
+//! takes events in, and the monitor's thread takes mappings over. One lock keeps the lists consistent.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,15 +23,15 @@ pub(crate) struct Layout(Mutex<Ranges>);
 pub(crate) struct Ranges {
     /// The ranges that the space maps.
     pub(crate) mapped: RangeSet<u64>,
-    /// Watched ranges that are to be adopted.
+    /// Watched ranges that have yet to be adopted.
     adopting: RangeSet<u64>,
-    /// The bss that looks at the mappings have found. A fork's child has its parent's, and seldom the headers
-    /// that tell of it.
+    /// The bss that looks at the mappings have found. A fork's child has its parent's bss, but seldom the
+    /// headers in memory.
     pub(crate) bss: RangeSet<u64>,
-    /// Ranges that may be adopted later: those of a fork's child without a mover, or that changed when it got
-    /// one; and new ones until they have been looked at again.
+    /// Ranges that may be adopted later: those of a fork's child that has no mover, or that changed when it
+    /// got one, and new ranges until they have been looked at again.
     pub(crate) doubtful: RangeSet<u64>,
-    /// Where adoption goes on.
+    /// The address where adoption continues.
     at: u64,
 }
 
@@ -49,13 +48,13 @@ impl Layout {
 }
 
 impl Ranges {
-    /// Has a range adopted.
+    /// Marks a range to be adopted.
     pub(crate) fn adopt(&mut self, range: Range<u64>) {
         self.doubtful.remove(range.clone());
         self.adopting.insert(range);
     }
 
-    /// Has those parts of a range adopted that were in doubt.
+    /// Marks the doubtful parts of a range to be adopted.
     pub(crate) fn confirm(&mut self, range: Range<u64>) {
         for part in parts(&self.doubtful, &range) {
             self.adopt(part);
@@ -67,14 +66,14 @@ impl Ranges {
         parts(&self.mapped, range)
     }
 
-    /// Has those parts of a range adopted that are mapped and not in doubt.
+    /// Marks the parts of a range to be adopted that are mapped and not doubtful.
     pub(crate) fn adopt_again(&mut self, range: Range<u64>) {
         for part in parts(&self.mapped, &range) {
             self.adopting.extend(self.doubtful.gaps(&part));
         }
     }
 
-    /// Returns the ranges that are in doubt, divided at these addresses.
+    /// Returns the doubtful ranges, divided at these addresses.
     pub(crate) fn doubtful_parts(&self, bounds: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
         let bounds: BTreeSet<u64> = bounds.collect();
         let mut divided = Vec::new();
@@ -88,7 +87,7 @@ impl Ranges {
         divided
     }
 
-    /// Returns the bytes that are to be adopted.
+    /// Returns the bytes that have yet to be adopted.
     pub(crate) fn adopting_bytes(&self) -> u64 {
         self.adopting.iter().map(|range| range.end - range.start).sum()
     }
@@ -97,8 +96,7 @@ impl Ranges {
         !self.adopting.is_empty()
     }
 
-    /// Takes the next piece that is to be adopted, which ends at a multiple of `align` at the latest. All are
-    /// taken in turn.
+    /// Takes the next piece to adopt, which does not cross a multiple of `align`. All pieces get their turns.
     pub(crate) fn next_piece(&mut self, align: u64) -> Option<Range<u64>> {
         let next = self.adopting.overlapping(&(self.at..u64::MAX)).next();
         let range = next.or_else(|| self.adopting.iter().next())?;
@@ -109,19 +107,19 @@ impl Ranges {
         Some(piece)
     }
 
-    /// The pages of a range are not to be adopted any more.
+    /// Unmarks a range: its pages are not to be adopted any more.
     pub(crate) fn leave(&mut self, range: Range<u64>) {
         self.adopting.remove(range.clone());
         self.doubtful.remove(range);
     }
 
-    /// A range is mapped no longer.
+    /// Removes a range that is no longer mapped.
     pub(crate) fn unmap(&mut self, range: Range<u64>) {
         self.leave(range.clone());
         self.mapped.remove(range);
     }
 
-    /// Moves what there is in a range to the addresses from `to` on, and drops what was there.
+    /// Moves the records of a range to the addresses from `to` on, and drops the records that were there.
     pub(crate) fn relocate(&mut self, from: Range<u64>, to: u64) {
         for ranges in [&mut self.mapped, &mut self.adopting, &mut self.doubtful] {
             let moved = parts(ranges, &from);
@@ -134,7 +132,7 @@ impl Ranges {
     }
 }
 
-/// Returns the parts of ranges that lie in another.
+/// Returns the parts of `ranges` that lie in `within`.
 fn parts(ranges: &RangeSet<u64>, within: &Range<u64>) -> Vec<Range<u64>> {
     let cut = |range: &Range<u64>| range.start.max(within.start)..range.end.min(within.end);
     ranges.overlapping(within).map(cut).collect()

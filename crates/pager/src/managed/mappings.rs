@@ -1,7 +1,7 @@
-//! The mappings of a managed process: which of them are in doubt, and how those are taken over that are new.
+//! The mappings of a managed process: which of them are doubtful, and how new ones are taken over.
 //!
-//! A mapping is watched before it is looked at. What is seen after that is adopted (`adopter.rs`), and what
-//! has changed meanwhile is not: it stays watched.
+//! A mapping is watched before its pages are looked for. Mappings that are still eligible after that are
+//! adopted (`adopter.rs`). Those that have changed meanwhile are not, but stay watched.
 
 use std::ops::Range;
 
@@ -16,17 +16,17 @@ use crate::managed::kinds::Kinds;
 use crate::managed::watched::{take, watches};
 use crate::system::proc;
 
-/// How often a look goes on with what mappings have grown by meanwhile.
+/// How many times a look takes the growth of mappings meanwhile.
 const MOST_ROUNDS: u32 = 4;
 
 impl Managed {
-    /// Finds out about ranges that are in doubt, and returns those that are watched. Others are no memory of
-    /// the parent's: it has kept them from its children (`MADV_DONTFORK`), and what the child has mapped
-    /// there since is its own. The space forgets them. So it does with the mover's `own` range. Ranges that
-    /// change just now, and those for which there is no room, stay in doubt.
+    /// Checks the doubtful ranges, and returns those that are watched. The others are not memory of the
+    /// parent: it kept them from its children (`MADV_DONTFORK`), and anything that the child has mapped there
+    /// since is its own. The space forgets them, and the mover's `own` range as well. Ranges that are
+    /// changing just now stay in doubt, and so do those that there is no room to split.
     ///
-    /// While the layout is held, no change is taken in. So what was asked of the kernel holds until the space
-    /// has forgotten it, unless the kernel said that a change is unread, or one was read.
+    /// While the layout is locked, no change is taken in. So the kernel's answer holds until the space has
+    /// forgotten the range, unless the kernel says that a change is unread, or one was read but not taken in.
     pub(super) fn find_doubtful(&self, pid: u32, own: &Range<u64>) -> Result<Vec<Range<u64>>, String> {
         let mut layout = self.shared.layout.lock();
         if layout.doubtful.is_empty() {
@@ -50,8 +50,7 @@ impl Managed {
             } else {
                 match self.space.forget_mapping(start, len) {
                     Ok(()) => layout.unmap(part),
-                    // There is no room to split a block, or it is pinned for a moment. So the part stays in
-                    // doubt.
+                    // There is no room to split a block, or it is pinned for a moment.
                     Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory) => {}
                     Err(error) => return Err(error.to_string()),
                 }
@@ -60,8 +59,8 @@ impl Managed {
         Ok(found)
     }
 
-    /// Returns addresses that the descriptor should watch, each in a mapping of its own, and in memory of
-    /// staging's kind.
+    /// Returns addresses that the descriptor should watch, each in a different mapping with the same
+    /// permissions as staging.
     pub(super) fn watched_in(&self, mappings: &[proc::Mapping]) -> Vec<u64> {
         let layout = self.shared.layout.lock();
         let usable = mappings.iter().filter(|mapping| {
@@ -74,10 +73,10 @@ impl Managed {
         usable.filter_map(first).collect()
     }
 
-    /// Looks at the mappings, and takes those over that are new.
+    /// Looks at the mappings, and takes new ones over.
     ///
     /// # Errors
-    /// A sentence, where the mappings cannot be read or the space cannot map them.
+    /// Returns a sentence if the mappings cannot be read or the space cannot map them.
     pub(crate) fn look(&mut self) -> Result<(), String> {
         self.outside.looked();
         let pid = self.window.reach().pid().ok_or("its process is not known")?;
@@ -88,25 +87,26 @@ impl Managed {
         let seen = self.see(pid)?;
         let result = self.take_all(pid, seen);
         if self.droppers.is_none() && self.window.ask_about_dropped() {
-            // After the question: a thread that comes later drops nothing of what was told before.
+            // List the threads after that: a thread that starts later cannot be dropping pages that were
+            // reported before.
             self.droppers = Droppers::of(pid).ok();
         }
         self.bell.ring();
         result
     }
 
-    /// Returns how much of what is outside of management has changed since it was counted by kind, where that
-    /// is much and its mappings can be looked at; else 0.
+    /// Returns by how many bytes the memory outside of management has changed since it was counted by kind.
+    /// Returns 0 if that is little, or if the mappings cannot be looked at.
     pub(crate) fn uncounted_bytes(&self) -> u64 {
         if self.is_equipped() && self.is_settled() { self.outside.uncounted_bytes() } else { 0 }
     }
 
-    /// Counts by kind what is outside of management. The cost goes by what is mapped of files, and by what is
-    /// outside of all else.
+    /// Counts the memory outside of management by kind. The cost grows with the mapped files and with the
+    /// other memory outside.
     pub(crate) fn count_outside(&mut self) {
         let reach = self.window.reach();
         let (Some(pid), Some(pagemap)) = (reach.pid(), reach.pagemap()) else { return };
-        // One that has ended has nothing.
+        // A process that has ended has no memory.
         let Ok(seen) = self.see(pid) else { return };
         let mut taken = self.shared.layout.lock().mapped.clone();
         let own = reach.own_range();
@@ -114,7 +114,7 @@ impl Managed {
         self.outside.counted(seen.count_outside(&taken, pagemap));
     }
 
-    /// Returns what was outside of management when it was counted last, by kind.
+    /// Returns the memory outside of management by kind, by the last count.
     pub(crate) fn outside_by_kind(&self) -> &Kinds {
         self.outside.kinds()
     }
@@ -123,13 +123,14 @@ impl Managed {
         Ok(Seen::of(pid)?.after(&mut self.shared.layout.lock()))
     }
 
-    /// Has pages adopted again that the program has dropped and that are there still (`MADV_FREE`), once no
-    /// thread may be dropping them.
+    /// Has pages adopted again that the program has dropped but that are still present (`MADV_FREE`), once no
+    /// thread can be dropping them.
     pub(crate) fn take_kept(&mut self) {
         let (Some(droppers), Some(pid)) = (&mut self.droppers, self.window.reach().pid()) else { return };
         if droppers.have_left(pid) {
             self.droppers = None;
-            // While the layout is held, no change is taken in: what is dropped from now on leaves it again.
+            // While the layout is locked, no change is taken in, so pages that are dropped from now on are
+            // unmarked again.
             let mut layout = self.shared.layout.lock();
             let kept = self.window.take_dropped();
             kept.into_iter().for_each(|(start, end)| layout.adopt_again(start..end));
@@ -138,9 +139,9 @@ impl Managed {
         }
     }
 
-    /// Takes what was seen over, and what that has grown by meanwhile. A mapping that is watched in part is
-    /// divided, and the program could not move or resize it as one. What a mapping grows by while it is
-    /// watched is watched as well.
+    /// Takes over the mappings that were seen, and their growth meanwhile. A mapping that is watched only in
+    /// part is divided, and the program could not move or resize it as a whole. Growth of a watched mapping
+    /// is watched as well.
     pub(super) fn take_all(&self, pid: u32, mut seen: Seen) -> Result<(), String> {
         let own = self.window.reach().own_range();
         let mut taken = RangeSet::new();
@@ -168,14 +169,14 @@ impl Managed {
         result
     }
 
-    /// Has ranges adopted that are watched now, by what was seen after that. Mappings may have been replaced
-    /// between the look and the watch, by a thread's stack for instance. What is there in such parts stays as
-    /// it is, and only pages that come from now on are Octavo's.
+    /// Has ranges that are watched now adopted, according to a look after that. Between the first look and
+    /// the watch, mappings may have been replaced, for instance by a thread's stack. Present pages of such
+    /// parts stay as they are, and only pages that come from now on are Octavo's.
     ///
-    /// Small ranges count here however few they have become meanwhile: they are watched now.
+    /// Small ranges count here even if few are left by now: they are watched.
     ///
-    /// Such parts are not given back. A range may have moved there whose event is unread. Unwatched, its
-    /// pages that are out would read as zeros.
+    /// Replaced parts are not given back: a range may have moved there whose event is unread. If it were not
+    /// watched, its pages that are out would read as zeros.
     fn confirm(&self, seen: &Seen, taken: &RangeSet<u64>) {
         if taken.is_empty() {
             return;

@@ -1,24 +1,24 @@
-//! What a process has outside of management: how much that is, of which kinds, and whether it grows.
+//! The memory of a process outside of management: how much there is, of which kinds, and whether it grows.
 
 use crate::managed::kinds::Kinds;
 
-/// What a process may get outside before its mappings are looked at again. It is as much as may be in
+/// The bytes that a process may get outside before its mappings are looked at again: as much as may be in
 /// staging.
 pub(super) const LEAST_OUTSIDE: u64 = 2 << 20;
 
 /// The memory of a process that its space does not have.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
-    /// By the last note.
+    /// At the last note.
     bytes: u64,
-    /// After the last look at the mappings.
+    /// The least since the last look at the mappings.
     at_look: u64,
-    /// What the process had at the last note of its growth, and what of that was outside.
+    /// What the process had at the last note of its growth, and how much of it was outside.
     before: (u64, u64),
     growth: u64,
-    /// What its space had there at the last note.
+    /// The resident bytes of its space at the last note.
     resident: u64,
-    /// The kinds of what was there when it was counted last, and how much was outside then.
+    /// The bytes by kind at the last count, and how much was outside then.
     kinds: Kinds,
     at_count: u64,
 }
@@ -28,9 +28,8 @@ impl Outside {
         self.bytes
     }
 
-    /// Takes note that the process has `anonymous` bytes now, of which its space has `resident`. Growth
-    /// counts where the changes of its mappings are settled. Returns whether what the space has there has
-    /// changed.
+    /// Records that the process has `anonymous` bytes now, of which its space has `resident`. Growth counts
+    /// only while the changes of its mappings are settled. Returns whether `resident` has changed.
     pub(super) fn note(&mut self, anonymous: u64, resident: u64, is_settled: bool) -> bool {
         self.growth = 0;
         let has_changed = std::mem::replace(&mut self.resident, resident) != resident;
@@ -44,7 +43,7 @@ impl Outside {
         has_changed
     }
 
-    /// The mappings are looked at now.
+    /// Records that the mappings are looked at now.
     pub(super) fn looked(&mut self) {
         self.at_look = self.bytes;
     }
@@ -53,13 +52,13 @@ impl Outside {
         &self.kinds
     }
 
-    /// Returns how much it has changed since it was counted by kind, where that is much; else 0.
+    /// Returns by how many bytes it has changed since it was counted by kind, or 0 if that is little.
     pub(super) fn uncounted_bytes(&self) -> u64 {
         let changed = self.bytes.abs_diff(self.at_count);
         if changed > LEAST_OUTSIDE { changed } else { 0 }
     }
 
-    /// It was counted by kind.
+    /// Records a count by kind.
     pub(super) fn counted(&mut self, kinds: Kinds) {
         (self.kinds, self.at_count) = (kinds, self.bytes);
     }

@@ -1,4 +1,4 @@
-//! The parts from which a managed process is made, and the state that its driver and the monitor share.
+//! The parts that a managed process is made from, and the state that its driver and the monitor share.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::managed::layout::Layout;
 use crate::reader::Reader;
 use crate::system::proc;
 
-/// What the driver of a process and the monitor share.
+/// The state that the driver of a process and the monitor share.
 pub(crate) struct Shared {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) manager: Manager,
@@ -22,14 +22,14 @@ pub(crate) struct Shared {
     pub(crate) reader: Reader,
     pub(crate) layout: Layout,
     pub(crate) failure: Mutex<Option<String>>,
-    /// What the driver has counted.
+    /// The driver's counts.
     pub(crate) served: Mutex<Served>,
     /// Children that cannot be served. They wait until the tree is stopped.
     pub(crate) unserved: Mutex<Vec<Claim>>,
 }
 
 impl Shared {
-    /// Says why the program must not go on. `pid`: `None` for a fork's child that is not known yet.
+    /// Records why the program must not go on. `pid` is `None` for a fork's child that is not known yet.
     pub(super) fn give_up(&self, pid: Option<u32>, message: &Message, why: &dyn Display) {
         let whose = match pid {
             Some(pid) => format!("process {pid} ({})", proc::name(pid)),
@@ -40,7 +40,7 @@ impl Shared {
     }
 }
 
-/// What all managed processes have in common.
+/// The objects that all managed processes use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Common<'a> {
     pub(crate) manager: &'a Manager,
@@ -49,9 +49,9 @@ pub(crate) struct Common<'a> {
     pub(crate) reader: &'a Reader,
 }
 
-/// A program that is to be managed.
+/// A program to manage.
 pub(crate) struct Program {
-    /// `None`: a fork's child that has not been found among the processes yet.
+    /// `None` for a fork's child that has not been found among the processes yet.
     pub(crate) pid: Option<u32>,
     pub(crate) stack: u64,
     pub(crate) name: String,
@@ -61,19 +61,19 @@ pub(crate) struct Program {
 /// no zeros in their place; if the runner dies, the guardian kills it.
 pub(crate) struct Claim {
     pub(super) window: Arc<Window<Target>>,
-    /// Or a sentence that says why the guardian cannot have it.
+    /// The entry with the guardian, or a sentence that says why there is none.
     pub(super) entrusted: Result<Arc<Entrusted>, String>,
 }
 
 impl Claim {
-    /// From here on pages of the program may be in the runner's hands only.
+    /// Claims a program. From here on, only the runner may have pages of it.
     pub(crate) fn new(guardian: &Guardian, program: &Program, events: Userfaultfd) -> Self {
         let entrusted = guardian.entrust(program.pid, program.stack);
         let entrusted = entrusted.map(Arc::new).map_err(|error| error.to_string());
         Self { window: Arc::new(Window::new(Target::new(events))), entrusted }
     }
 
-    /// Returns whether the process has ended, and wants no pages any more.
+    /// Returns whether the process has ended, and needs no more pages.
     pub(crate) fn has_ended(&self) -> bool {
         self.window.reach().look_whether_gone()
     }

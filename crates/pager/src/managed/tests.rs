@@ -1,5 +1,5 @@
-//! Managed processes of which only the kernel's messages are real: their descriptors are sockets. And real
-//! ones.
+//! Managed processes: simulated ones, whose descriptors are sockets that carry the kernel's messages, and
+//! real ones.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::ops::Range;
@@ -28,7 +28,7 @@ const FORK: u64 = 0x13;
 const REMAP: u64 = 0x14;
 const UNMAP: u64 = 0x16;
 
-/// Tells of forks and other changes.
+/// Sends the messages of forks and other changes.
 pub(crate) struct Kernel {
     socket: OwnedFd,
     /// The driver's side.
@@ -36,20 +36,20 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Tells that a process has forked, and waits until its driver has read that.
+    /// Reports that a process has forked, and waits until its driver has read that.
     pub(crate) fn fork(&self) {
         let child = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         self.tell([FORK, child.into_raw_fd() as u64, 0, 0]);
     }
 
-    /// Tells something, and waits until the driver has read that.
+    /// Sends a message, and waits until the driver has read it.
     fn tell(&self, words: [u64; 4]) {
         send(&self.socket, &words.map(u64::to_le_bytes).concat(), SendFlags::empty()).unwrap();
         wait_until(|| ioctl_fionread(&self.told).unwrap() == 0);
     }
 }
 
-/// What managed processes have in common.
+/// The objects that all managed processes use.
 pub(crate) struct Commons {
     pub(crate) manager: Manager,
     pub(crate) ledger: Arc<Ledger>,
@@ -87,40 +87,40 @@ impl Commons {
         Managed::engage(self.common(), pid).unwrap()
     }
 
-    /// Takes a process over, and none of its mappings yet.
+    /// Takes a process over, but none of its mappings yet.
     fn engage_only(&self, pid: u32) -> Managed {
         Managed::engage_only(self.common(), pid).unwrap()
     }
 
-    /// Takes all spaces that the manager has. While they are there, no fork can be served.
+    /// Takes all spaces that the manager has. While they exist, no fork can be served.
     pub(crate) fn all_spaces(&self) -> Vec<Space> {
         std::iter::from_fn(|| self.manager.space().ok()).collect()
     }
 }
 
 impl Managed {
-    /// Has it be as if a change of its mappings could not be followed.
+    /// Acts as if a change of its mappings could not be followed.
     pub(crate) fn fail(&self) {
         *self.shared.failure.lock().unwrap() = Some("a test has failed".into());
     }
 
-    /// Has it be as if the children that cannot be served had ended.
+    /// Acts as if the children that cannot be served had ended.
     pub(crate) fn end_unserved(&self) {
         self.shared.unserved.lock().unwrap().iter().for_each(|child| child.window.reach().end());
     }
 
-    /// Returns what says whether the driver is to end.
+    /// Returns a function that tells whether the driver was asked to end.
     pub(crate) fn is_stopped(&self) -> impl Fn() -> bool + use<> {
         let window = Arc::clone(&self.window);
         move || window.reach().is_gone()
     }
 
-    /// Calls something while the driver cannot take a fork in, but reads of it.
+    /// Calls `call` while the driver reads forks, but cannot take them in.
     pub(crate) fn hold_driver<T>(self, call: impl FnOnce(Self) -> T) -> T {
         let shared = Arc::clone(&self.shared);
         let mut layout = None;
         wait_until(|| {
-            // A driver that is awake would wait for the lock before it reads.
+            // An awake driver would wait for the lock before it reads.
             layout = None;
             layout = Some(shared.layout.lock());
             self.bell.is_asleep()
@@ -129,7 +129,7 @@ impl Managed {
     }
 }
 
-/// Waits until something is so, which is soon, also on a busy machine.
+/// Waits for a condition, which must become true soon, even on a busy machine.
 #[track_caller]
 pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -162,8 +162,8 @@ fn a_fork_that_cannot_be_served_is_guarded_as_long_as_its_parent() {
     assert_eq!(commons.guardian.pids(), [0], "the child is served by a thread of its own");
 }
 
-/// Room may be made by a driver, or waited for. Meanwhile the kernel lets no page of a process go that tells
-/// of something.
+/// A driver may be making room, or waiting for it. Meanwhile, the kernel lets no page of a process with
+/// unread events go.
 #[test]
 fn what_a_process_tells_is_read_while_its_driver_is_busy() {
     let commons = Commons::new();
@@ -179,8 +179,8 @@ fn what_a_process_tells_is_read_while_its_driver_is_busy() {
     assert_eq!(managed.take_forks(7).len(), 2);
 }
 
-/// The kernel lets no page go before it has told all of a move. So a move that waited for room would wait in
-/// vain.
+/// The kernel lets no page go before all events of a move are read. So a move that waited for room would wait
+/// in vain.
 #[test]
 fn a_move_is_taken_in_though_there_is_no_room_for_its_table_nodes() {
     const TABLE: u64 = 2 << 20;
@@ -203,7 +203,7 @@ fn a_move_is_taken_in_though_there_is_no_room_for_its_table_nodes() {
     each().for_each(|offset| assert_eq!(parent.space.load::<u64>(to + offset).unwrap(), offset + 1));
 }
 
-/// A program may end right after a fork, of which the driver has just read.
+/// A program may end right after a fork whose event the driver has just read.
 #[test]
 fn the_mover_keeps_the_memory_until_the_driver_has_taken_all_forks_and_then_nobody_knows_of_it() {
     let (mut program, commons) = (Program::start("grow"), Commons::new());
@@ -240,7 +240,7 @@ fn it_is_said_once_that_no_process_is_a_forks_child() {
     assert_eq!(said(&mut fork), 0);
 }
 
-/// A real program, which ends with this.
+/// A real program, which is killed when this is dropped.
 struct Program {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -248,7 +248,7 @@ struct Program {
 
 impl Program {
     fn start(role: &str) -> Self {
-        // Who builds the tests of all packages has built it.
+        // A build of all packages' tests has built it already.
         if std::env::var_os("OCTAVO_SUITE_OUTPUT").is_none() {
             let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
             let mut build = Command::new(cargo);
@@ -282,7 +282,7 @@ impl Drop for Program {
     }
 }
 
-/// Has a program forked whose memory is out, and gives the child a mover. Returns both.
+/// Takes a program over whose memory goes out, has it fork, and gives the child a mover. Returns both.
 fn equip_a_child(program: &mut Program, commons: &Commons, memory: Range<u64>) -> (Managed, Managed) {
     let parent = commons.engage(program.process.id());
     wait_until(|| parent.adopting_bytes() == 0);
@@ -313,7 +313,7 @@ fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
         let [start, len] = program.numbers()[..] else { panic!("an address and a length") };
         let kept = start + kept_half * len / 2..start + (kept_half + 1) * len / 2;
         let (parent, mut child) = equip_a_child(&mut program, &commons, start..start + len);
-        // The kernel puts the mover where there is room.
+        // The kernel puts the mover wherever there is room.
         let own = child.window.reach().own_range();
         assert!(!child.shared.layout.lock().mapped.overlaps(&own), "{role}");
         program.tell();
@@ -321,7 +321,7 @@ fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
         wait_until(|| {
             // What changed while the child got its mover is in doubt until a later look.
             child.look().unwrap();
-            // A thread's descriptor may lie right behind, and then the page before it is left to the program.
+            // A thread's descriptor may be right behind. Then the page before it is not taken over.
             let surely = kept.start..kept.end - PAGE;
             let is_mapped = !child.shared.layout.lock().mapped.gaps(&surely).any(|_| true);
             is_mapped && watches(&child.window, kept.start) == Ok(())
@@ -334,8 +334,8 @@ fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
     }
 }
 
-/// The program grows after its mappings were read. Watched in part, its memory would be two mappings, which
-/// do not move as one.
+/// The program's memory grows after its mappings were read. If it were watched only in part, it would be two
+/// mappings, which cannot be moved as a whole.
 #[test]
 fn a_mapping_that_grows_while_it_is_taken_over_stays_whole() {
     let commons = Commons::new();

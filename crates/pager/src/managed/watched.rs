@@ -1,4 +1,5 @@
-//! Ranges under watch: their missing pages become faults, and their protected pages tell of stores.
+//! Watched ranges: an access to a missing page and a store to a protected page become faults that Octavo
+//! gets.
 
 use std::ops::Range;
 
@@ -10,8 +11,8 @@ use crate::managed::shared::Shared;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Maps the parts of a range that the space does not map yet, and watches them. They are doubtful until they
-/// are confirmed.
+/// Maps and watches the parts of a range that the space does not map yet. They are doubtful until they are
+/// confirmed.
 pub(super) fn take(
     space: &Space,
     window: &Window<Target>,
@@ -23,13 +24,13 @@ pub(super) fn take(
     let mut layout = shared.layout.lock();
     for gap in layout.mapped.gaps(&range).collect::<Vec<_>>() {
         let (start, len) = (gap.start, gap.end - gap.start);
-        // Something may just have moved there. Its event says so, and it is not taken over as if it were new.
+        // A range may just have moved there. Its event will say so, so do not take it over as a new one.
         if watches(window, start) == Err(Errno::AGAIN) || window.is_unsettled(start, len) {
             continue;
         }
         space.map_at(start, len, RegionOptions::default()).map_err(|error| error.to_string())?;
         if window.reach().watch(start, len).is_err() {
-            // Something else has it, or it has just gone.
+            // The program watches it itself, or it has just been unmapped.
             let _ = space.unmap(start, len);
             continue;
         }
@@ -40,13 +41,13 @@ pub(super) fn take(
     Ok(taken)
 }
 
-/// Asks the kernel whether a page is watched. It is protected then, at the price of a fault.
+/// Asks the kernel whether a page is watched. A watched page is protected by that, which costs a fault later.
 ///
 /// # Errors
-/// `AGAIN` where an event is unread, and `NOENT` where the page is not watched.
+/// Returns `AGAIN` if an event is unread, and `NOENT` if the page is not watched.
 pub(super) fn watches(window: &Window<Target>, page: u64) -> Result<(), Errno> {
-    // A mover that makes pages of a fork its own must not meet the protection: it would wait for the driver,
-    // and the driver for it.
+    // A mover that copies shared pages after a fork must not hit the protection: it would wait for the
+    // driver, and the driver for it.
     let protected = window.hold_still(|| window.reach().events().write_protect(page, PAGE, true));
     protected.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }

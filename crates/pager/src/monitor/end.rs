@@ -11,12 +11,12 @@ use crate::managed::Managed;
 use crate::report::summary::Summary;
 use crate::system::{priority, proc, signals};
 
-/// How often the processes of a tree are killed at least: a process may fork meanwhile.
+/// The least number of times that the processes of a tree are killed, since a process may fork meanwhile.
 const LEAST_ROUNDS: u32 = 8;
 
 impl Monitor {
     /// Kills every process of the tree, and waits until none is left that would read zeros without the
-    /// runner. Where some are left after a while, the guardian searches for them.
+    /// runner. If some are left after a while, the guardian searches for them.
     pub(crate) fn kill_all(&mut self) {
         self.spare.clear();
         let began = Instant::now();
@@ -41,11 +41,11 @@ impl Monitor {
         }
     }
 
-    /// Ends the management of all processes, after the program's end. The manager is dropped, or left to the
-    /// end of this process.
+    /// Ends the management of all processes, after the program's end. Drops the manager, or leaves it to the
+    /// exit of this process.
     pub(crate) fn finish(mut self, leaves_manager: bool) -> Summary {
         priority::starts_others();
-        // A program that has ended early does not care whether it could have been served.
+        // After the program's end, it does not matter whether the manager could be made.
         let _ = self.making.take().map(std::thread::JoinHandle::join);
         self.standstill.end_all(self.guardian.as_ref());
         self.figures();
@@ -53,19 +53,19 @@ impl Monitor {
         let ending = std::mem::take(&mut self.ending).into_iter().map(|(_, managed)| managed);
         let all: Vec<_> = managed.chain(ending).collect();
         if self.has_survivors {
-            // The guardians go by descriptors that are open until the runner's end. Those who are left wait
-            // for their pages until then.
+            // The guardians wait on descriptors that must stay open until the runner ends. Until then, the
+            // survivors wait for their pages.
             std::mem::forget((all, self.manager.take()));
             return self.summary;
         }
-        // Each may have to wait for a device, or for room. They do so at the same time.
+        // Each may have to wait for a device or for room, so tell all to stop before waiting for one.
         all.iter().for_each(Managed::stop);
         all.into_iter().for_each(|managed| self.summary.add(managed));
         if let Some(guardian) = self.guardian.take() {
             guardian.finish();
         }
         self.wait_for_helpers();
-        // Now all that have ended have been waited for.
+        // By now, all ended children have been reaped.
         let used = usage::of_children().since(self.earlier_children);
         self.summary.program_cpu_seconds = used.cpu.as_secs_f64();
         self.summary.largest_process_bytes = used.peak_resident_bytes;
@@ -75,8 +75,8 @@ impl Monitor {
         self.summary
     }
 
-    /// Waits until no helper of the runner is left, so that whoever started the runner finds none. The kernel
-    /// may take a while to give back the memory that a mover has had last.
+    /// Waits until no helper of the runner is left, so that none outlives it. The kernel may take a while to
+    /// free the memory of a mover.
     fn wait_for_helpers(&self) {
         let began = Instant::now();
         let runs = |pid: &u32| proc::stat(*pid).is_some_and(|stat| stat.state != b'Z');

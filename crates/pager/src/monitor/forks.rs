@@ -1,7 +1,8 @@
-//! The children of forks: which processes they are.
+//! Finds out which processes are the children of forks.
 //!
-//! A fork's event brings a descriptor for the child's memory, and does not say whose it is. So the child is
-//! looked for among the processes of the tree. Where another was taken for it, it is looked for again.
+//! A fork's event brings a descriptor for the child's memory, but not the child's number. So the child is
+//! searched for among the processes of the tree. If another process was taken for it, it is searched for
+//! again.
 
 use std::time::Duration;
 
@@ -39,7 +40,8 @@ impl Monitor {
         }
     }
 
-    /// Takes note of the forks whose children are not among the processes.
+    /// Counts the vain looks for children that are not among the processes, and tells the user if there are
+    /// too many.
     pub(super) fn note_vain_looks(&mut self) {
         for fork in &mut self.forks {
             if fork.looked_in_vain() {
@@ -49,9 +51,9 @@ impl Monitor {
         }
     }
 
-    /// Has a fork's child looked for again, which was taken for this process and is another. This one may be
-    /// a sibling, and another sibling may have been taken for the child. So all of them are looked for again
-    /// but those of which it is certain.
+    /// Has a fork's child searched for again that was mistaken for process `pid`. That process may be a
+    /// sibling, and another sibling may have been taken for the child. So all siblings are searched for
+    /// again, except those that are certain.
     pub(super) fn look_again(&mut self, pid: u32) {
         let Some(mut fork) = self.managed.remove(&pid) else { return };
         fork.is_not(pid);
@@ -59,7 +61,7 @@ impl Monitor {
             |managed: &Managed| managed.stack == fork.stack && managed.parent != 0 && !managed.is_equipped();
         let siblings = self.managed.extract_if(.., |_, managed| is_doubtful(managed));
         let found: Vec<_> = siblings.map(|(_, sibling)| sibling).collect();
-        // This one comes first: it can be fewer processes than they can.
+        // The child comes first: fewer processes can be it.
         let first = self.forks.len();
         self.forks.push(fork);
         self.forks.extend(found);
@@ -69,7 +71,7 @@ impl Monitor {
     /// Takes the last forks of processes that have ended, and drops those whose drivers have ended as well.
     ///
     /// # Errors
-    /// A fork could not be served. It waits as long as its parent is there.
+    /// Returns an error if a fork could not be served. It waits as long as its parent's entry exists.
     pub(super) fn take_last_forks(&mut self) -> Result<(), Failed> {
         let mut failure = None;
         for (parent, mut managed) in std::mem::take(&mut self.ending) {
@@ -80,7 +82,7 @@ impl Monitor {
             self.forks.extend(managed.take_forks(parent));
             let failed = managed.failure_of_forks();
             if has_stopped && failed.is_none() {
-                // A large space takes long to give back, and nobody waits for that.
+                // Freeing a large space takes long, which must not happen at high priority.
                 priority::goes_on(Duration::MAX);
                 self.summary.add(managed);
             } else {

@@ -1,19 +1,19 @@
-//! How fast a tree grows, and how much it may get before the monitor reacts.
+//! How fast a tree grows, and how many bytes it may get before the monitor reacts.
 
 use std::time::{Duration, Instant};
 
 use super::SHORTEST;
 
-/// The fastest that a tree is expected to grow, in bytes a second.
+/// The fastest expected growth of a tree, in bytes per second.
 const GROWTH: u64 = 4 << 30;
-/// How long it takes at most from a look at a tree that grows until it stands still, unless the monitor has
-/// come later of late.
+/// The longest time from a look at a growing tree until it stands still, unless recent looks came later. Then
+/// their delay counts, up to [`LONGEST_REACTION`].
 const REACTION: Duration = Duration::from_millis(16);
 const LONGEST_REACTION: Duration = Duration::from_millis(500);
-/// To start movers takes at most so many times that on a busy machine.
+/// Starting movers on a busy machine takes at most this many reaction times.
 pub(super) const MOVER_REACTIONS: u64 = 16;
 
-/// Returns how long the fastest tree takes to fill so many bytes.
+/// Returns how long the fastest expected tree takes to fill `bytes`.
 pub(super) fn time_to_fill(bytes: u64) -> Duration {
     Duration::from_nanos(bytes.saturating_mul(1_000_000_000 / (GROWTH >> 20)) >> 20)
 }
@@ -23,9 +23,9 @@ pub(super) fn time_to_fill(bytes: u64) -> Duration {
 pub(super) struct Growth {
     at: Instant,
     pub(super) total: u64,
-    /// The longest time from one look to the next of late, but at least [`REACTION`].
+    /// The longest recent time between two looks, but at least [`REACTION`].
     reaction: Duration,
-    /// Bytes within that, at the fastest growth of late.
+    /// The bytes that the tree gets within that time, at its fastest recent growth.
     pub(super) in_reaction: u64,
 }
 
@@ -34,15 +34,15 @@ impl Growth {
         Self { at: now, total: 0, reaction: REACTION, in_reaction: 0 }
     }
 
-    /// Takes a measurement in, and returns the bytes that the tree may get before it stands still.
+    /// Records a measurement, and returns the bytes that the tree may get before it stands still.
     pub(super) fn take_in(&mut self, now: Instant, total: u64) -> u64 {
         let passed = (now - self.at).max(SHORTEST / 4);
         let grown = total.saturating_sub(self.total);
         self.reaction = passed.clamp(REACTION.max(self.reaction / 8 * 7), LONGEST_REACTION);
         let at_this_rate = u128::from(grown) * self.reaction.as_nanos() / passed.as_nanos();
-        // Estimates of shared memory are mended in steps, which are no growth.
+        // Estimates of shared memory are corrected in steps, which are not growth.
         let most = u128::from(GROWTH) * self.reaction.as_nanos() / Duration::from_secs(1).as_nanos();
-        // A program that rests for a moment goes on as fast as before.
+        // A program that pauses for a moment may continue as fast as before.
         self.in_reaction = (at_this_rate.min(most) as u64).max(self.in_reaction / 8 * 7);
         (self.at, self.total) = (now, total);
         self.in_reaction
@@ -53,8 +53,8 @@ impl Growth {
         MOVER_REACTIONS * self.in_reaction
     }
 
-    /// The monitor was at work, and the tree has `total` bytes now. That says nothing of when the monitor
-    /// comes.
+    /// Records that the monitor was at work, and the tree has `total` bytes now. That time does not count as
+    /// a late look.
     pub(super) fn go_on(&mut self, now: Instant, total: u64) {
         (self.at, self.total) = (now, total);
     }

@@ -1,7 +1,7 @@
-//! One look of the monitor: what it measures, and what follows from that.
+//! One look of the monitor: what it measures, and what it does then.
 //!
 //! ```text
-//!   who is there? ─► watch the drivers ─► measure ─► near the limit: take over    ─► tell the manager what is outside ─► let go on
+//!   who is there? ─► watch the drivers ─► measure ─► near the limit: take over    ─► tell the manager what is outside ─► continue processes
 //!                                                     else: leave the tree alone
 //! ```
 
@@ -15,17 +15,17 @@ use crate::messages;
 use crate::system::priority;
 use crate::system::proc::Fixed;
 
-/// The longest from one look to the next, far below the limit.
+/// The longest time between two looks, far below the limit.
 const LONGEST: Duration = Duration::from_millis(10);
-/// Growth outside that has the monitor look as often as it can.
+/// Growth outside of management after which the monitor looks as often as it can.
 const LEAST_GROWTH: u64 = 512 << 10;
-/// From one look at what is left in staging to the next.
+/// The time between two cleanups of staging.
 const TIDY_EVERY: Duration = Duration::from_millis(50);
-/// A tree that may fill half of its limit in less time finds everything prepared early: from a sixteenth of
-/// the limit on, and not from half of it on.
+/// For a tree that may fill half of its limit in less time than this, preparation begins at a sixteenth of
+/// the limit instead of at half of it.
 const PREPARE_WITHIN: Duration = Duration::from_millis(100);
 
-/// What the tree has at a look, and what it may get until it stands still.
+/// What the tree has at a look, and what it may get before it stands still, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Outlook {
     limit: u64,
@@ -34,12 +34,12 @@ struct Outlook {
 }
 
 impl Outlook {
-    /// Returns how much is kept below the limit at least.
+    /// Returns the least room to keep below the limit.
     fn least_margin(self) -> u64 {
         (self.limit / 8).clamp(16 << 20, 256 << 20).min(self.limit / 2)
     }
 
-    /// Returns how far below the limit processes are taken over.
+    /// Returns how far below the limit processes begin to be taken over.
     fn margin(self) -> u64 {
         self.least_margin().max(self.coming.min(self.limit / 2))
     }
@@ -48,22 +48,22 @@ impl Outlook {
         self.total + self.margin() > self.limit
     }
 
-    /// Returns what the tree may still get before the processes that are to stop have stopped.
+    /// Returns what the tree may still get before the processes to stop have stopped.
     fn soon(self) -> u64 {
         self.coming.max(self.margin() / 2)
     }
 
-    /// Returns what is left at least while not all is adopted.
+    /// Returns the least room to leave while not all pages are adopted.
     fn least_room(self) -> u64 {
         self.margin() / 4
     }
 
-    /// Returns what is to be free for one that waits and goes on.
+    /// Returns the room to have free for a waiting process that continues.
     fn wanted(self) -> u64 {
         self.soon() + (1 << 20)
     }
 
-    /// Returns what is kept free for copies of pages that forks share.
+    /// Returns the room to keep free for copies of pages that forks share.
     fn spare(self) -> u64 {
         (2 * self.coming).max(self.limit / LEAST_COPIES).min(self.least_margin())
     }
@@ -78,10 +78,10 @@ impl Outlook {
 }
 
 impl Monitor {
-    /// Looks once, and does what has to be done. Returns how long to wait until the next look.
+    /// Looks once, and acts on it. Returns how long to wait until the next look.
     ///
     /// # Errors
-    /// A page could not be kept or brought back. The tree must not go on.
+    /// Returns why the tree must not go on, for instance because a page could not be kept or brought back.
     pub(crate) fn turn(&mut self) -> Result<Duration, Failed> {
         priority::begins(self.look_takes);
         let began = priority::cpu_time();
@@ -94,7 +94,7 @@ impl Monitor {
     fn look(&mut self) -> Result<Duration, Failed> {
         let now = Instant::now();
         self.keep_guarded()?;
-        // What they had is charged until then.
+        // The pages of ended processes stay charged until this call.
         self.take_last_forks()?;
         self.find_processes(now)?;
         self.tidy(now);
@@ -125,18 +125,18 @@ impl Monitor {
                 self.find_forks();
                 self.note_vain_looks();
             }
-            // Others may have taken the last descriptors for a moment.
+            // Other threads or processes may have taken the last descriptors for a moment.
             Err(_) if self.blind_since.get_or_insert(now).elapsed() < PATIENCE => {}
             Err(error) => return Err(Failed::new(&messages::BLIND, &error)),
         }
         Ok(())
     }
 
-    /// Has what is left in staging given back now and then, and at once where there is no room.
+    /// Frees what is left in staging now and then, and at once if there is no room.
     fn tidy(&mut self, now: Instant) {
         let is_due = self.tidied_at.is_none_or(|at| now - at >= TIDY_EVERY);
         if is_due || self.room == 0 {
-            // What is in staging counts, for each process.
+            // The contents of each process's staging count toward the limit.
             self.managed.values().for_each(Managed::tidy);
         }
         if is_due {
@@ -145,10 +145,11 @@ impl Monitor {
         }
     }
 
-    /// Watches the drivers of those that are managed, and keeps off the CPUs that these need.
+    /// Watches the drivers of managed processes, and keeps other threads off the CPUs that these drivers
+    /// need.
     ///
     /// # Errors
-    /// One of them has failed.
+    /// Returns the failure of a managed process.
     fn watch_drivers(&mut self) -> Result<(), Failed> {
         self.ending.iter().for_each(|(_, managed)| managed.watch());
         for managed in self.managed.values().chain(&self.forks) {
@@ -168,7 +169,7 @@ impl Monitor {
         Outlook { limit, total, coming: self.growth.take_in(Instant::now(), total) }
     }
 
-    /// Measures what the tree and the runner have together.
+    /// Measures how much memory the tree and the runner have together.
     fn measure(&mut self) -> u64 {
         let own = self.own.read();
         let managed = &self.managed;
@@ -180,22 +181,23 @@ impl Monitor {
         self.fixed = Fixed { shared: tree.shared + own_fixed.shared, tables: tree.tables + own_fixed.tables };
         let total = anonymous + own.anonymous + self.fixed.shared + self.fixed.tables;
         self.anonymous = anonymous;
-        // A limit goes by the most that there may be, and what is told by what there is.
+        // The limit must hold for the upper bound, while reports give the best estimate.
         let doubtful = self.tree.doubtful_bytes;
         self.summary.note_peaks(anonymous.saturating_sub(doubtful), self.fixed);
         self.ledger.note(total.saturating_sub(doubtful));
         total
     }
 
-    /// Tells those that are managed how much their processes have now, and has pages adopted again that were
-    /// dropped and are there still.
+    /// Tells managed processes how much memory they have now, and has pages adopted again that were dropped
+    /// but are still present.
     fn follow_managed(&mut self) {
         let mut moved = Vec::new();
         for (pid, managed) in &mut self.managed {
             let process = self.tree.processes.get(pid);
             if managed.note_growth(process.map_or(0, |process| process.memory.anonymous)) && process.is_some()
             {
-                // The manager knows already, and what it has is subtracted from what the process has.
+                // The manager knows the change already, and its bytes are subtracted from those of the
+                // process.
                 moved.push(*pid);
             }
             managed.take_kept();
@@ -215,7 +217,7 @@ impl Monitor {
         }
     }
 
-    /// Takes over what there is to take over. Returns what the tree has then.
+    /// Takes over a process, if there is one to take over. Returns the tree's bytes after that.
     fn take_over_some(&mut self, outlook: Outlook) -> Result<u64, Failed> {
         let mut total = outlook.total;
         if self.take_over(total, outlook.soon(), outlook.least_room())? {
@@ -226,7 +228,7 @@ impl Monitor {
         Ok(total)
     }
 
-    /// Leaves the tree alone, but for new processes where others wait for room already.
+    /// Leaves the tree alone, except that new processes have to wait if others already wait for room.
     fn leave_alone(&mut self, outlook: Outlook) {
         let waiting = self.queue.len() as u64 * outlook.wanted();
         if outlook.total + outlook.margin() + waiting > outlook.limit {
@@ -235,11 +237,12 @@ impl Monitor {
         self.tree.settle_all();
     }
 
-    /// Tells the manager what is outside, and lets those go on that need not stand still any more.
+    /// Tells the manager how many bytes are outside, and continues processes that need not stand still any
+    /// more.
     fn tell_manager(&mut self, outlook: Outlook) {
         let Some(manager) = &self.manager else {
             if self.making.is_none() {
-                // Those that were to be taken over have ended, or could not be looked at.
+                // The processes to take over have ended, or could not be looked at.
                 self.let_go_on();
             }
             return;
@@ -257,9 +260,9 @@ impl Monitor {
         self.calm_down(outside);
     }
 
-    /// Lets those go on that stand still: once all is known and fits, once there is room for the copies that
-    /// may come, or where they would stand still in vain. `adopting` bytes are going to be the manager's, and
-    /// `outside` are not.
+    /// Continues the processes that stand still in three cases: all memory is known and fits; there is room
+    /// for the copies that may come; or they would stand still in vain. `adopting` bytes are going to be the
+    /// manager's, and `outside` bytes are not.
     fn let_go_on_where_it_fits(&mut self, outlook: Outlook, adopting: u64, outside: u64) {
         let is_apart = outlook.total + outlook.least_room() < outlook.limit;
         let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);
@@ -269,15 +272,15 @@ impl Monitor {
                 stats.used_bytes - stats.outside_bytes + outside <= stats.budget_bytes + stats.shared_bytes
             });
         let is_too_long = self.standstill.is_too_long(adopting + stats.map_or(0, |stats| stats.used_bytes));
-        // What cannot go out need not stand still again and again.
+        // If memory cannot go out, stopping processes again would not help.
         self.stops_none = !fits && (self.stops_none || is_too_long);
         if fits || is_known && self.has_room_for_copies(outlook.total) || is_too_long {
             self.let_go_on();
         }
     }
 
-    /// Looks less often while what is outside does not grow. Where everything that grows is managed, the
-    /// manager holds the limit by itself.
+    /// Looks less often while memory outside does not grow. If everything that grows is managed, the manager
+    /// alone holds the limit.
     fn calm_down(&mut self, outside: u64) {
         let grows = outside > self.outside + LEAST_GROWTH;
         self.outside = outside;

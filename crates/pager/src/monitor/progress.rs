@@ -1,4 +1,4 @@
-//! A word while the program does little but wait for pages.
+//! A message while the program does little but wait for pages.
 
 use std::time::{Duration, Instant};
 
@@ -9,27 +9,28 @@ use super::Monitor;
 use crate::messages::as_option;
 use crate::system::{priority, proc};
 
-/// The time that is looked at.
+/// The period that is judged at once.
 const WINDOW: Duration = Duration::from_secs(10);
-/// From one word to the next.
+/// The least time between two messages.
 const QUIET: Duration = Duration::from_secs(60);
-/// A program that gets less than this part of a CPU, and waits for more of its time, is told of.
+/// There is a message if the program gets less than this part of a CPU, and waits for more than this part of
+/// the time.
 const LITTLE: f64 = 0.5;
 
-/// The program up to some time.
+/// The program's figures up to some time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// The time that CPUs have spent on it.
+    /// The CPU time that it has used.
     cpu_seconds: f64,
     /// How long its threads and processes have waited.
     waited_seconds: f64,
     back_bytes: u64,
-    /// With so much more memory, half of the pages that came back would have stayed.
+    /// With this much more memory, half of the pages that came back would have stayed.
     more_bytes: Option<u64>,
     limit_bytes: u64,
 }
 
-/// Watches a program for that.
+/// Decides when to give a message.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     window: Option<(Instant, Seen)>,
@@ -37,16 +38,16 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Returns whether the program is to be looked at now.
+    /// Returns whether a period is over, so that new figures are needed.
     fn is_due(&self, now: Instant) -> bool {
         self.window.is_none_or(|(began, _)| now - began >= WINDOW)
     }
 
-    /// Takes note of the program at this time, and returns a word if there is one to say.
+    /// Records the program's figures, and returns a message if there is one to give.
     fn note(&mut self, now: Instant, seen: Seen) -> Option<String> {
         let (began, before) = self.window.replace((now, seen))?;
         let seconds = (now - began).as_secs_f64();
-        // What a process has used shows nowhere from its end until somebody waits for it.
+        // The CPU time of a zombie shows nowhere until its parent reaps it, so the sum may shrink.
         let cpu = (seen.cpu_seconds - before.cpu_seconds).max(0.0);
         let waited = seen.waited_seconds - before.waited_seconds;
         let is_slow = cpu < LITTLE * seconds && waited > LITTLE * seconds;
@@ -67,14 +68,14 @@ impl Progress {
 }
 
 impl Monitor {
-    /// Says a word to standard error where the program has done little for a while but wait. Costs a look at
-    /// each process, in ten seconds.
+    /// Prints a message to standard error if the program has done little but wait for a while. Costs one look
+    /// at each process per ten seconds.
     pub(crate) fn tell_progress(&mut self) {
         let now = Instant::now();
         if self.manager.is_none() || !self.progress.is_due(now) {
             return;
         }
-        // That takes longer than a look may.
+        // This takes longer than a look at high priority may.
         priority::goes_on(Duration::MAX);
         let living = self
             .tree

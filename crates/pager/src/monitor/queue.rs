@@ -1,21 +1,21 @@
-//! Small processes wait for room near the limit.
+//! The queue of small processes that wait for room near the limit.
 //!
-//! One small process is not worth taking over, and most end soon. But many outgrow a limit together as a
-//! large one does. So near the limit each that grows stands still, and so does who starts more of them. They
-//! go on one after the other, where there is room: as a rule others have ended meanwhile. Where nobody ends,
-//! they are taken over as they stand, the largest first.
+//! A small process is not worth taking over, and most end soon. But many together can exceed a limit as a
+//! large one does. So near the limit, each one that grows stands still, and so do processes that start more
+//! of them. They continue one after another when there is room, usually because others have ended. If none
+//! ends, they are taken over as they stand, the largest first.
 //!
 //! ```text
-//!   grows, and there is no room ─► waits ─► has room, and its turn ─► goes on ─► has ended, or got what it wanted: the next one
-//!                                    └─► nobody ends ─► is taken over, and waits on until others' pages have gone out
+//!   grows, and there is no room ─► waits ─► has room, and its turn ─► continues ─► has ended, or has settled: the next one
+//!                                    └─► none ends ─► is taken over, and waits until pages of others have gone out
 //! ```
 //!
-//! The manager is told of more memory outside than there is, so that it keeps room for those that go on. One
-//! goes on every second at the least, whatever there is: others may wait for it. Where there is no room at
-//! all, the first is tried soon: if it ends, it has made room, and so may the next one. To take over a
-//! hundred small processes would cost more memory than they have.
+//! The manager is told of more memory outside than there is, so that it keeps room for those that continue.
+//! At least one continues every second, even without room, since other processes may wait for it. If there is
+//! no room at all, the first one is tried soon: if it ends, it has made room, and so may the next one. Taking
+//! over a hundred small processes would cost more memory than they have.
 //!
-//! Who starts processes goes on after those that wait already.
+//! A process that starts others continues after those that wait already.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -29,56 +29,57 @@ use crate::system::priority;
 use crate::system::proc::Memory;
 use crate::tree::LEAST_GROWN;
 
-/// The processes that are left alone have one part in so many of the limit together.
+/// The processes that are left alone have at most 1/[`SHARE`] of the limit together.
 const SHARE: u64 = 8;
-/// A process is not worth it to be taken over below this size.
+/// A process below this size is never worth taking over.
 const LEAST: u64 = 1 << 20;
-/// A process has got what it wanted when it has not grown by much for so long, or after so long in any case.
-/// Where pages come back all the time, nobody gets on, and only the time counts.
+/// A process counts as settled when it has not grown much for [`SETTLED`], or after [`MOST_GOING`] in any
+/// case. While many pages come back, processes make little progress, and only [`MOST_GOING`] counts.
 const SETTLED: Duration = Duration::from_millis(50);
 const MOST_GOING: Duration = Duration::from_millis(500);
-/// Memory is short where so many pages come back within [`PRESSED`].
+/// Memory is short if this many pages come back within [`PRESSED`].
 const PRESSING: u64 = 256;
 const PRESSED: Duration = Duration::from_millis(50);
-/// Where nobody has ended or gone on for so long, or the first has waited for so long, they are taken over.
+/// Waiting processes are taken over if none has ended or continued for [`ENDS_WITHIN`], or if the first of
+/// them has waited for [`MOST_WAIT`].
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const MOST_WAIT: Duration = Duration::from_secs(1);
-/// One goes on after so long without room.
+/// One continues after this long without room.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same where nobody has gone on since they began to wait.
+/// The same if none has continued since they began to wait.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
-/// The same where the one before has wanted nothing.
+/// The same if the one before has not grown.
 const IDLE_PATIENCE: Duration = Duration::from_millis(100);
-/// The manager keeps room for so long after the last one went on.
+/// The manager keeps room for this long after the last one continued.
 const KEEPS_ROOM: Duration = Duration::from_secs(1);
 
-/// Who waits, and who has just gone on.
+/// The processes that wait, and those that have just continued.
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: VecDeque<Waiting>,
     going: Vec<Going>,
     /// How many processes have ended.
     ended: u64,
-    /// When somebody ended, went on into room or was taken over last, and when somebody went on.
+    /// When a process last ended, continued into room or was taken over, and when one last continued.
     moved_at: Instant,
     went_at: Instant,
-    /// The manager keeps room until then.
+    /// Until when the manager keeps room.
     keeps_until: Option<Instant>,
-    /// The pages that had come back at a time, and whether so many did since the time before that others have
-    /// to wait.
+    /// How many pages had come back at the last check, and whether so many did since the check before that
+    /// processes must wait.
     came_back: (Instant, u64),
     is_pressed: bool,
-    /// How long one waits without room: less where nobody has gone on yet or the last one that had its time
-    /// has not grown, and not at all where the last one has ended.
+    /// How long the next one waits without room: less if none has continued yet or the last one has not
+    /// grown, and not at all if the last one has ended.
     patience: Duration,
 }
 
-/// Why a process is to wait.
+/// Why a process has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It has got memory, or gets copies of what it shares.
+    /// It has got memory, or gets copies of shared pages.
     Grown,
-    /// It is new, and has got none yet.
+    /// It is new, and has got no memory yet.
     New,
     /// It has started others.
     Starts,
@@ -128,12 +129,13 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// Returns whether a process has just gone on.
+    /// Returns whether a process has just continued.
     pub(super) fn is_going(&self, pid: u32) -> bool {
         self.going.iter().any(|going| going.pid == pid)
     }
 
-    /// Takes note of what the processes have. `None`: it has ended. So many of the tree have ended in all.
+    /// Records the bytes of the processes, for which `bytes_of` returns `None` if they have ended. `ended`
+    /// processes of the tree have ended in all.
     fn note(&mut self, now: Instant, ended: u64, came_back: u64, bytes_of: impl Fn(u32) -> Option<u64>) {
         if now - self.came_back.0 >= PRESSED {
             self.is_pressed = came_back - self.came_back.1 >= PRESSING;
@@ -151,7 +153,7 @@ impl Queue {
             if bytes > going.bytes + LEAST_GROWN {
                 (going.bytes, going.grown_at) = (bytes, now);
             }
-            // It wanted nothing, so the next one may not, either.
+            // It did not grow, so the next one may not grow either.
             if going.grown_at == going.since && now - going.since >= SETTLED {
                 self.patience = self.patience.min(IDLE_PATIENCE);
             }
@@ -159,7 +161,7 @@ impl Queue {
         });
     }
 
-    /// Returns who goes on next, and whether there is room for it beside so many that have just gone on.
+    /// Returns the process to continue next, and whether it has room beside those that have just continued.
     fn next(&self, now: Instant, has_room_beside: impl Fn(u64) -> bool) -> Option<(u32, bool)> {
         let comes_last = |waiting: &Waiting| waiting.starts && now - waiting.since < PATIENCE;
         let first = self.waiting.iter().find(|waiting| !comes_last(waiting)).or(self.waiting.front())?.pid;
@@ -169,7 +171,7 @@ impl Queue {
         (may_go || is_due).then_some((first, may_go))
     }
 
-    /// A process goes on, and has so much. Where there was no room for it, nothing has moved yet.
+    /// Records that a process with `bytes` continues. If there was no room for it, nothing has moved yet.
     fn goes_on(&mut self, (pid, has_room): (u32, bool), now: Instant, bytes: u64) {
         self.waiting.retain(|waiting| waiting.pid != pid);
         self.going.push(Going { pid, since: now, bytes, grown_at: now });
@@ -178,14 +180,14 @@ impl Queue {
         (self.keeps_until, self.patience) = (Some(now + KEEPS_ROOM), PATIENCE);
     }
 
-    /// Returns whether those that wait are to be taken over: nobody makes room by its end.
+    /// Returns whether to take over the waiting processes, because none makes room by ending.
     fn is_stuck(&self, now: Instant) -> bool {
         let Some(first) = self.waiting.front() else { return false };
         let is_late = now - first.since >= MOST_WAIT && now - self.went_at >= MOST_WAIT;
         self.going.is_empty() && (now - self.moved_at >= ENDS_WITHIN || is_late)
     }
 
-    /// Some have been taken over.
+    /// Records that some have been taken over.
     fn taken(&mut self, now: Instant) {
         self.moved_at = now;
     }
@@ -196,9 +198,9 @@ impl Queue {
 }
 
 impl Monitor {
-    /// Takes note of what those have that wait, and those that have just gone on.
+    /// Records the memory of the processes that wait, and of those that have just continued.
     pub(super) fn note_queue(&mut self, now: Instant) {
-        // One that has ended has no memory, also before its parent asks for that.
+        // A process that has ended has no memory, even before its parent reaps it.
         let there = |pid| self.tree.processes.get(&pid).filter(|process| process.memory != Memory::default());
         let bytes_of = |pid| there(pid).map(|process| process.memory.anonymous);
         let counters = self.manager.as_ref().map(Manager::counters);
@@ -222,15 +224,15 @@ impl Monitor {
         small.clone().find(matters).map_or(LEAST_PROCESS, |(anonymous, _)| (*anonymous).max(LEAST))
     }
 
-    /// None is left that is to be taken over.
+    /// Records that no process is left to take over.
     pub(super) fn note_taken(&mut self, now: Instant) {
         if self.least_process < LEAST_PROCESS {
             self.queue.taken(now);
         }
     }
 
-    /// Has small processes wait that have grown, or are new and about to run, and who has started more of
-    /// them.
+    /// Has small processes wait that have grown, or are new and about to run, and processes that have started
+    /// others.
     pub(super) fn have_wait(&mut self) {
         for (anonymous, pid) in self.tree.grown() {
             if self.is_small(anonymous, pid) {
@@ -240,8 +242,8 @@ impl Monitor {
         self.have_newcomers_wait();
     }
 
-    /// Has small processes wait that are new and about to run, and who has started more of them. They do not
-    /// overtake those that wait.
+    /// Has small processes wait that are new and about to run, and processes that have started others. They
+    /// do not overtake those that wait already.
     pub(super) fn have_newcomers_wait(&mut self) {
         for (anonymous, pid) in self.tree.newcomers(Instant::now()) {
             if self.is_small(anonymous, pid) {
@@ -267,13 +269,14 @@ impl Monitor {
         }
     }
 
-    /// Returns whether a process has no mover, and is too small to get one by itself.
+    /// Returns whether a process has no mover, and is too small to be given one on its own.
     pub(super) fn is_small(&self, anonymous: u64, pid: u32) -> bool {
         let lacks_mover = self.managed.get(&pid).is_none_or(Managed::lacks_mover);
         anonymous < LEAST_PROCESS && lacks_mover && !self.refused.contains_key(&pid)
     }
 
-    /// Lets those go on whose turn it is. The tree has `total` bytes, and `wanted` are to be free for each.
+    /// Continues the processes whose turn it is. The tree has `total` bytes, and `wanted` bytes must be free
+    /// for each.
     pub(super) fn let_next_go_on(&mut self, total: u64, wanted: u64) {
         let now = Instant::now();
         let limit = self.ledger.limit_bytes();
@@ -287,7 +290,7 @@ impl Monitor {
         }
     }
 
-    /// Returns how much the manager is to leave free for those that wait.
+    /// Returns how many bytes the manager must leave free for those that wait.
     pub(super) fn kept_room(&self, wanted: u64) -> u64 {
         if self.queue.keeps_room(Instant::now()) { wanted } else { 0 }
     }
@@ -375,7 +378,7 @@ mod tests {
         assert!(!queue.is_stuck(at(1950)), "their pages are going out");
         (0..30).for_each(|end| queue.note(at(1950 + end * 50), end, 0, |_| Some(MIB)));
         assert!(queue.is_stuck(at(3450)), "those that end make no room for it");
-        // One that is tried, and waits again since it grows, has made no room, either.
+        // A process that was tried, and waits again since it grew, has made no room either.
         let mut queue = Queue::new(start);
         for tried in 0..5 {
             queue.push(1, false, at(tried * 100));

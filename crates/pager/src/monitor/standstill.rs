@@ -1,12 +1,12 @@
 //! Processes that stand still until they are taken over.
 //!
 //! ```text
-//!   stopped (SIGSTOP) ─► nothing is left to wait for, or it takes too long ─► go on (SIGCONT) ─► parents that have stopped as well go on
+//!   stopped (SIGSTOP) ─► nothing is left to wait for, or it takes too long ─► continued (SIGCONT) ─► parents that have stopped as well are continued
 //! ```
 //!
-//! Some programs stop themselves when their child stops, as `su` does, and wait for whoever starts both
-//! again. So for a while after a process goes on, its ancestors are looked at, but for those that stood still
-//! before.
+//! Some programs, such as `su`, stop themselves when their child stops, and wait until both are continued. So
+//! for a while after a process continues, its ancestors are watched, except those that were stopped before
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,30 +16,30 @@ use rustix::process::Signal;
 use crate::guardian::Guardian;
 use crate::system::{proc, signals};
 
-/// How long processes stand still where nothing is adopted and nothing goes out, and how long at most. They
-/// may be waiting for what others do.
+/// How long processes stand still if nothing is adopted and nothing goes out, and how long at most: running
+/// processes may wait for them.
 const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_PATIENCE: Duration = Duration::from_secs(20);
-/// How long ancestors are looked at.
+/// How long ancestors are watched.
 const FOLLOWED: Duration = Duration::from_secs(10);
 
-/// Who stands still, and whom that may have stopped.
+/// The processes that stand still, and ancestors that may have stopped as a result.
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
-    /// By process.
+    /// The stopped processes, by their numbers.
     stopped: BTreeMap<u32, Stopped>,
     waiting: Option<Waiting>,
-    /// Those that went on, and until when their ancestors are looked at.
+    /// Processes that have continued, and until when their ancestors are watched.
     going_on: Vec<GoingOn>,
-    /// How long those stood still in all that go on by now.
+    /// How long the processes that have continued stood still in total.
     stood: Duration,
 }
 
 #[derive(Debug)]
 struct Stopped {
-    /// Those that ran when it was stopped.
+    /// Ancestors that ran when it was stopped.
     ancestors: Vec<u32>,
-    /// It goes on in its turn, and not with the others.
+    /// Whether it waits for its turn, instead of continuing with the others.
     waits: bool,
     since: Instant,
 }
@@ -51,7 +51,8 @@ struct GoingOn {
     until: Instant,
 }
 
-/// Since when processes stand still, and what was still to be adopted or is in memory at the last look.
+/// Since when processes stand still, and how many bytes were still to be adopted or in memory at the last
+/// look.
 #[derive(Debug)]
 struct Waiting {
     began: Instant,
@@ -77,7 +78,7 @@ fn is_stopped(pid: u32) -> bool {
     proc::stat(pid).is_some_and(|stat| stat.state == b'T' || stat.state == b't')
 }
 
-/// Returns whether a process in this state is there, and not stopped already.
+/// Returns whether a process in this state exists, and is not stopped already.
 fn may_stop(state: u8) -> bool {
     !b"TtZX".contains(&state)
 }
@@ -87,25 +88,26 @@ impl Standstill {
         self.stopped.contains_key(&pid)
     }
 
-    /// Returns how long processes have stood still so far, all of them together.
+    /// Returns how long all processes together have stood still so far.
     pub(crate) fn stood(&self) -> Duration {
         self.stood + self.stopped.values().map(|stopped| stopped.since.elapsed()).sum::<Duration>()
     }
 
-    /// Returns whether processes stand still that go on together.
+    /// Returns whether processes stand still that will continue together.
     pub(crate) fn has_any(&self) -> bool {
         self.stopped.values().any(|stopped| !stopped.waits)
     }
 
-    /// Stops a process that runs. Whoever has stopped it otherwise lets it go on, too.
+    /// Stops a running process. A process that something else has stopped is left alone, since only that may
+    /// continue it.
     pub(crate) fn stop(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>) {
         if self.stop_one(pid, ancestors, guardian, false, may_stop) {
             self.waiting.get_or_insert_with(|| Waiting::new(Instant::now()));
         }
     }
 
-    /// As [`stop`](Self::stop), until its turn; a newcomer only if it is ready to run. Returns whether it was
-    /// stopped.
+    /// Like [`stop`](Self::stop), but until the process's turn. A newcomer is stopped only if it is ready to
+    /// run. Returns whether the process was stopped.
     pub(crate) fn stop_to_wait(
         &mut self,
         pid: u32,
@@ -129,18 +131,18 @@ impl Standstill {
             return false;
         }
         let ancestors = ancestors.into_iter().filter(|pid| self.has(*pid) || !is_stopped(*pid)).collect();
-        // The guardian hears of it first, and a signal to go on does no harm to a process that runs.
+        // Tell the guardian first: SIGCONT does no harm to a process that runs.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
         self.stopped.insert(pid, Stopped { ancestors, waits, since: Instant::now() });
         true
     }
 
-    /// Takes note of which processes wait for their turns still. The others have ended.
+    /// Forgets processes that no longer wait for their turns: they have ended.
     pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool, guardian: Option<&Guardian>) {
         for (pid, stopped) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
             self.stood += stopped.since.elapsed();
-            // One that was not found for a moment, since its parent has just ended, is there still.
+            // A process that was not found for a moment, because its parent has just ended, still exists.
             if is_stopped(pid) {
                 signals::kill(pid, Signal::CONT);
             }
@@ -148,24 +150,24 @@ impl Standstill {
         }
     }
 
-    /// Lets one go on whose turn it is.
+    /// Continues a process whose turn it is.
     pub(crate) fn go_on(&mut self, pid: u32, guardian: Option<&Guardian>) {
         self.let_go_on(|stopped, _| stopped == pid, guardian);
     }
 
-    /// Takes note of what is still to be adopted or is in memory. Returns whether processes stand still for
-    /// too long.
+    /// Records that `left` bytes are still to be adopted or in memory. Returns whether processes have stood
+    /// still for too long.
     pub(crate) fn is_too_long(&mut self, left: u64) -> bool {
         self.waiting.as_mut().is_some_and(|waiting| waiting.is_too_long(Instant::now(), left))
     }
 
-    /// Lets all go on but those that wait for their turns.
+    /// Continues all processes except those that wait for their turns.
     pub(crate) fn end(&mut self, guardian: Option<&Guardian>) {
         self.waiting = None;
         self.let_go_on(|_, stopped| !stopped.waits, guardian);
     }
 
-    /// Lets all go on, as the run is over.
+    /// Continues all processes, at the end of the run.
     pub(crate) fn end_all(&mut self, guardian: Option<&Guardian>) {
         self.let_go_on(|_, _| true, guardian);
     }
@@ -177,7 +179,7 @@ impl Standstill {
         {
             self.stood += since.elapsed();
             signals::kill(pid, Signal::CONT);
-            // An ancestor that has stopped with it the last time is not among those that ran this time.
+            // An ancestor that stopped with the process last time is not among those that ran this time.
             if let Some(at) = self.going_on.iter().position(|going| going.pid == pid) {
                 ancestors.extend(self.going_on.swap_remove(at).ancestors);
                 ancestors.sort_unstable();
@@ -188,13 +190,13 @@ impl Standstill {
         }
     }
 
-    /// Lets ancestors go on that have stopped since their descendants were: each once, since whoever stops it
-    /// again means it. A terminal stops both, and then neither goes on.
+    /// Continues ancestors that have stopped since their descendants were stopped: each once, since a second
+    /// stop is intended. If a terminal stops both, neither continues.
     pub(crate) fn follow(&mut self) {
         let now = Instant::now();
         self.going_on.retain(|going| now < going.until);
-        // Many have the same ancestors, and to ask whether a process has stopped takes much longer than to
-        // look it up.
+        // Many processes have the same ancestors, and asking whether a process has stopped takes much longer
+        // than a lookup.
         let ancestors: BTreeSet<u32> =
             self.going_on.iter().flat_map(|going| &going.ancestors).copied().collect();
         let stands_still = |pid: u32| self.stopped.contains_key(&pid);
@@ -235,7 +237,7 @@ mod tests {
     #[test]
     fn a_parent_that_stops_with_its_child_goes_on_with_it() {
         let mut shell = Command::new("sh");
-        // As `su` does: it stops itself once its child has stopped.
+        // Like `su`, it stops itself once its child has stopped.
         let script = "exec 3<&0; cat <&3 & while ! grep -q 'State:.*T' /proc/$!/status; do :; done; kill -STOP $$; wait $!";
         let mut shell = shell.args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
         let mut children = Vec::new();

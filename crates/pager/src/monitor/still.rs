@@ -1,12 +1,12 @@
-//! Who stands still at a look, and who may go on.
+//! Which processes stand still at a look, and which may continue.
 //!
 //! ```text
 //!   could outgrow the limit before it is managed  ─┐
-//!   grows outside of management, or is not adopted ├─► stands still ─► all fits, or there is room for what may come ─► goes on
+//!   grows outside of management, or is not adopted ├─► stands still ─► all fits, or there is room for what may come ─► continues
 //!   shares pages, and copies come too fast        ─┘
 //! ```
 //!
-//! Small processes wait in turn instead ([`queue`](super::queue)).
+//! Small processes wait in a queue instead ([`queue`](super::queue)).
 
 use super::queue::Why;
 use super::{LEAST_COPIES, Managed, Monitor, STOPPING};
@@ -14,14 +14,17 @@ use crate::system::priority;
 use crate::tree::Process;
 
 impl Monitor {
-    /// Has processes stand still that could outgrow the limit before they are managed, until they are, and
-    /// until the manager has made room. Where less is left than what is `coming`, and where nothing can go
-    /// out yet, these are all that are to be taken over. Otherwise, they are those without a mover that share
-    /// pages, and all without one if the tree could fill the memory while movers wait for their turns of the
-    /// CPU. Managed processes that grow outside of management stand still where less is left than what is
-    /// coming: they have new mappings, and a look at these may have to wait. So do those that share pages,
-    /// where copies come faster than others go out. And so do those that are not all adopted, once less than
-    /// `least_room` is left: the manager does not hold the limit by itself yet.
+    /// Stops processes that could exceed the limit before they are managed, until they are managed and the
+    /// manager has made room:
+    ///
+    /// - all that are to be taken over, if less room is left than is `coming`, or nothing can go out yet;
+    /// - all unmanaged ones of these, if the tree has families that share pages, or could fill the memory
+    ///   while movers wait for a CPU;
+    /// - managed ones that grow outside of management, if less room is left than is `coming`: they have new
+    ///   mappings, and a look at these may have to wait;
+    /// - those that share pages, if copies come faster than pages go out;
+    /// - those that are not all adopted, if less than `least_room` is left: until they are, the manager alone
+    ///   cannot hold the limit.
     pub(super) fn keep_still(&mut self, pids: &[(u64, u32)], total: u64, coming: u64, least_room: u64) {
         if self.stops_none {
             return;
@@ -64,9 +67,9 @@ impl Monitor {
         }
     }
 
-    /// Returns how many bytes of copies of shared pages may come before the tree stands still. Nobody hears
-    /// of the stores that make them. While a process is to get its mover, nobody looks either, and all may
-    /// come.
+    /// Returns how many bytes of copies of shared pages may come before the tree stands still. The stores
+    /// that make them cause no event. While a process gets its mover, the monitor does not look either, so
+    /// all shared pages may be copied.
     fn coming_copies(&self) -> u64 {
         let shared = self.tree.shared_bytes();
         let is_to_get_one = |(pid, process): (&u32, &Process)| {
@@ -80,25 +83,25 @@ impl Monitor {
         self.growth.in_reaction.max(self.least_for_copies() / 2).min(shared)
     }
 
-    /// Returns how much is left at least for copies of shared pages.
+    /// Returns the least room to leave for copies of shared pages.
     fn least_for_copies(&self) -> u64 {
         self.ledger.limit_bytes() / LEAST_COPIES
     }
 
-    /// Returns whether those that share pages may go on: the tree has `total` bytes, and the copies that may
-    /// come fit beside that.
+    /// Returns whether processes that share pages may continue: the copies that may come fit beside the
+    /// tree's `total` bytes.
     pub(super) fn has_room_for_copies(&self, total: u64) -> bool {
         self.tree.shared_bytes() > 0
             && total + self.coming_copies() + self.least_for_copies() <= self.ledger.limit_bytes()
     }
 
-    /// Returns whether a process has no mover and cannot get one, since a debugger has it. It would stand
-    /// still in vain.
+    /// Returns whether a process has no mover and cannot get one, because a debugger traces it. It would
+    /// stand still in vain.
     pub(super) fn is_beyond_reach(&self, pid: u32) -> bool {
         !self.managed.get(&pid).is_some_and(Managed::is_equipped) && octavo_stub::is_traced(pid)
     }
 
-    /// Lets those go on that stand still.
+    /// Continues the processes that stand still, except those in the queue.
     pub(super) fn let_go_on(&mut self) {
         if self.standstill.has_any() {
             self.tree.ask_all();

@@ -102,8 +102,8 @@ fn what_has_failed_in_a_process_that_has_ended_stops_nobody_but_the_children_of_
     }
 }
 
-/// Starts a shell whose forks go on until its input ends, as if their memory were watched. Returns it and
-/// them, when there are `count`.
+/// Starts a shell whose forks run until its input ends, as if their memory were watched. Returns the shell
+/// and its forks once there are `count`.
 fn family(monitor: &mut Monitor, script: &str, count: usize) -> (Child, Vec<u32>) {
     let shell = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
     let mut forks = Vec::new();
@@ -118,7 +118,7 @@ fn family(monitor: &mut Monitor, script: &str, count: usize) -> (Child, Vec<u32>
         }
         let stack = proc::stat(shell.id()).unwrap().stack;
         let is_there = |pid| monitor.tree.processes.get(pid).is_some_and(|fork| fork.stack == stack);
-        // Other tests start programs as well, which are forks of this process for a moment.
+        // Other tests start programs as well, which are forks of this process until they execute.
         let has_families = monitor.tree.has_families();
         forks.len() == count && forks.iter().all(is_there) && has_families == (count > 0)
     });
@@ -168,18 +168,18 @@ fn a_forks_child_that_was_taken_for_a_sibling_is_looked_for_again() {
     let [a, b] = children[..] else { unreachable!("there are two") };
     monitor.find_forks();
     assert_eq!(commons.guardian.pids(), [a, b]);
-    // Without a mover for the wrong process, that one was refused.
+    // Act as if no process could get a mover.
     monitor.managed.values_mut().for_each(Managed::refuse);
     monitor.look_again(a);
     assert!(!monitor.forks.iter().any(Managed::is_refused), "the right ones may get movers");
     assert_eq!((monitor.forks.len(), commons.guardian.pids()), (2, vec![0, 0]));
     monitor.find_forks();
     assert_eq!(commons.guardian.pids(), [b, a]);
-    // It was none of the two. The other one is still sought among both.
+    // This child is neither of the two. The other child may still be either.
     monitor.look_again(b);
     monitor.find_forks();
     assert_eq!((monitor.forks.len(), commons.guardian.pids()), (1, vec![0, a]));
-    // The process ends, and the child's memory is there.
+    // The process ends, but the child's memory still exists.
     drop(shell.stdin.take());
     shell.wait().unwrap();
     monitor.tree.look().unwrap();
@@ -192,7 +192,7 @@ fn stands_still(pid: u32) -> bool {
     proc::stat(pid).unwrap().state == b'T'
 }
 
-/// Otherwise it would fill the memory while its mover waits for a turn of the CPU.
+/// Otherwise, it would fill the memory while its mover waits for a CPU.
 #[test]
 fn a_process_stands_still_while_it_is_taken_over_if_it_could_fill_the_memory_meanwhile() {
     let commons = Commons::new();
@@ -244,7 +244,7 @@ fn at_the_end_of_a_run_no_driver_waits_for_another_ones_end() {
     assert!(commons.guardian.pids().is_empty());
 }
 
-/// A device that nobody uses.
+/// A device that is never used.
 struct Unused {
     _there: Arc<()>,
 }

@@ -1,8 +1,8 @@
-//! Memory of the tree that cannot be paged: how much there is of each kind, and what is said of it.
+//! Memory of the tree that cannot be paged: how much there is of each kind, and what the user is told.
 //!
-//! It is counted near the limit. Where it outgrows the limit, that is said, and ends a strict run: at once
-//! for kinds that stay what they are, and after a while for those that may be taken over, shared or unlocked
-//! by then. Where the tree has had more than its limit for a while for any reason, that is said as well.
+//! It is counted near the limit. If it exceeds the limit, the user is told, and a strict run ends: at once
+//! for kinds that stay as they are, and after a while for memory that may be taken over, shared or unlocked
+//! by then. The user is also told if the tree has been above its limit for a while for any other reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,12 +16,12 @@ use crate::managed::kinds::Kind;
 use crate::messages::{self, as_option};
 use crate::system::proc::{self, Told};
 
-/// A tree that has had an eighth more than its limit for so long is told of, or more than its limit that may
-/// not stay so.
+/// The user is told after a tree has been an eighth above its limit for this long, or after its memory that
+/// cannot be paged has been above the limit for this long.
 const LONG: Duration = Duration::from_millis(800);
-/// To count by kind takes at most one part in so many of the time.
+/// Counting by kind takes at most 1/[`COUNT_SHARE`] of the time.
 const COUNT_SHARE: u32 = 20;
-/// So many kinds are named in a sentence.
+/// The most kinds that a sentence names.
 const MOST_NAMED: usize = 3;
 
 /// Memory of one kind that cannot be paged.
@@ -29,7 +29,7 @@ const MOST_NAMED: usize = 3;
 struct Unpaged {
     kind: Kind,
     bytes: u64,
-    /// Who has most of it, and whether others have much of it as well.
+    /// The process that has most of it, and whether others have much of it as well.
     pid: u32,
     has_others: bool,
 }
@@ -44,42 +44,42 @@ impl fmt::Display for Unpaged {
     }
 }
 
-/// Since when something is too much.
+/// Since when an amount has been too large.
 #[derive(Debug, Default)]
 struct Lasting(Option<Instant>);
 
 impl Lasting {
-    /// Takes note whether it is too much now. Returns whether that has been so for long.
+    /// Records whether the amount is too large now. Returns whether it has been for long.
     fn lasts(&mut self, now: Instant, is_much: bool) -> bool {
         self.0 = is_much.then(|| self.0.unwrap_or(now));
         self.0.is_some_and(|since| now - since >= LONG)
     }
 }
 
-/// What is known of a tree that has more than its limit.
+/// What is known of a tree that exceeds its limit.
 #[derive(Debug, Default)]
 pub(super) struct Excess {
-    /// Of the whole tree, and of what cannot be paged.
+    /// Whether the whole tree, and memory that cannot be paged, are too large.
     total: Lasting,
     unpaged: Lasting,
-    /// It was said that the limit cannot be kept, or that it is exceeded.
+    /// Whether the user was told that the limit cannot be kept, or that it is exceeded.
     has_said_impossible: bool,
     has_said: bool,
     /// When the next process may be counted by kind.
     next_count: Option<Instant>,
 }
 
-/// Whether memory of a kind stays what it is.
+/// Returns whether memory of a kind stays what it is.
 const fn is_firm(kind: Kind) -> bool {
     matches!(kind, Kind::FilePages | Kind::ProgramData | Kind::PageTables | Kind::Unmanaged)
 }
 
 impl Monitor {
-    /// Counts what cannot be paged where the tree is near its limit, and says once where it has outgrown that
-    /// for this reason, or for long. The tree has `total` bytes.
+    /// Counts memory that cannot be paged if the tree is near its limit. Tells the user once if such memory
+    /// exceeds the limit, or if the tree has exceeded it for long. The tree has `total` bytes.
     ///
     /// # Errors
-    /// The same sentence, where what cannot be paged outgrows the limit, and the run is strict.
+    /// Returns the same sentence if memory that cannot be paged exceeds the limit, and the run is strict.
     pub(super) fn follow_unpaged(&mut self, total: u64, is_near: bool) -> Result<(), Failed> {
         let (now, limit) = (Instant::now(), self.ledger.limit_bytes());
         let is_long = self.excess.total.lasts(now, total > limit + limit / 8);
@@ -95,8 +95,8 @@ impl Monitor {
         };
         let all = sum(&|_| true);
         self.summary.unpaged_bytes = self.summary.unpaged_bytes.max(all);
-        // Other kinds may be about to be taken over, or be counted too high until each process has been
-        // asked.
+        // Memory of other kinds may be about to be taken over, or be counted too high until each process has
+        // been asked.
         let stays = self.excess.unpaged.lasts(now, all > limit);
         let is_certain = stays || sum(&is_firm) > limit;
         let is_impossible = is_certain || sum(&|kind| is_firm(kind) || kind == Kind::Shared) > limit;
@@ -106,7 +106,7 @@ impl Monitor {
             return Ok(());
         }
         let message = if is_impossible { impossible(&unpaged) } else { &messages::LIMIT_EXCEEDED };
-        // What cannot be paged, and as much for the rest as now for all.
+        // Suggest the bytes that cannot be paged plus the whole limit of now for the rest.
         let enough = limit + all;
         let is_there = enough <= usage::usable_memory_bytes();
         let enough = if is_there { format!("{} or more", as_option(enough)) } else { "more".into() };
@@ -122,8 +122,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Counts by kind the process of which most has changed since it was counted. One a look: that may take
-    /// long.
+    /// Counts by kind the memory of the process that has changed most since its last count. One process a
+    /// look, since counting may take long.
     fn count_one(&mut self, now: Instant) {
         if self.excess.next_count.is_some_and(|at| now < at) {
             return;
@@ -135,8 +135,8 @@ impl Monitor {
         }
     }
 
-    /// Returns what of the failure of a run was about memory that cannot be paged, where that is a large part
-    /// of the limit.
+    /// Returns a phrase about memory that cannot be paged, for the failure of a run. It is empty if that
+    /// memory is a small part of the limit.
     pub(super) fn cause(&self) -> String {
         let unpaged = self.unpaged();
         let bytes: u64 = unpaged.iter().map(|one| one.bytes).sum();
@@ -164,7 +164,7 @@ impl Monitor {
                     rest -= bytes;
                     add(*kind, bytes);
                 }
-                // Locked memory that is shared was counted.
+                // Locked memory that is shared was counted as shared.
                 add(Kind::Locked, rest.min(locked.saturating_sub(fixed.shared)));
             } else if self.refused.get(pid).is_some_and(|refused| refused.stack == process.stack) {
                 add(Kind::Unmanaged, anonymous);
@@ -175,7 +175,7 @@ impl Monitor {
         let total_of = |kind, bytes: u64| match kind {
             Kind::Shared => self.fixed.shared,
             Kind::PageTables => self.fixed.tables,
-            // A page that forks share was counted in each of them.
+            // A page that forks share was counted in each of them, so scale the sum down.
             _ => (u128::from(bytes) * u128::from(self.anonymous.min(sum)) / u128::from(sum.max(1))) as u64,
         };
         let summed = |(kind, each): (Kind, Vec<(u64, u32)>)| {
@@ -200,7 +200,7 @@ fn in_words(unpaged: &[Unpaged]) -> String {
     }
 }
 
-/// Returns what is said where the limit is impossible, by what takes most of it.
+/// Returns the message for an impossible limit, depending on the kind that takes most of it.
 fn impossible(unpaged: &[Unpaged]) -> &'static Message {
     match unpaged.first().map(|one| one.kind) {
         Some(Kind::Locked) => &messages::LIMIT_IMPOSSIBLE_LOCKED,

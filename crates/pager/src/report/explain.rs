@@ -1,4 +1,4 @@
-//! What a run's time went on, and what would help most: sentences from its figures.
+//! Explains a run from its figures: what its time was spent on, and what would help most.
 
 use octavo::bytes_for_people;
 use octavo_platform::usage;
@@ -6,22 +6,22 @@ use octavo_platform::usage;
 use crate::messages::as_option;
 use crate::report::summary::Summary;
 
-/// A run whose waits come to less than this part of its time is not slow.
+/// A run that waited for less than this part of its time needs no help.
 const LITTLE: f64 = 0.1;
-/// A run is slow that waits for more than this part of its time.
+/// A run that waits for more than this part of its time is slow.
 const SLOW: f64 = 0.5;
-/// A shorter run is not worth a word that nobody asked for.
+/// A shorter run is not explained unasked.
 const LEAST_SECONDS: f64 = 10.0;
-/// Shorter waits are not told.
+/// Shorter waits are not reported.
 const LEAST_WAITED: f64 = 0.1;
-/// A page that takes longer to read, at the median, comes from a slow device.
+/// A device whose median read takes longer is slow.
 const SLOW_READ_NS: u64 = 2_000_000;
-/// So many reasons are told.
+/// The most reasons that are reported.
 const MOST_REASONS: usize = 3;
 
 impl Summary {
-    /// Says in some lines what the time of the run went on, what could not be managed and why, and what would
-    /// help most. Where it was stopped, the reason of that says the latter.
+    /// Says in some lines what the time of the run was spent on, what could not be managed and why, and what
+    /// would help most. If the run was stopped, the reason for that already says what would help.
     #[must_use]
     pub fn explain(&self, was_stopped: bool) -> String {
         let waits = &self.waits;
@@ -70,15 +70,15 @@ impl Summary {
         lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns whether the run did little but wait for most of its time, so that it is to be explained though
-    /// nobody asked. Waits of threads add up, and a program that has many may work all the time.
+    /// Returns whether the run did little but wait for most of its time, so that it is explained unasked. The
+    /// waits of threads add up, so a program with many threads may wait much and still work all the time.
     #[must_use]
     pub fn is_slow(&self) -> bool {
         let part = SLOW * self.seconds;
         self.seconds >= LEAST_SECONDS && self.waited() > part && self.program_cpu_seconds < part
     }
 
-    /// How long its threads and processes waited, in seconds. These waits add up.
+    /// Returns the sum of the waits of its threads and processes, in seconds.
     pub(crate) fn waited(&self) -> f64 {
         let waits = &self.waits;
         waits.device_seconds + waits.unpacking_seconds + waits.room_seconds + waits.stood_seconds

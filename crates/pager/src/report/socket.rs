@@ -1,8 +1,8 @@
-//! The figures of a run while it goes on: whoever connects to the socket gets one line of JSON, and the
+//! The figures of a run while it runs: each client that connects to the socket gets one line of JSON, and the
 //! connection ends.
 //!
-//! The monitor answers between two looks at the tree. It waits for nobody: a reader that does not take its
-//! line at once gets what the socket has room for, which is far more than a line.
+//! The monitor answers between two looks at the tree, and never waits for a client: a line that is not read
+//! at once stays in the socket's buffer, which has room for far more.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::report::summary::Summary;
 
-/// A socket that tells the figures. Its file goes with it.
+/// A socket that serves the figures. Its file is removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Socket {
     listener: UnixListener,
@@ -19,10 +19,11 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Listens at a path. A socket at which nobody listens any more is replaced.
+    /// Listens at a path. Replaces a socket at which no process listens any more.
     ///
     /// # Errors
-    /// The kernel's, and `AddrInUse` where somebody listens there, or where the path is something else.
+    /// Returns the kernel's error, and `AddrInUse` if a process listens there, or if the path is not a
+    /// socket.
     pub(crate) fn listen(path: &Path) -> io::Result<Self> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
@@ -40,20 +41,20 @@ impl Socket {
         Ok(Self { listener, path: path.into() })
     }
 
-    /// Returns somebody who has connected and has no answer yet. Returns at once.
+    /// Returns a client that has connected and has no answer yet, without waiting.
     pub(crate) fn reader(&self) -> Option<UnixStream> {
-        // An error says that nobody is there, or that somebody has gone again.
+        // An error means that no client is there, or that it has disconnected.
         self.listener.accept().ok().map(|(reader, _)| reader)
     }
 }
 
-/// Answers a reader.
+/// Sends a client the figures.
 pub(crate) fn tell(mut reader: UnixStream, summary: &Summary) {
     if let Ok(mut line) = serde_json::to_vec(summary)
         && reader.set_nonblocking(true).is_ok()
     {
         line.push(b'\n');
-        // The reader may have gone.
+        // The client may have disconnected.
         let _ = reader.write(&line);
     }
 }
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!(Socket::listen(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
         let mut reader = UnixStream::connect(&path).unwrap();
         let summary = Summary { processes: 3, ..Summary::default() };
-        // The attempt above has connected as well, and has gone.
+        // The failed `listen` above has connected as well, and disconnected.
         while let Some(reader) = socket.reader() {
             tell(reader, &summary);
         }

@@ -1,4 +1,4 @@
-//! What a run was like, in figures.
+//! The figures of a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,30 +13,30 @@ use crate::managed::kinds::Kind;
 use crate::system::proc::Fixed;
 use crate::tree::Tree;
 
-/// With fewer pages, the pool's first block says nothing of how well they were packed.
+/// With fewer pages than this, the pool's first block distorts the compression ratio.
 const LEAST_PACKED: u64 = 2048;
 
-/// A process is told of that had so much more than the peak between two looks. It may have had that much of
-/// files.
+/// A process is reported if it had this many bytes more than the peak. It may have had them between two
+/// looks, or as pages of files.
 const MUCH_OF_FILES: u64 = 32 << 20;
 
-/// Less memory of a kind that cannot be paged is not told.
+/// Smaller amounts of a kind that cannot be paged are not reported.
 const LEAST_UNPAGED: u64 = 1 << 20;
 
 /// Faults by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Faults {
-    /// At missing pages.
+    /// Faults at missing pages.
     pub missing: u64,
     /// First stores to clean pages.
     pub stores: u64,
-    /// Pages that came along with a fault, without one of their own.
+    /// Pages that came along with another page's fault.
     pub along: u64,
     /// Faults that waited for a device or for room.
     pub waited: u64,
     /// Faults that were served on the CPU of the thread that met them.
     pub beside: u64,
-    /// Changes of mappings: unmapped, moved, dropped, forked; and how long they took, in which no fault of
+    /// Changes of mappings (unmapped, moved, dropped, forked), and how long they took. Meanwhile, no fault of
     /// their process was served.
     pub changes: u64,
     /// See `changes`.
@@ -52,7 +52,7 @@ pub struct Waits {
     pub unpacking_seconds: f64,
     /// For room.
     pub room_seconds: f64,
-    /// How long processes stood still: to be taken over, or in their turn.
+    /// How long processes stood still: to be taken over, or to wait for their turns.
     pub stood_seconds: f64,
 }
 
@@ -63,24 +63,23 @@ pub struct Summary {
     /// tables.
     pub peak_bytes: u64,
     /// The most memory that one process had at some moment, as the kernel counts it: also between two looks,
-    /// and with its pages of files.
-    /// 0 where a child of what ran in this process before had more.
+    /// and with its pages of files. 0 if an earlier child of this process had more.
     pub largest_process_bytes: u64,
     /// The limit.
     pub budget_bytes: u64,
     /// The memory that the tree and the runner had at the last look, counted as `peak_bytes` is.
     pub used_bytes: u64,
-    /// The memory, present or out, that is managed now, and what of it is out.
+    /// The memory, present or out, that is managed now, and the part of it that is out.
     pub managed_bytes: u64,
     /// See `managed_bytes`.
     pub swapped_bytes: u64,
-    /// The addresses of the memory that is managed now. No more of it can ever be, unless the program maps
+    /// The address space of the memory that is managed now: an upper bound for it, unless the program maps
     /// more.
     pub mapped_bytes: u64,
     /// The most anonymous memory that the tree had.
     pub anonymous_peak_bytes: u64,
-    /// The most shared memory, and the most page tables, that the tree and the runner had. Nobody pages
-    /// these.
+    /// The most shared memory, and the most page tables, that the tree and the runner had. Neither can be
+    /// paged.
     pub shared_peak_bytes: u64,
     /// See `shared_peak_bytes`.
     pub page_tables_peak_bytes: u64,
@@ -106,26 +105,27 @@ pub struct Summary {
     pub faults: Faults,
     /// How long the run took.
     pub seconds: f64,
-    /// The time that CPUs spent on the program, as far as its processes have ended, with Octavo's helpers in
-    /// them; and on the runner.
+    /// The CPU time of the program's processes that have ended, including Octavo's helpers in them, and of
+    /// the runner.
     pub program_cpu_seconds: f64,
     /// See `program_cpu_seconds`.
     pub own_cpu_seconds: f64,
-    /// What of that went on pages that were packed and written in the background.
+    /// The part of the runner's CPU time that packing and writing pages in the background took.
     pub background_cpu_seconds: f64,
     /// How long the program waited.
     pub waits: Waits,
-    /// With so much more memory, half of the pages that came back would have stayed.
+    /// With this much more memory, half of the pages that came back would have stayed.
     pub more_bytes_for_half: Option<u64>,
-    /// With so much more memory, nine tenths of the pages that came back would have stayed.
+    /// With this much more memory, nine tenths of the pages that came back would have stayed.
     pub more_bytes_for_most: Option<u64>,
-    /// How long faults took, by kind, and how long those stood that made room.
+    /// How long faults took, by kind, and how long threads that made room were stalled.
     pub latencies: BTreeMap<&'static str, Quantiles>,
-    /// What each swap area has done.
+    /// The figures of each swap area.
     pub areas: Vec<AreaStats>,
-    /// The bytes of pages in the compressed pool, by the bytes that they took there, when the pool held most.
+    /// The size of the pages in the compressed pool, divided by the bytes that they took there, when the pool
+    /// held most pages.
     pub compression_ratio: Option<f64>,
-    /// Whether the processor's accessed bits told which pages are in use. Otherwise it shows in faults only.
+    /// Whether the processor's accessed bits showed which pages are in use. Otherwise, only faults show it.
     pub accessed_bits: bool,
     /// Processes that were seen.
     pub processes: u64,
@@ -133,7 +133,7 @@ pub struct Summary {
     pub managed_processes: u64,
     /// See `managed_processes`.
     pub most_managed: u64,
-    /// How many processes could not be managed, by the reason.
+    /// How many processes could not be managed, by reason.
     pub refused: BTreeMap<String, u64>,
     /// The most memory that could not be paged, of all kinds together, near the limit.
     pub unpaged_bytes: u64,
@@ -143,7 +143,7 @@ pub struct Summary {
     /// Swap traffic and faults of processes that have ended.
     #[serde(skip)]
     pub(crate) ended: Traffic,
-    /// Pages in the compressed pool when it held most.
+    /// Pages in the compressed pool when it held most of them.
     #[serde(skip)]
     pub(crate) pool_pages: u64,
 }
@@ -173,7 +173,7 @@ impl Traffic {
 }
 
 impl Summary {
-    /// Takes note of what the tree has.
+    /// Records how much memory the tree has.
     pub(crate) fn note_peaks(&mut self, anonymous: u64, fixed: Fixed) {
         self.anonymous_peak_bytes = self.anonymous_peak_bytes.max(anonymous);
         self.shared_peak_bytes = self.shared_peak_bytes.max(fixed.shared);
@@ -182,14 +182,14 @@ impl Summary {
         self.note_unpaged(Kind::PageTables, fixed.tables);
     }
 
-    /// Takes note of memory that cannot be paged.
+    /// Records memory that cannot be paged.
     pub(crate) fn note_unpaged(&mut self, kind: Kind, bytes: u64) {
         let most = self.unpaged_peak_bytes.entry(kind).or_default();
         *most = bytes.max(*most);
     }
 
-    /// Takes note of the figures of the manager and of managed processes, of which some have ended and are to
-    /// be [added](Self::add) soon.
+    /// Records the figures of the manager and of managed processes. Those in `ending` have ended, and will be
+    /// [added](Self::add) soon.
     pub(crate) fn note(
         &mut self,
         manager: &Manager,
@@ -213,8 +213,8 @@ impl Summary {
         ending.iter().for_each(|(_, ended)| traffic.add(ended.space.stats().ok(), ended.served()));
         self.show(traffic);
         let Ok(stats) = manager.stats() else { return };
-        // Pages that are here may keep their slots, and pages that were out when they were dropped never come
-        // back.
+        // Neither bound is exact: present pages may keep their slots, and pages that were dropped while out
+        // never come back.
         let slots_bytes = stats.swap_slots * PAGE_BYTES as u64;
         let out = slots_bytes.min(traffic.out_bytes.saturating_sub(traffic.in_bytes));
         (self.managed_bytes, self.swapped_bytes, self.mapped_bytes) = (resident + out, out, mapped);
@@ -229,7 +229,7 @@ impl Summary {
         }
     }
 
-    /// Takes note of how long the program waited for the manager, and of what more memory would bring.
+    /// Records how long the program waited for the manager, and what more memory would bring.
     pub(crate) fn note_waits(&mut self, manager: &Manager) {
         let waits: BTreeMap<_, _> = manager.latencies().iter().collect();
         let seconds = |latency: Latency| {
@@ -242,7 +242,7 @@ impl Summary {
             room_seconds: manager.counters().get(Counter::StallNanoseconds) as f64 / 1e9,
             ..self.waits
         };
-        // New pages come in runs here, which are not timed.
+        // In a run, new pages come in batches, which are not timed.
         let told = waits.into_iter().filter(|(latency, _)| *latency != Latency::NewPage);
         self.latencies = told.map(|(latency, figures)| (latency.name(), figures)).collect();
         let refaults = manager.refaults();

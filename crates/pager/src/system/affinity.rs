@@ -1,6 +1,6 @@
-//! The CPUs that the engine's threads keep off: those of drivers that are beside a thread.
+//! Keeps the engine's threads off the CPUs of drivers that run beside a thread.
 //!
-//! Such a driver runs only while nobody else wants its CPU, and the kernel takes that CPU for idle. So it
+//! Such a driver runs only while no other thread wants its CPU, so the kernel takes the CPU for idle. It
 //! would put the engine's own threads there, and the fault that the driver serves would wait for them.
 
 use std::fs;
@@ -8,9 +8,9 @@ use std::fs;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The threads of the runner that stay where they are: drivers.
+/// The name of the drivers, which stay where they are.
 const DRIVER: &[u8] = b"octavo-serve";
-/// The engine's threads have names that begin so.
+/// The prefix of the names of the engine's threads.
 const ENGINE: &[u8] = b"octavo-";
 
 /// Where the engine's threads may run.
@@ -21,7 +21,7 @@ pub(crate) struct Affinity {
     looks: u32,
 }
 
-/// In one of so many looks, the engine may have started threads since.
+/// After this many looks, the engine may have started new threads.
 const LOOK_AGAIN: u32 = 64;
 
 impl Affinity {
@@ -29,7 +29,7 @@ impl Affinity {
         Self { all: sched_getaffinity(None).unwrap_or_default(), taken: CpuSet::new(), looks: 0 }
     }
 
-    /// Has the engine's threads keep off these CPUs from now on, if any others are left for them.
+    /// Keeps the engine's threads off these CPUs from now on, if other CPUs are left for them.
     pub(crate) fn keep_off(&mut self, cpus: impl Iterator<Item = usize>) {
         let mut taken = CpuSet::new();
         cpus.filter(|cpu| *cpu < CpuSet::MAX_CPU).for_each(|cpu| taken.set(cpu));
@@ -43,13 +43,13 @@ impl Affinity {
         (0..CpuSet::MAX_CPU).filter(|cpu| taken.is_set(*cpu)).for_each(|cpu| left.unset(cpu));
         let may_use = if left.count() > 0 { left } else { self.all };
         for thread in engine_threads() {
-            // An error says that the thread has ended.
+            // An error means that the thread has ended.
             let _ = sched_setaffinity(Some(thread), &may_use);
         }
     }
 }
 
-/// Returns the engine's threads, but no drivers.
+/// Returns the engine's threads, except drivers.
 fn engine_threads() -> impl Iterator<Item = Pid> {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks.filter_map(|task| {
@@ -87,10 +87,10 @@ mod tests {
         let all = affinity.all;
         let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap();
         affinity.keep_off([first].into_iter());
-        // A thread that starts later has been overlooked at first.
+        // A thread that started after the call has its old affinity at first.
         sched_setaffinity(Some(engine_thread), &all).unwrap();
         (0..LOOK_AGAIN).for_each(|_| affinity.keep_off([first].into_iter()));
-        // With one CPU only, they stay there.
+        // If there is only one CPU, they stay there.
         assert_eq!(allowed(engine_thread).is_set(first), all.count() == 1);
         assert_eq!(allowed(driver_thread), all);
         affinity.keep_off((0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)));

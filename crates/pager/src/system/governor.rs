@@ -1,24 +1,25 @@
-//! How long the monitor may run before all other threads.
+//! How long the monitor may run ahead of all other threads.
 //!
-//! A thread of real-time priority takes its CPU away from everybody, the kernel's own threads among them:
-//! disk completions that wait for a worker there wait as long. So the monitor has an allowance of CPU time,
-//! by the clock of its own thread. While it lasts, the monitor comes before all others, and a look that is
-//! due comes in time. Then it runs as others do until it has saved some again.
+//! A real-time thread takes its CPU from all other threads, even the kernel's: disk completions that need a
+//! worker there have to wait. So the monitor has an allowance of CPU time, measured by its own thread's
+//! clock. While the allowance lasts, the monitor runs ahead of all other threads, and each look comes in
+//! time. After that, it runs without real-time priority until it has saved enough again.
 //!
 //! ```text
-//!   at once ≤ 1.5 ms,  + 3 % of the time   ⇒   within any 100 ms ≤ 4.5 ms, and what one piece of work took longer than was thought
+//!   at once ≤ 1.5 ms,  + 3 % of the time   ⇒   within any 100 ms ≤ 4.5 ms, plus the excess of one piece of work over its estimate
 //! ```
 
 use std::time::{Duration, Instant};
 
-/// What may be saved.
+/// The most time that can be saved.
 const MOST: Duration = Duration::from_micros(1500);
-/// One part in so many of the time is earned.
+/// The part 1/[`SHARE`] of the elapsed time is earned.
 const SHARE: u32 = 33;
-/// So much has to be saved after the allowance was used up: to change the priority costs some, too.
+/// After the allowance was used up, this much must be saved first, since changing the priority takes time,
+/// too.
 const ENOUGH: Duration = Duration::from_micros(500);
 
-/// What is earned within some time.
+/// Returns the allowance that is earned within `time`.
 pub(crate) fn earned(time: Duration) -> Duration {
     time / SHARE
 }
@@ -32,19 +33,19 @@ fn ns(time: Duration) -> i64 {
 pub(crate) struct Governor {
     left_ns: i64,
     at: Instant,
-    /// What the thread has used until then.
+    /// The CPU time that the thread had used by then.
     used: Duration,
     is_foremost: bool,
 }
 
 impl Governor {
-    /// Begins with a full allowance. The thread has used so much CPU time.
+    /// Begins with a full allowance. The thread has used `used` of CPU time so far.
     pub(crate) fn new(now: Instant, used: Duration) -> Self {
         Self { left_ns: ns(MOST), at: now, used, is_foremost: false }
     }
 
-    /// Returns whether the thread may be before all others for `next` more of CPU time. It has used so much
-    /// up to now. What it has used as others do costs nothing.
+    /// Returns whether the thread may run ahead of all others for `next` more of CPU time. It has used `used`
+    /// so far. Time that it used without real-time priority is free.
     pub(crate) fn allows(&mut self, now: Instant, used: Duration, next: Duration) -> bool {
         if self.is_foremost {
             self.charge(used.saturating_sub(self.used));
@@ -56,9 +57,9 @@ impl Governor {
         self.is_foremost
     }
 
-    /// Another thread has used so much for the monitor.
+    /// Charges CPU time that another thread has used for the monitor.
     pub(crate) fn charge(&mut self, used: Duration) {
-        // What took longer than was thought is a debt.
+        // Work that took longer than planned leaves a debt.
         self.left_ns = self.left_ns.saturating_sub(ns(used));
     }
 }
@@ -69,7 +70,8 @@ mod tests {
 
     const LOOK: Duration = Duration::from_millis(1);
 
-    /// Looks that take so much CPU time each, and what the thread has used before all others until each.
+    /// Makes looks that take `takes` of CPU time each. Returns the end of each, and the time used ahead of
+    /// all others by then.
     fn looks(takes: impl Fn(u32) -> Duration) -> Vec<(Duration, Duration)> {
         let began = Instant::now();
         let (mut governor, mut now, mut used) = (Governor::new(began, Duration::ZERO), began, Duration::ZERO);
@@ -133,7 +135,7 @@ mod tests {
         let second = Duration::from_secs(1);
         assert!(governor.allows(began, Duration::ZERO, Duration::ZERO));
         assert!(!governor.allows(began, MOST + LOOK, LOOK), "all is used up");
-        // For a second it works all the time.
+        // It works all the time for a second.
         assert!(governor.allows(began + second, second, LOOK));
         governor.charge(MOST);
         assert!(!governor.allows(began + second, second, LOOK), "another thread has had it");

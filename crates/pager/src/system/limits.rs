@@ -1,8 +1,8 @@
-//! The limits of this process on its resources: what a run may take of them.
+//! The resource limits of this process, which a run raises.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Each managed process takes descriptors. Files are for swap, and addresses for its pages.
+/// Descriptors are for managed processes, large files for swap, and addresses for pages.
 const RAISED: [Resource; 3] = [Resource::Nofile, Resource::Fsize, Resource::As];
 
 /// The soft limits of this process, raised to the hard ones until this is dropped.
@@ -11,11 +11,11 @@ const RAISED: [Resource; 3] = [Resource::Nofile, Resource::Fsize, Resource::As];
 pub struct Raised(Vec<(Resource, Rlimit)>);
 
 impl Raised {
-    /// Raises them. A program that is started meanwhile has them too.
+    /// Raises the limits. A program that is started before the drop inherits them.
     pub fn now() -> Self {
         let raised = RAISED.into_iter().map(|resource| {
             let before = getrlimit(resource);
-            // Whoever may not have more keeps what it has.
+            // If that fails, the limit stays as it is.
             let _ = setrlimit(resource, Rlimit { current: before.maximum, maximum: before.maximum });
             (resource, before)
         });

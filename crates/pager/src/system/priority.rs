@@ -1,11 +1,11 @@
-//! The priority of the monitor. On a busy machine a monitor that waits for its turn lets the tree outgrow its
-//! limit, so it comes before all other threads, where the kernel allows that. A nice value would not do: the
-//! kernel compares nice values within one session only, where sessions have equal parts of a CPU
-//! (autogroups). What the monitor starts has the priority that the runner was given.
+//! The priority of the monitor. On a busy machine, a monitor that waits for a CPU lets the tree exceed its
+//! limit, so the monitor runs ahead of all other threads if the kernel allows that. A nice value would not
+//! suffice: with autogroups, sessions get equal parts of a CPU, and nice values count only within a session.
+//! Threads and processes that the monitor starts have the priority that the runner was given.
 //!
-//! It may not take a CPU away from the kernel's own threads. So it says before each piece of work how long
-//! that may take. Where its [allowance](Governor) does not suffice, a nice value has to do, which leaves
-//! others their parts.
+//! The monitor must not take a CPU from the kernel's own threads for long. So it says before each piece of
+//! work how long that may take. If its [allowance](Governor) does not suffice, it runs with a nice value
+//! only, which leaves other threads their parts.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -17,43 +17,43 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::system::governor::{self, Governor};
 
-/// What the runner was given.
+/// The nice value that the runner was given.
 static PLAIN: OnceLock<i32> = OnceLock::new();
-/// Nice values that the monitor is ahead, and where that is refused.
+/// By how much the monitor lowers its nice value, and by how much if that is refused.
 const AHEAD: [i32; 2] = [20, 15];
 const LEAST_NICE: i32 = -20;
 
 thread_local! {
-    /// The monitor's, in its thread. `None`: this thread is another one.
+    /// `None` except in the monitor's thread.
     static FOREMOST: RefCell<Option<Foremost>> = const { RefCell::new(None) };
 }
 
-/// A thread that may come before all others.
+/// A thread that may run ahead of all others.
 #[derive(Debug)]
 struct Foremost {
     governor: Governor,
-    /// It has a nice value of less than the runner was given.
+    /// Whether it has a lower nice value than the runner was given.
     is_ahead: bool,
-    /// It comes before all others.
+    /// Whether it runs ahead of all others.
     is_foremost: bool,
 }
 
 impl Foremost {
     fn set(&mut self, is_foremost: bool) {
         if is_foremost != std::mem::replace(&mut self.is_foremost, is_foremost) {
-            // Without the right to it, the monitor stays as it is.
+            // Without the permission, the priority stays as it is.
             let _ = set_real_time(is_foremost);
         }
     }
 }
 
-/// This thread is the monitor's from now on.
+/// Makes this thread the monitor's from now on.
 pub(crate) fn begin() {
     let governor = Governor::new(Instant::now(), cpu_time());
     FOREMOST.set(Some(Foremost { governor, is_ahead: false, is_foremost: false }));
 }
 
-/// The monitor begins with a look that takes about `next` of CPU time. It comes before all others where its
+/// Begins a look of the monitor that takes about `next` of CPU time. It runs ahead of all others if the
 /// allowance suffices.
 pub(crate) fn begins(next: Duration) {
     with(|foremost| {
@@ -65,8 +65,9 @@ pub(crate) fn begins(next: Duration) {
     });
 }
 
-/// The monitor goes on with a piece of work that takes about `next` of CPU time. Where its allowance does not
-/// suffice, it does not come before all others until the end of its look. In another thread, nothing happens.
+/// Begins a piece of work of the monitor that takes about `next` of CPU time. If the allowance does not
+/// suffice, the monitor runs with its nice value only until the end of its look. In other threads, this does
+/// nothing.
 pub(crate) fn goes_on(next: Duration) {
     with(|foremost| {
         if foremost.is_foremost && !foremost.governor.allows(Instant::now(), cpu_time(), next) {
@@ -75,14 +76,14 @@ pub(crate) fn goes_on(next: Duration) {
     });
 }
 
-/// A kind of work of which nobody knows how long it takes, but by the last times.
+/// A kind of work whose duration is estimated from the last times.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     takes: Duration,
 }
 
 impl Piece {
-    /// [Goes on](goes_on) with such a piece of work.
+    /// Does a piece of such work, which [is allowed for](goes_on) first.
     pub(crate) fn take<T>(&mut self, work: impl FnOnce() -> T) -> T {
         goes_on(self.takes);
         let began = cpu_time();
@@ -92,13 +93,13 @@ impl Piece {
     }
 }
 
-/// The monitor sleeps for a while, and takes about `next` of CPU time then.
+/// Prepares the monitor to sleep for `wait`, and to take about `next` of CPU time after that.
 pub(crate) fn sleeps(wait: Duration, next: Duration) {
     begins(next.saturating_sub(governor::earned(wait)));
 }
 
-/// The monitor starts something that is not to come before others, and runs as others do until the end of its
-/// look.
+/// Prepares the monitor to start threads or processes, which must not inherit its priority: it runs with the
+/// runner's priority until the end of its look.
 pub(crate) fn starts_others() {
     goes_on(Duration::MAX);
     with(|foremost| {
@@ -107,7 +108,7 @@ pub(crate) fn starts_others() {
     });
 }
 
-/// Another thread has used so much for the monitor, with its priority.
+/// Charges CPU time that another thread has used for the monitor, at the monitor's priority.
 pub(crate) fn charge(used: Duration) {
     with(|foremost| {
         if foremost.is_foremost {
@@ -132,7 +133,7 @@ pub(crate) fn cpu_time_of_all() -> Duration {
 
 /// Puts this thread ahead of others of its session, as far as the kernel allows.
 fn get_ahead() {
-    // On Linux both calls are about the thread.
+    // On Linux, both calls affect this thread only.
     if let Ok(found) = getpriority_process(None) {
         let plain = *PLAIN.get_or_init(|| found);
         let mut wanted = AHEAD.iter().map(|ahead| (plain - ahead).max(LEAST_NICE));

@@ -1,4 +1,4 @@
-//! What `/proc` says of a process: its memory, its mappings, its children.
+//! What `/proc` says about a process: its memory, its mappings, its children.
 //!
 //! A look at a process's memory costs one system call on a kept descriptor.
 
@@ -19,14 +19,14 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::system::sysinfo;
 
-/// The memory of a process, by a descriptor that is kept.
+/// The memory of a process, read through a descriptor that stays open.
 #[derive(Debug)]
 pub(crate) struct Statm(File);
 
 /// Memory in use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// Private memory that is no file's.
+    /// Private memory that is not a file's.
     pub(crate) anonymous: u64,
     /// Pages of files, and shared memory.
     pub(crate) others: u64,
@@ -49,24 +49,24 @@ impl Statm {
     }
 }
 
-/// Memory of a process that nobody pages, in bytes.
+/// Memory of a process that cannot be paged, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fixed {
-    /// Pages of shared memory that it shows.
+    /// Pages of shared memory that it maps.
     pub(crate) shared: u64,
     /// Its page tables.
     pub(crate) tables: u64,
 }
 
-/// What the kernel says of a process at length.
+/// The kernel's detailed figures of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) fixed: Fixed,
-    /// What it has locked, whether that is there or not, in bytes.
+    /// The memory that it has locked, present or not, in bytes.
     pub(crate) locked: u64,
 }
 
-/// What the kernel says of a process at length, by a descriptor that is kept.
+/// The kernel's detailed figures of a process, read through a descriptor that stays open.
 #[derive(Debug)]
 pub(crate) struct Status(File);
 
@@ -75,7 +75,7 @@ impl Status {
         File::open(format!("/proc/{pid}/status")).map(Self)
     }
 
-    /// Reads the memory that nobody pages. A process that has ended has none. Costs some 15 µs.
+    /// Reads the figures. A process that has ended has none. Costs about 15 µs.
     pub(crate) fn read(&self) -> Told {
         let mut text = [0; 4096];
         let len = self.0.read_at(&mut text, 0).unwrap_or(0);
@@ -109,7 +109,7 @@ pub(crate) fn newest() -> u32 {
     text[..len].split(|byte| *byte == b' ').next_back().map_or(0, number) as u32
 }
 
-/// Returns whether a number is a process's, and not that of another thread of one.
+/// Returns whether a number is that of a process, and not of one of its other threads.
 pub(crate) fn is_process(pid: u32) -> bool {
     Pid::from_raw(pid as i32).is_some_and(|pid| pidfd_open(pid, PidfdFlags::empty()).is_ok())
 }
@@ -123,13 +123,13 @@ pub(crate) struct Mapping {
     pub(crate) is_writable: bool,
     pub(crate) is_executable: bool,
     pub(crate) is_private: bool,
-    /// What it shows, if that is a file or shared memory, and from which byte on.
+    /// The file or shared memory that it maps, if any, and its first byte in that.
     pub(crate) file: Option<FileId>,
     pub(crate) offset: u64,
     pub(crate) name: String,
 }
 
-/// Which file a mapping shows: the numbers of its device and of its inode.
+/// The file of a mapping, by the numbers of its device and of its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
     device: (u32, u32),
@@ -156,7 +156,7 @@ impl FileId {
 /// Reads the mappings of a process, in the order of their addresses.
 ///
 /// # Errors
-/// The kernel's, where the process has ended or may not be looked at.
+/// Returns the kernel's error if the process has ended or may not be looked at.
 pub(crate) fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(parse_mappings(&proc_text::read(pid, "maps")?))
 }
@@ -165,7 +165,7 @@ fn parse_mappings(text: &str) -> Vec<Mapping> {
     text.lines().filter_map(parse_mapping).collect()
 }
 
-/// Returns whether a process has memory still. One that is ending has none.
+/// Returns whether a process still has memory. A process that is exiting has none.
 pub(crate) fn has_memory(pid: u32) -> bool {
     mappings(pid).is_ok_and(|mappings| !mappings.is_empty())
 }
@@ -201,15 +201,15 @@ fn parse_range(text: &str) -> Option<Range<u64>> {
 pub(crate) struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: u32,
-    /// Faults that needed no device, of all of its threads so far.
+    /// Faults of all its threads so far.
     pub(crate) faults: u64,
     pub(crate) threads: u64,
-    /// The time that CPUs have spent on it, and on children that it has waited for, in ticks of the clock
-    /// that programs see.
+    /// The CPU time of the process, and of children that it has reaped, in ticks of the user-visible clock.
     pub(crate) cpu_ticks: u64,
-    /// When it has started, in ticks of the machine's clock. `exec` does not change it.
+    /// When it started, in ticks of the machine's clock. `exec` does not change it.
     pub(crate) start: u64,
-    /// The start of its stack, which names a program: `exec` moves it, and a fork's child has its parent's.
+    /// The start of its stack, which identifies a program: `exec` moves it, and a fork's child has its
+    /// parent's.
     pub(crate) stack: u64,
 }
 
@@ -219,11 +219,11 @@ impl Stat {
     }
 }
 
-/// Returns what was read of a process. `None`: it has ended, or may not be looked at.
+/// Returns the result of a read from a process, or `None` if the process has ended or may not be looked at.
 ///
 /// # Errors
-/// This process or the machine has no descriptors left, or no memory for them. That says nothing of the
-/// process.
+/// Returns the kernel's error if this process or the machine has no descriptors left, or no memory for them.
+/// That says nothing about the process.
 pub(crate) fn answer<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Err(error)
@@ -235,7 +235,7 @@ pub(crate) fn answer<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// What the kernel says of a process, by a descriptor that is kept.
+/// The [`Stat`] of a process, read through a descriptor that stays open.
 #[derive(Debug)]
 pub(crate) struct StatFile(File);
 
@@ -244,7 +244,7 @@ impl StatFile {
         File::open(format!("/proc/{pid}/stat")).map(Self)
     }
 
-    /// Reads what the kernel says. `None`: the process has ended.
+    /// Reads it. Returns `None` if the process has ended.
     pub(crate) fn read(&self) -> Option<Stat> {
         let mut text = [0; 1024];
         let len = self.0.read_at(&mut text, 0).unwrap_or(0);
@@ -252,15 +252,15 @@ impl StatFile {
     }
 }
 
-/// Reads what the kernel says of a process. `None`: it has ended.
+/// Reads the [`Stat`] of a process. Returns `None` if it has ended.
 ///
 /// # Errors
-/// The kernel's, for want of descriptors.
+/// Returns the kernel's error if descriptors run out.
 pub(crate) fn ask(pid: u32) -> io::Result<Option<Stat>> {
     Ok(answer(StatFile::of(pid))?.and_then(|file| file.read()))
 }
 
-/// Reads what the kernel says of a process. `None`: it has ended, or the kernel does not say.
+/// Reads the [`Stat`] of a process. Returns `None` if it has ended, or cannot be read.
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
     ask(pid).ok().flatten()
 }
@@ -270,7 +270,8 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     Some(Stat {
         state: *field(3)?.first()?,
         parent: number(field(4)?) as u32,
-        // A fault for which the kernel has waited counts as a major one, wherever the page was.
+        // Both minor and major faults: one for which the kernel has waited counts as major, wherever the page
+        // was.
         faults: number(field(10)?) + number(field(12)?),
         threads: number(field(20)?),
         cpu_ticks: (14..=17).map(|index| field(index).map(number)).sum::<Option<u64>>()?,
@@ -279,8 +280,8 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     })
 }
 
-/// Returns the time that CPUs have spent on those threads of this process that have this name, which the
-/// kernel cuts at 15 bytes.
+/// Returns the CPU time of the threads of this process that have this name, which the kernel cuts off after
+/// 15 bytes.
 pub(crate) fn cpu_seconds_of_own(name: &str) -> f64 {
     let pid = std::process::id();
     let seconds = |thread: u32| {
@@ -288,40 +289,40 @@ pub(crate) fn cpu_seconds_of_own(name: &str) -> f64 {
         if !stat.contains(&format!(" ({name}) ")) {
             return None;
         }
-        // Without the time of children, which stands with each thread.
+        // Leave out the time of children, which each thread repeats.
         let ticks = |index| stat_field(stat.as_bytes(), index).map(number);
         Some((ticks(14)? + ticks(15)?) as f64 / clock_ticks_per_second() as f64)
     };
     threads(pid).unwrap_or_default().into_iter().filter_map(seconds).sum()
 }
 
-/// Returns the threads of a process. One that has ended has none.
+/// Returns the threads of a process. A process that has ended has none.
 ///
 /// # Errors
-/// The kernel's, for want of descriptors.
+/// Returns the kernel's error if descriptors run out.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(answer(of_process(pid))?.unwrap_or_default())
 }
 
-/// Where the threads of a process have what the kernel writes to at their ends.
+/// Where the kernel may write when threads of a process end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Threads {
-    /// Addresses inside descriptors of the C library. They lie at the ends of stacks, but for the first
-    /// thread's.
+    /// Addresses inside the C library's thread descriptors, which lie at the ends of stacks. Without the
+    /// first thread's.
     pub(crate) descriptors: Vec<u64>,
-    /// The first thread's, which lies among memory of all kinds.
+    /// The first thread's descriptor, which may lie anywhere.
     pub(crate) first_descriptor: Option<u64>,
-    /// For a thread without such a descriptor that sleeps: its stack pointer.
+    /// The stack pointers of sleeping threads without such a descriptor.
     pub(crate) stacks: Vec<u64>,
-    /// A thread without such a descriptor runs. Nobody tells where its stack is.
+    /// Whether a thread without such a descriptor is running, so that its stack is unknown.
     pub(crate) has_hidden_stacks: bool,
 }
 
 impl Threads {
-    /// Asks about all threads of a process. The kernel does not tell the stacks of those that run.
+    /// Asks about all threads of a process. The kernel does not tell the stacks of running threads.
     ///
     /// # Errors
-    /// The kernel's, for want of descriptors.
+    /// Returns the kernel's error if descriptors run out.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let mut found = Self::default();
         for thread in threads(pid)? {
@@ -342,21 +343,23 @@ impl Threads {
     }
 }
 
-/// The last two fields are the stack pointer and the program counter. Of a thread that runs, there is one
-/// field, which says so.
+/// Parses `/proc/PID/syscall`. The last two fields are the stack pointer and the program counter. For a
+/// running thread, there is only one field.
 fn parse_stack(call: &str) -> Option<u64> {
     let pointer = call.split_ascii_whitespace().rev().nth(1)?;
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
 }
 
-/// A process's shares of what it shows, in bytes: a page that two processes show counts half for each.
+/// A process's shares of the pages that it maps, in bytes: a page that two processes map counts half for
+/// each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shares {
     pub(crate) anonymous: u64,
     pub(crate) shared: u64,
 }
 
-/// Returns the shares of a process. `None`: it has ended, or may not be looked at. Costs some 14 ms a GiB.
+/// Returns the shares of a process, or `None` if it has ended or may not be looked at. Costs about 14 ms per
+/// GiB.
 pub(crate) fn shares(pid: u32) -> Option<Shares> {
     parse_shares(&proc_text::read(pid, "smaps_rollup").ok()?)
 }
@@ -369,15 +372,15 @@ fn parse_shares(rollup: &str) -> Option<Shares> {
     Some(Shares { anonymous: field("Pss_Anon:")?, shared: field("Pss_Shmem:")? })
 }
 
-/// Returns the shared memory of the whole machine, also of those that are not of the tree, in bytes. It is
-/// never too little.
+/// Returns an upper bound of the shared memory of the whole machine, in bytes. Processes outside of the tree
+/// count, too.
 pub(crate) fn machine_shared() -> u64 {
     let told = sysinfo();
     told.sharedram.saturating_mul(told.mem_unit.into()) + *LATE_BYTES
 }
 
-/// Returns the anonymous memory of the whole machine in bytes, but for what CPUs tell late. Costs 2 µs. It is
-/// 0 where the kernel does not say.
+/// Returns the anonymous memory of the whole machine in bytes, except what CPUs report late. Returns 0 if the
+/// kernel does not report it. Costs 2 µs.
 pub(crate) fn machine_anonymous() -> u64 {
     static INFO: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/meminfo").ok());
     let mut text = [0; 4096];
@@ -386,22 +389,22 @@ pub(crate) fn machine_anonymous() -> u64 {
     lines.find_map(|line| line.strip_prefix(b"AnonPages:")).map_or(0, |kibibytes| number(kibibytes) << 10)
 }
 
-/// Each CPU counts up to 125 pages before it tells.
+/// Each CPU counts up to 125 pages before it reports them.
 static LATE_BYTES: LazyLock<u64> = LazyLock::new(|| (possible_cpus() * 125 * PAGE_BYTES) as u64);
 
-/// Returns whether a userfaultfd watches memory of a process for missing pages. Costs some 14 ms a GiB.
+/// Returns whether a userfaultfd watches memory of a process for missing pages. Costs about 14 ms per GiB.
 ///
 /// # Errors
-/// The kernel's, for want of descriptors.
+/// Returns the kernel's error if descriptors run out.
 pub(crate) fn is_watched(pid: u32) -> io::Result<bool> {
     let first = flagged(pid, "um").and_then(|mut watched| watched.next().transpose());
     Ok(answer(first)?.flatten().is_some())
 }
 
-/// Finds the children of a process, by all of its threads. One that has ended has none.
+/// Finds the children of all threads of a process. A process that has ended has none.
 ///
 /// # Errors
-/// The kernel's, for want of descriptors. Some may have been found.
+/// Returns the kernel's error if descriptors run out. Some children may have been found by then.
 pub(crate) fn children(pid: u32, into: &mut Vec<u32>) -> io::Result<()> {
     for thread in threads(pid)? {
         let Some(text) = answer(proc_text::read(pid, &format!("task/{thread}/children")))? else {

@@ -1,4 +1,4 @@
-//! Signals and ends of processes, passed through between whoever started the runner and the program.
+//! Passes signals on to the program, and learns how processes ended.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
 use crate::system::proc;
 
-/// Signals that the program gets as the runner gets them.
+/// Signals that the runner always passes on.
 const PASSED_ON: [i32; 5] = [
     signal_hook::consts::SIGTERM,
     signal_hook::consts::SIGHUP,
@@ -20,8 +20,8 @@ const PASSED_ON: [i32; 5] = [
     signal_hook::consts::SIGWINCH,
 ];
 
-/// Signals that a terminal sends to the program as well, which decides what to do. From elsewhere they may
-/// reach the runner only.
+/// Signals that a terminal sends to the program as well. If another process sends them, they may reach the
+/// runner only.
 const KEYS: [i32; 2] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUIT];
 
 /// Signals that came to the runner.
@@ -29,18 +29,18 @@ const KEYS: [i32; 2] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUI
 pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
 
 impl Signals {
-    /// From now on, none of them ends the runner.
+    /// Catches the signals: from now on, none of them ends the runner.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the kernel's error.
     pub(crate) fn new() -> io::Result<Self> {
         SignalsInfo::new(PASSED_ON.iter().chain(&KEYS)).map(Self)
     }
 
-    /// Passes on what has come.
+    /// Passes on the signals that have come.
     pub(crate) fn pass_on(&mut self, program: u32) {
         for information in self.0.pending() {
-            // The kernel's own codes are positive: a key was pressed at the terminal.
+            // The kernel's own codes are positive. Then a key was pressed at the terminal.
             let is_sent = information.si_code <= 0;
             if (is_sent || PASSED_ON.contains(&information.si_signo))
                 && let Some(signal) = Signal::from_named_raw(information.si_signo)
@@ -51,7 +51,7 @@ impl Signals {
     }
 }
 
-/// Sends a signal. A process that has ended gets none.
+/// Sends a signal. Does nothing if the process has ended.
 pub(crate) fn kill(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         let _ = kill_process(pid, signal);
@@ -59,8 +59,8 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
 }
 
 /// Stops a process. The kernel gives a signal to the first thread of the process, which may have to wait for
-/// a CPU while other threads go on. So those that run get one each: the first that takes it stops all. What
-/// is left of these signals ends with the stop.
+/// a CPU while other threads run. So each running thread gets a signal of its own: the first to take it stops
+/// all. The remaining signals do nothing after that.
 pub(crate) fn stop(pid: u32) {
     kill(pid, Signal::STOP);
     let threads = proc::threads(pid).unwrap_or_default();
@@ -69,13 +69,13 @@ pub(crate) fn stop(pid: u32) {
     }
 }
 
-/// Takes the ends of processes that the runner is the parent of, its own and those that nobody else is a
-/// parent of any more. Returns how `program` ended, if it did, and tells of the others. To be called by the
-/// thread that has started the program. It asks for its own children only: a stop that it took of what
-/// another thread traces would be missed there, for ever.
+/// Reaps ended children of the runner, orphans included. Returns how `program` ended, if it did, and calls
+/// `other` for each other child. Must be called by the thread that started the program. It waits for children
+/// of this thread only: if it took a stop of a process that another thread traces, that thread would never
+/// see it.
 pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatus> {
     let mut ended = None;
-    // Movers end without a signal, and are seen by those only who ask for all.
+    // Movers end without a signal, so only a wait for all kinds of children sees them.
     while let Ok(Some((pid, status))) =
         wait(WaitOptions::NOHANG | WaitOptions::from_bits_retain(ALL_CHILDREN))
     {
@@ -91,8 +91,8 @@ pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatu
 /// `__WALL` and `__WNOTHREAD`.
 const ALL_CHILDREN: u32 = 0x4000_0000 | 0x2000_0000;
 
-/// Ends this process as the program was ended: by the same signal, and without a core dump of its own.
-/// Returns where the signal ends no process.
+/// Ends this process as the program was ended: by the same signal, without another core dump. Returns if the
+/// signal does not end processes.
 pub fn end_by_signal(signal: i32) {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);

@@ -1,23 +1,23 @@
-//! Memory that nobody pages: the tree's shared memory and page tables.
+//! Memory that cannot be paged: the tree's shared memory and page tables.
 //!
-//! The kernel does not let a pager have them, but they count under the limit. It tells both for each process,
-//! and that costs more than a look at a process's memory. So a process is asked again after a while, or where
-//! its files and shared memory have changed much. Small processes are not asked.
+//! The kernel does not let a pager manage them, but they count toward the limit. It reports both for each
+//! process, at a higher cost than a look at the process's memory. So a process is asked again only after a
+//! while, or if its files and shared memory have changed much. Small processes are not asked.
 //!
-//! Several processes may show the same shared memory. Then their shares of it (PSS) are asked for in turn,
-//! and what a process shows more in between is added. A process that has not been asked yet counts whole. But
-//! together the processes show no more than the machine has, which costs nothing to ask.
+//! Several processes may map the same shared memory. Then they are asked for their shares of it (PSS) one
+//! after another, and what a process maps more in between is added. A process that has not been asked yet
+//! counts whole. But the sum is at most the machine's shared memory, which is cheap to ask for.
 
 use std::time::{Duration, Instant};
 
 use crate::system::proc::{self, Fixed, Memory, Status, Told};
 use crate::tree::shares::{Group, Mark, Newcomer};
 
-/// Processes with less memory of all kinds are not asked.
+/// Processes with less memory than this, of all kinds, are not asked.
 const LEAST_PROCESS: u64 = 8 << 20;
-/// A process is asked again after so long, or where so much has changed.
+/// A process is asked again after this long, or if at least [`LEAST_CHANGE`] has changed.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// The same of a process that does not change.
+/// The same for a process that does not change.
 const ASK_CALM_EVERY: Duration = Duration::from_secs(5);
 const LEAST_CHANGE: u64 = 1 << 20;
 
@@ -25,7 +25,7 @@ const LEAST_CHANGE: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Asked {
     pid: u32,
-    /// `None` until it is asked first, or where it cannot be.
+    /// `None` until it is first asked, or if it cannot be asked.
     status: Option<Status>,
     told: Told,
     /// Its files and shared memory when it was asked.
@@ -38,7 +38,7 @@ impl Asked {
         Self { pid, status: None, told: Told::default(), others: 0, at: None }
     }
 
-    /// Returns the process's fixed memory, and asks for it where that is due.
+    /// Returns the process's fixed memory. Asks for it if that is due.
     pub(crate) fn fixed(&mut self, now: Instant, memory: Memory, is_calm: bool) -> Fixed {
         let every = if is_calm { ASK_CALM_EVERY } else { ASK_EVERY };
         let is_small = memory.anonymous + memory.others < LEAST_PROCESS;
@@ -50,7 +50,7 @@ impl Asked {
         self.told.fixed
     }
 
-    /// Returns what the kernel said of the process when it was asked last.
+    /// Returns the kernel's last answer about the process.
     pub(crate) fn told(&self) -> Told {
         self.told
     }
@@ -69,9 +69,9 @@ impl Asked {
 /// The shared memory of the tree.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// Processes that show shared memory, and how much each showed.
+    /// Processes that map shared memory, and how much each mapped.
     shown: Vec<(u32, u64)>,
-    /// They have shares, where these are to be asked for.
+    /// The group that is asked for shares, if that is needed.
     pub(crate) group: Option<Group>,
 }
 
@@ -81,15 +81,15 @@ impl Shared {
         self.shown.clear();
     }
 
-    /// Takes note of what a process shows.
+    /// Records how much shared memory a process maps.
     pub(crate) fn add(&mut self, pid: u32, bytes: u64) {
         if bytes >= LEAST_CHANGE {
             self.shown.push((pid, bytes));
         }
     }
 
-    /// Returns the most shared memory that the processes can show together. Where that `fits`, it is the
-    /// answer, and nobody is asked for shares.
+    /// Returns the most shared memory that the processes can map together. If that `fits`, it is the answer,
+    /// and no process is asked for its share.
     pub(crate) fn most(&mut self, fits: impl FnOnce(u64) -> bool) -> u64 {
         let sum = self.shown.iter().map(|(_, bytes)| bytes).sum();
         if self.shown.len() < 2 {
@@ -109,12 +109,12 @@ impl Shared {
         most
     }
 
-    /// Estimates how much shared memory the processes show together, by their shares.
+    /// Estimates how much shared memory the processes map together, by their shares.
     pub(crate) fn estimate(&self) -> Option<u64> {
         self.group.as_ref().map(|group| self.limit(group.estimate()))
     }
 
-    /// They show no more than the machine has, and no less than one of them does.
+    /// Limits `bytes` to at most what the machine has, and to at least what one process maps.
     fn limit(&self, bytes: u64) -> u64 {
         let largest = self.shown.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         bytes.min(proc::machine_shared()).max(largest)

@@ -1,50 +1,49 @@
-//! Whose shares are asked for, and when.
+//! Which processes are asked for their shares, and when.
 //!
-//! To ask a process for its shares may take milliseconds, in which the monitor sees nothing else. So a few
-//! processes are asked at a look, and the others at the next ones.
+//! Asking a process for its share may take milliseconds, during which the monitor sees nothing else. So each
+//! look asks a few processes.
 //!
 //! ```text
 //!   begin ─► a few known processes at each look ─► end, when all that are there have been asked ─► 30 ms after the beginning: begin
 //!              new ones come at any time, ahead of the others
 //! ```
 //!
-//! Rounds take a tenth of the time at most, and few milliseconds of one look. New processes have time of
-//! their own, and more of it: until it is asked, a process counts with each of its faults as if it had stored
-//! to a shared page. One look asks few of them even so. A tree that starts a hundred is filling its limit,
-//! and an answer waits as long as the process changes its mappings. One process is never asked in parts, so
-//! whoever has many GiB takes as long as that takes, and the next ones wait for longer.
+//! Rounds take at most a tenth of the time, and a few milliseconds of one look. New processes have a separate
+//! and larger allowance: until a process is asked, each of its faults counts as a store to a shared page.
+//! Even so, one look asks few of them. A tree that starts a hundred processes is filling its limit, and an
+//! answer waits while the process changes its mappings. An answer cannot be split: a process with many GiB
+//! takes long, and the next ones then wait longer.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// From the beginning of a round to the next one, where no process comes or goes, and where none changes
-/// either.
+/// The time between the beginnings of two rounds if no process starts or ends, and if none changes either.
 const ROUND_EVERY: Duration = Duration::from_millis(30);
 const ROUND_CALM_EVERY: Duration = Duration::from_secs(5);
-/// Known processes are asked for one part in so many of the time, and for so long in one look.
+/// Asking known processes takes at most 1/[`KNOWN_SHARE`] of the time, and this long in one look.
 const KNOWN_SHARE: i64 = 10;
 const KNOWN_AT_ONCE: Duration = Duration::from_millis(4);
-/// The same of new ones.
+/// The same for new processes.
 const NEW_SHARE: i64 = 5;
 const NEW_AT_ONCE: Duration = Duration::from_millis(2);
 
-/// What is known of a process that is to be asked.
+/// What is known of a process to ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// It belongs to a group that has an answer of it.
+    /// It belongs to a group that has an answer from it.
     pub(crate) is_known: bool,
     /// It belongs to a group that has none.
     pub(crate) is_new: bool,
 }
 
-/// What comes next.
+/// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// A round begins.
+    /// Begin a round.
     Begin,
-    /// This process is to be asked.
+    /// Ask this process.
     Ask(u32),
-    /// All known processes have been asked.
+    /// End the round: all known processes have been asked.
     End,
 }
 
@@ -54,20 +53,20 @@ pub(crate) struct Rounds {
     number: u64,
     is_under_way: bool,
     began_at: Option<Instant>,
-    /// In which round each process was asked last. 0: in none yet.
+    /// In which round each process was last asked. 0 if in none yet.
     asked: BTreeMap<u32, u64>,
-    /// Processes have come or gone since the round began.
+    /// Whether processes have come or gone since the round began.
     has_changed: bool,
-    /// Processes have got pages or lost some since then.
+    /// Whether processes have got or lost pages since then.
     is_lively: bool,
     known: Allowance,
     new: Allowance,
-    /// Since when the last answer takes time, and whether as that of a new process.
+    /// When the last question was asked, and whether its time counts as that of a new process.
     asking: Option<(Instant, bool)>,
     earned_at: Option<Instant>,
 }
 
-/// Time that may be taken.
+/// Time that asking may take.
 #[derive(Debug)]
 struct Allowance {
     left_ns: i64,
@@ -112,8 +111,8 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Returns what to do next, until nothing is to be done at this look. Whoever was to be asked has been
-    /// asked when this is called again.
+    /// Returns what to do next, or `None` if nothing is left to do at this look. Before the next call, the
+    /// caller has asked the process that the last call named.
     pub(crate) fn next(&mut self, now: Instant, wanted: &BTreeMap<u32, Wanted>) -> Option<Next> {
         self.account(now);
         let is_any_known = wanted.values().any(|wanted| wanted.is_known);
@@ -122,7 +121,7 @@ impl Rounds {
             && self.new.is_left()
         {
             if !is_any_known {
-                // They are as good as a round.
+                // Asking all the new ones is as good as a round.
                 self.began_at = Some(now);
             }
             return Some(self.ask(pid, now, true));
@@ -145,12 +144,12 @@ impl Rounds {
         })
     }
 
-    /// Takes note that a process has got pages or lost some.
+    /// Records that a process has got or lost pages.
     pub(crate) fn note_change(&mut self) {
         self.is_lively = true;
     }
 
-    /// Returns whether none is to be asked now, unless processes have come.
+    /// Returns whether no process is to be asked now, unless new ones have come.
     pub(crate) fn rest(&mut self, now: Instant) -> bool {
         self.account(now);
         !self.known.is_left() || !self.is_under_way && !self.is_due(now)
@@ -161,7 +160,7 @@ impl Rounds {
         self.has_changed || self.began_at.is_none_or(|at| now - at >= every)
     }
 
-    /// Time passes, and the last answer has taken some.
+    /// Adds the time that has passed to the allowances, and takes off what the last answer took.
     fn account(&mut self, now: Instant) {
         let passed = self.earned_at.map_or(Duration::ZERO, |at| now - at);
         self.earned_at = Some(now);
@@ -202,13 +201,13 @@ mod tests {
 
     const LOOK: Duration = Duration::from_millis(1);
 
-    /// Processes of which each takes so long to answer.
+    /// Processes that each take this long to answer.
     struct Fake {
         rounds: Rounds,
         wanted: BTreeMap<u32, Wanted>,
         now: Instant,
         takes: Duration,
-        /// How often each was asked, and for how long all in all.
+        /// How often each was asked, and how long that took in total.
         asked: BTreeMap<u32, u32>,
         asked_for: Duration,
         longest: Duration,
@@ -289,7 +288,7 @@ mod tests {
         let before = fake.asked.clone();
         fake.look();
         assert_eq!((fake.asked[&8], fake.asked[&9]), (1, 1));
-        // The others' shares are too large by now.
+        // By now, the shares of the others are out of date.
         fake.look_for(Duration::from_millis(200));
         assert!((1..=4).all(|pid| fake.asked[&pid] > before[&pid]));
 
@@ -299,7 +298,7 @@ mod tests {
         assert!(fake.longest <= NEW_AT_ONCE + KNOWN_AT_ONCE + 2 * fake.takes, "{:?}", fake.longest);
     }
 
-    /// They are new in a second group.
+    /// The known processes are new in a second group.
     #[test]
     fn processes_that_are_known_and_new_take_the_time_of_both_and_no_more() {
         let mut fake = Fake::new(100, Wanted { is_known: true, is_new: true }, Duration::from_millis(10));

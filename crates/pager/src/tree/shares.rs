@@ -1,9 +1,9 @@
-//! What processes have together of pages that several of them show.
+//! How much memory processes have together if several of them map the same pages.
 //!
-//! The kernel counts such a page in each process. It tells proportional shares (PSS) too, which add up to
-//! what there is, but to ask for them takes some 14 ms a GiB. So the processes of a group are asked one after
-//! the other, in [rounds](crate::tree::rounds), and an answer is as old as the process's turn. Meanwhile the
-//! estimate is not below what there is. Since a process was asked, its pages count like this:
+//! The kernel counts such a page in each process. It also reports proportional shares (PSS), which add up to
+//! the real total, but asking for them takes about 14 ms per GiB. So the processes of a group are asked one
+//! after another, in [rounds](crate::tree::rounds), and each answer has its own age. Meanwhile, the estimate
+//! stays at or above the real total. After a process was asked, its pages count like this:
 //!
 //! | the process | counts |
 //! |---|---|
@@ -14,18 +14,18 @@
 //! | has pages that go, or that Octavo takes | without them |
 //! | has shared pages that Octavo takes | with them as before, until all have been asked after that: it took copies |
 //!
-//! A round may have asked one process before such a change, and others after it. So what is to count *until
-//! all have been asked* counts until the end of the first round that began afterwards.
+//! A round may have asked one process before such a change, and others after it. So *until all have been
+//! asked* means until the end of the first round that began after the change.
 //!
-//! A fork's child has few pages of its own, and would count whole until it is asked. So there is a second
-//! bound as long as somebody was not asked: what the group had before, and what has come since. A new child
-//! adds its faults to that. The answers of others do not lower it, since their shares have shrunk for the
-//! child.
+//! A fork's child has few pages of its own, but would count whole until it is asked. So while a member was
+//! not asked, there is a second bound: what the group had before, plus what has come since. A new child adds
+//! its faults to this bound. Answers of other members do not lower it, since the child has made their shares
+//! smaller.
 //!
-//! The estimate may be too low, until the next round has ended, where pages go that others show as well;
-//! where a fork's child has come and gone between two looks; and where processes end before their turns in a
-//! round, and others have ended before that. A fault counts as a page of 4 KiB. The estimate is never below
-//! what one process has, nor above what the kernel counts for all.
+//! In three cases, the estimate may be too low until the next round has ended: a process loses pages that
+//! others map as well; a fork's child has come and gone between two looks; or a process ends before its turn
+//! in a round, after another has ended. A fault counts as one page of 4 KiB. The estimate is never below what
+//! one process has, nor above the sum of the kernel's counts.
 
 use std::collections::BTreeMap;
 
@@ -33,16 +33,17 @@ use octavo::PAGE_BYTES;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Processes that may show the same pages.
+/// Processes that may map the same pages.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     members: BTreeMap<u32, Member>,
-    /// What members may have left to others: before the current round and since the last whole one began, and
-    /// since the current began.
+    /// What members may have left to others, since the current round began, and before that since the last
+    /// whole round began.
     left: Left,
-    /// All members are asked in the current round.
+    /// Whether a round is under way, which asks all members.
     is_in_round: bool,
-    /// What there was at the last look without new members, and what has come since. No answer lowers it.
+    /// What the group had at the last look without new members, plus what has come since. No answer lowers
+    /// it.
     bound: u64,
 }
 
@@ -55,24 +56,25 @@ struct Left {
 /// What is known of a process that joins a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Newcomer {
-    /// It has the pages of another member, and those that it got by its faults.
+    /// Whether it was forked: it has the pages of another member, and those that its faults brought.
     pub(crate) is_fork: bool,
-    /// Otherwise: its faults before it can have forked.
+    /// If it was not forked: its faults before its first fork at the earliest.
     pub(crate) faults: u64,
 }
 
-/// A process of a group. What it has is in bytes.
+/// A process of a group. All amounts are in bytes.
 #[derive(Debug, Default)]
 struct Member {
-    /// Until note is taken of it.
+    /// `None` once the process was first noted.
     newcomer: Option<Newcomer>,
-    /// What the kernel counts for it, once note was taken of it.
+    /// What the kernel counts for it. `None` until it is first noted.
     noted: Option<Mark>,
-    /// Its share when it was last asked, and what the kernel counted for it then.
+    /// Its last answer.
     answer: Option<Answer>,
-    /// The most that it was taken to have since then.
+    /// Its highest estimate since then.
     most: u64,
-    /// At the beginning of the last whole round, and of the current one. `None`: its faults tell nothing.
+    /// Its marks at the beginning of the last whole round, and of the current one. `None` if its faults do
+    /// not matter.
     then: Option<Mark>,
     then_in_round: Option<Mark>,
 }
@@ -83,19 +85,19 @@ struct Answer {
     counted: u64,
 }
 
-/// What the kernel counts for a process at a moment, and its faults until then, with the pages that came
-/// without. There are none where nobody looks for stores to shared pages.
+/// What the kernel counts for a process at a moment, and its faults until then, including pages that came
+/// without a fault. `faults` is `None` if stores to shared pages do not matter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     pub(crate) counted: u64,
     pub(crate) faults: Option<u64>,
-    /// The pages that were its own and that Octavo has taken until then.
+    /// Pages of its own that Octavo has taken until then.
     pub(crate) taken: u64,
 }
 
 impl Mark {
-    /// Stores to shared pages get new ones that no count shows. Each is a fault, and so is a page that comes
-    /// otherwise, also in place of one that was taken.
+    /// Returns the bytes of copies that no count reveals, which stores to shared pages made since `then`.
+    /// Each is a fault. The other faults brought pages that are counted, or that replace taken ones.
     fn unseen_since(self, then: Self) -> u64 {
         let (Some(before), Some(now)) = (then.faults, self.faults) else { return 0 };
         let faulted = now.saturating_sub(before) * PAGE;
@@ -105,14 +107,14 @@ impl Mark {
 }
 
 impl Group {
-    /// Takes note of who belongs to the group, by a look at which processes there are.
+    /// Records which processes belong to the group, after a look for processes.
     pub(crate) fn keep(&mut self, found: &BTreeMap<u32, Newcomer>) {
         let (left, bound) = (&mut self.left, &mut self.bound);
         self.members.retain(|pid, member| {
             let stays = found.contains_key(pid);
             if !stays {
                 left.in_round += member.most;
-                // A process that runs another program has lost all at once.
+                // A process that has executed another program has lost all its pages at once.
                 *bound += member.lost();
             }
             stays
@@ -128,8 +130,8 @@ impl Group {
         }
     }
 
-    /// Takes note of what the kernel counts for a member, and of its faults. There are none where nobody
-    /// stores to shared pages.
+    /// Records what the kernel counts for a member, and its faults. They are `None` if stores to shared pages
+    /// do not matter.
     pub(crate) fn note(&mut self, pid: u32, now: Mark) {
         let Mark { counted, faults, .. } = now;
         let Some(member) = self.members.get_mut(&pid) else { return };
@@ -157,8 +159,8 @@ impl Group {
         member.most = member.most.max(member.estimate());
     }
 
-    /// Returns the members of which no note was taken yet, but for forks: what a fork adds goes by what the
-    /// others have.
+    /// Returns the members that were not noted yet, except forks: what a fork adds depends on what the others
+    /// have.
     pub(crate) fn unnoted(&self) -> impl Iterator<Item = u32> {
         let is_unnoted = |member: &Member| member.newcomer.is_some_and(|newcomer| !newcomer.is_fork);
         self.members.iter().filter(move |(_, member)| is_unnoted(member)).map(|(pid, _)| *pid)
@@ -168,7 +170,7 @@ impl Group {
         self.members.contains_key(&pid)
     }
 
-    /// Returns the members, and of each whether it has been asked.
+    /// Returns the members, each with whether it has been asked.
     pub(crate) fn members(&self) -> impl Iterator<Item = (u32, bool)> {
         self.members.iter().map(|(pid, member)| (*pid, member.answer.is_some()))
     }
@@ -177,14 +179,14 @@ impl Group {
         self.members().all(|(_, is_asked)| is_asked)
     }
 
-    /// A round begins.
+    /// Begins a round.
     pub(crate) fn begin_round(&mut self) {
         self.is_in_round = true;
         self.members.values_mut().for_each(|member| member.then_in_round = member.then.and(member.noted));
         self.left.before_round += std::mem::take(&mut self.left.in_round);
     }
 
-    /// All members of which there was an answer have given another since the round began.
+    /// Ends a round: all members that had answered before have answered again since it began.
     pub(crate) fn end_round(&mut self) {
         if std::mem::take(&mut self.is_in_round) {
             self.members.values_mut().for_each(|member| member.then = member.then_in_round);
@@ -192,7 +194,8 @@ impl Group {
         }
     }
 
-    /// A member, of which note was just taken, has this share. `None`: it cannot be asked, and counts whole.
+    /// Records the share of a member that was just noted. With `None`, the member cannot be asked, and counts
+    /// whole.
     pub(crate) fn answered(&mut self, pid: u32, share: Option<u64>) {
         if let Some(member) = self.members.get_mut(&pid) {
             let counted = member.counted();
@@ -201,13 +204,13 @@ impl Group {
         }
     }
 
-    /// Returns what the kernel counts for all members together, and for the largest.
+    /// Returns the sum of the kernel's counts for all members, and the largest of them.
     pub(crate) fn counted(&self) -> (u64, u64) {
         let counted = || self.members.values().map(Member::counted);
         (counted().sum(), counted().max().unwrap_or(0))
     }
 
-    /// Estimates what the members have together. That is at least what one has.
+    /// Estimates what the members have together, which is at least what one has.
     pub(crate) fn estimate(&self) -> u64 {
         let members: u64 = self.members.values().map(Member::estimate).sum();
         let by_answers = members + self.left.before_round + self.left.in_round;
@@ -216,10 +219,10 @@ impl Group {
         by_answers.min(bound).clamp(largest, all)
     }
 
-    /// Returns what the members have together by what they told last: their shares then, and what each got
-    /// since. It is no bound, and what is told of a run goes by it. A child that was never asked counts with
-    /// its faults, and an answer from before a fork counts too much. The [estimate](Self::estimate) is the
-    /// most.
+    /// Returns what the members have together by their last answers: their shares then, plus what each got
+    /// since. Reports of a run use this figure, which is not a bound: a child that was never asked counts
+    /// with its faults, and an answer from before a fork counts too much. The result is at most the
+    /// [estimate](Self::estimate).
     pub(crate) fn told(&self, estimate: u64) -> u64 {
         let answered: u64 = self.members.values().map(Member::told).sum();
         answered.clamp(self.counted().1, estimate)
@@ -227,7 +230,7 @@ impl Group {
 }
 
 impl Newcomer {
-    /// Returns what a process adds to a group whose largest member has so much.
+    /// Returns what a process adds to a group whose largest member has `largest` bytes.
     fn adds(self, now: Mark, largest: u64) -> u64 {
         match now.faults {
             Some(faults) if self.is_fork => {
@@ -237,7 +240,7 @@ impl Newcomer {
         }
     }
 
-    /// Returns from where its faults count.
+    /// Returns the mark after which its faults count.
     fn began(self, now: Mark) -> Mark {
         let then = if self.is_fork { 0 } else { self.faults };
         Mark { faults: now.faults.map(|now| now.min(then)), ..now }
@@ -249,20 +252,21 @@ impl Member {
         self.noted.map_or(0, |noted| noted.counted)
     }
 
-    /// What it has by its last answer.
+    /// Returns what it has by its last answer.
     fn told(&self) -> u64 {
         let grown = |answer: Answer| answer.share + self.counted().saturating_sub(answer.counted);
         let faulted = self.noted.and_then(|noted| noted.faults).map_or(0, |faults| faults * PAGE);
         self.answer.map_or(faulted, grown).min(self.counted())
     }
 
-    /// What has gone from it, and was taken off for that. A process that has ended has lost nothing.
+    /// Returns the bytes that it has lost, by which the bound was lowered. A process that has ended has lost
+    /// nothing.
     fn lost(&self) -> u64 {
         let before = self.answer.map_or(self.most, |answer| answer.counted);
         if self.counted() == 0 { 0 } else { before.saturating_sub(self.counted()) }
     }
 
-    /// What it is taken to have: its share, what it got since, and its stores.
+    /// Estimates what it has: its share, plus what it got since, plus the copies that its stores made.
     fn estimate(&self) -> u64 {
         let Some(now) = self.noted.filter(|now| now.counted > 0) else {
             // It has ended, and may have left its pages to others.
@@ -282,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    /// As many bytes, and so many faults.
+    /// A mark with these bytes and faults.
     fn mark(counted: u64, faults: impl Into<Option<u64>>) -> Mark {
         Mark { counted, faults: faults.into(), taken: 0 }
     }
@@ -376,7 +380,7 @@ mod tests {
         assert_eq!(pages(&group), 40 + 60 + 62 + 7, "it has made seven copies, as far as one knows");
     }
 
-    /// The parent was alone, so nobody has asked it.
+    /// The parent was alone, so it was never asked.
     #[test]
     fn the_first_fork_counts_with_its_faults_once_note_was_taken_of_its_parent() {
         let mut group = Group::default();
@@ -438,7 +442,7 @@ mod tests {
         assert_eq!(pages(&group), 120);
     }
 
-    /// Processes with pages, some of them shared. A page is known by a number, and who shows it.
+    /// Processes with pages, some of them shared. Each page has a number, and the processes that map it.
     #[derive(Default)]
     struct Model {
         pages: BTreeMap<u64, BTreeSet<u32>>,
@@ -515,13 +519,14 @@ mod tests {
                         next += 1;
                         model.fork(pid, next);
                     }
-                    // One that nobody has seen leaves less to the others than they are asked for.
+                    // Ends only processes that were seen. An unseen one leaves the others less than their
+                    // answers count.
                     4 if pids.len() > 2 && seen.contains(&pid) && !ends_before_its_turn => {
                         model.end(pid);
                         ended.insert(pid);
                     }
                     5 => {
-                        // A look at which processes there are.
+                        // A look for processes.
                         let is_fork = |pid| pid > 1;
                         let newcomer = |pid| Newcomer { is_fork: is_fork(pid), faults: 0 };
                         group.keep(&model.faults.keys().map(|pid| (*pid, newcomer(*pid))).collect());

@@ -1,52 +1,52 @@
 //! Which processes are asked at a look.
 //!
-//! A tree may have hundreds of processes of which most do nothing. To ask one takes microseconds, and a look
+//! A tree may have hundreds of processes, most of which do nothing. Asking one takes microseconds, and a look
 //! comes every few milliseconds. So a process is asked at each look while it changes, and for some looks
-//! more. The others are asked in turn, a few at a look. One of them may begin to grow before its turn: the
-//! machine has more anonymous memory then, and nobody is known to have got it. That costs one call to know,
-//! and then all are asked, for a hundredth of the time at most.
+//! after that. The others wait for their turns, a few at each look. One of them may begin to grow before its
+//! turn: then the machine's anonymous memory grows by more than the known processes got. One call reveals
+//! that, and then all are asked, for at most a hundredth of the time.
 //!
-//! Free memory would not tell. A machine whose page cache is full gives growing programs memory of the cache,
-//! and has as much free as before.
+//! Free memory would not reveal it. If the page cache has filled memory, a growing program gets pages of the
+//! cache, and free memory stays the same.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A process that has not changed at so many looks in a row waits for its turn.
 const CALM: u64 = 32;
-/// So many of those that wait are asked at each look.
+/// How many waiting processes are asked at each look.
 const AT_ONCE: usize = 8;
-/// The machine may get so much more than the tree and the runner were seen to get.
+/// How much more the machine may grow than the tree and the runner were seen to grow, in bytes.
 const LEAST_GROWTH: i64 = 4 << 20;
-/// All are asked out of turn for one part in so many of the time. That is not put off for longer than if it
-/// had taken so long.
+/// Asking all out of turn takes at most 1/[`ALL_SHARE`] of the time. For the pause after that, it counts as
+/// [`MOST_TOOK`] at most.
 const ALL_SHARE: u32 = 100;
 const MOST_TOOK: Duration = Duration::from_millis(1);
 
 /// Whose turn it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
-    /// How many looks there were.
+    /// How many looks there have been.
     look: u64,
     /// The last look at which each changed.
     changed: BTreeMap<u32, u64>,
-    /// Where the next turn begins.
+    /// The number from which the next turn begins.
     next: u32,
-    /// `None`: not all have been asked since some wait for their turns.
+    /// `None` until all have been asked after some began to wait for their turns.
     alarm: Option<Alarm>,
 }
 
-/// What is known since all were asked last.
+/// What is known since all were last asked.
 #[derive(Clone, Copy, Debug)]
 struct Alarm {
-    /// The least that the machine had beyond what was known of the tree and the runner. Anybody's memory may
-    /// shrink, so only the difference says whether somebody has grown.
+    /// The least bytes that the machine had beyond those known of the tree and the runner. Any process may
+    /// shrink, so only this difference reveals growth.
     least_beyond: i64,
     at: Instant,
     took: Duration,
 }
 
-/// The anonymous memory of the machine, and what of it is known to be the tree's and the runner's, in bytes.
+/// The anonymous memory of the machine, and the part known to be the tree's and the runner's, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Anonymous {
     pub(crate) machine: u64,
@@ -55,18 +55,18 @@ pub(crate) struct Anonymous {
 
 impl Anonymous {
     fn beyond(self) -> i64 {
-        // What is known may be an estimate that is too large.
+        // The known part may be an estimate that is too large, so the result may be negative.
         self.machine as i64 - self.known as i64
     }
 }
 
 impl Turns {
-    /// A look begins. Processes may be asked several times at one.
+    /// Begins a look. One look may ask processes several times.
     pub(crate) fn begin_look(&mut self) {
         self.look += 1;
     }
 
-    /// Returns who is to be asked, in the order of numbers, and who is not to be.
+    /// Returns the processes to ask, in the order of numbers, and those not to ask.
     pub(crate) fn begin(&mut self) -> (Vec<u32>, Vec<u32>) {
         let waits = |(pid, changed): (&u32, &u64)| self.has_waited(*changed).then_some(*pid);
         let later = self.changed.range(self.next..).filter_map(waits);
@@ -83,7 +83,7 @@ impl Turns {
         (asked, others)
     }
 
-    /// Returns whether those are to be asked as well that were not to be.
+    /// Returns whether to ask the other processes of [`begin`](Self::begin), too.
     pub(crate) fn is_alarmed(&mut self, now: Instant, anonymous: Anonymous) -> bool {
         let Some(alarm) = &mut self.alarm else { return true };
         alarm.least_beyond = alarm.least_beyond.min(anonymous.beyond());
@@ -91,7 +91,7 @@ impl Turns {
         has_grown && now - alarm.at >= alarm.took * ALL_SHARE
     }
 
-    /// All have been asked, which began at a time.
+    /// Records that all have been asked, from `began` until `now`.
     pub(crate) fn asked_all(&mut self, began: Instant, now: Instant, anonymous: Anonymous) {
         let (least_beyond, took) = (anonymous.beyond(), (now - began).min(MOST_TOOK));
         self.alarm = Some(Alarm { least_beyond, at: began, took });
@@ -101,7 +101,7 @@ impl Turns {
         self.look - changed > CALM
     }
 
-    /// A process was asked.
+    /// Records that a process was asked.
     pub(crate) fn answered(&mut self, pid: u32, has_changed: bool) {
         let changed = self.changed.entry(pid).or_insert(self.look);
         if has_changed {
@@ -109,7 +109,7 @@ impl Turns {
         }
     }
 
-    /// Any of them may have begun to change.
+    /// Has all processes asked again: any of them may have begun to change.
     pub(crate) fn ask_all(&mut self) {
         self.changed.values_mut().for_each(|changed| *changed = self.look);
     }
@@ -119,7 +119,7 @@ impl Turns {
         self.changed.get(&pid).is_some_and(|changed| self.has_waited(*changed))
     }
 
-    /// Takes note of which processes there are. New ones have just changed.
+    /// Forgets processes that no longer exist.
     pub(crate) fn keep(&mut self, is_there: impl Fn(u32) -> bool) {
         self.changed.retain(|pid, _| is_there(*pid));
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    /// What the machine and the tree have at first.
+    /// What the machine and the tree have at the start.
     const FIRST: Anonymous = Anonymous { machine: 1 << 30, known: 100 * MIB };
 
     fn of(count: u32) -> Turns {
@@ -139,7 +139,7 @@ mod tests {
         turns
     }
 
-    /// One look at which those that are asked have not changed but these.
+    /// Makes one look at which only `changing` have changed.
     fn look(turns: &mut Turns, changing: &[u32]) -> Vec<u32> {
         turns.begin_look();
         let (asked, _) = turns.begin();
@@ -147,7 +147,7 @@ mod tests {
         asked
     }
 
-    /// A hundred that wait for their turns. All have just been asked, which took a millisecond.
+    /// A hundred processes that wait for their turns. All have just been asked, which took a millisecond.
     fn of_a_hundred_that_wait(now: Instant) -> Turns {
         let mut turns = of(100);
         (0..=CALM).for_each(|_| drop(look(&mut turns, &[])));
