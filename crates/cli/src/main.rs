@@ -5,7 +5,8 @@
 //! | `args` | the command line |
 //! | `run` | any program, and all its children, within a limit |
 //!
-//! Exit codes: 0 done, 1 a failure, 2 a command line that makes no sense. `run` has those of its program.
+//! Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line. `run` returns the program's exit
+//! code.
 
 mod args;
 mod run;
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     exit_code("octavo", done)
 }
 
-/// The lives of the processes that `octavo` starts itself; `None` where it was started by somebody else.
+/// Runs the processes that `octavo` starts itself. Returns `None` if this process is none of them.
 fn started_by_ourselves() -> Option<Result<(), Failure>> {
     Some(match env::args_os().nth(1)?.to_str()? {
         run::demo::SUBCOMMAND => run::demo::demo_main(),
@@ -36,7 +37,7 @@ fn started_by_ourselves() -> Option<Result<(), Failure>> {
     })
 }
 
-/// Does what the command line says. Returns the exit code.
+/// Runs the command of the command line. Returns the exit code.
 fn command() -> Result<u8, Failure> {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),

@@ -1,5 +1,4 @@
-//! What `octavo run` finds out before it starts a program, and what it says then. `--check` says it and runs
-//! nothing.
+//! What `octavo run` checks before it starts a program, and what it says. `--check` only says it.
 
 mod common;
 
@@ -70,14 +69,14 @@ fn a_check_says_what_is_there_and_runs_nothing() {
         );
     }
     assert!(!made.exists());
-    // Only root may do all of it.
+    // Only root can do all of it.
     if rustix::process::geteuid().is_root() {
         assert_passed(&output);
         assert!(said.ends_with("A run can do all of it.\n"), "{said}");
     }
 }
 
-/// Each of them used to end the job when memory got short.
+/// Unchecked, each of these would end the job when memory gets short.
 #[test]
 fn limits_of_the_process_are_named_before_the_program_starts() {
     let cases = [
@@ -111,7 +110,7 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
             "{limits} {said}"
         );
         assert!(said.ends_with("A run cannot do all of it.\n"), "{said}");
-        // A run says the same, and runs nothing.
+        // A run says the same, and does not start the program.
         let program = if options.starts_with("-- ") { "" } else { "-- echo started" };
         let script = format!("{limits} exec $0 run {options} {program}");
         let run = Command::new("bash").args(["-c", &script, OCTAVO]).output().unwrap();
@@ -120,7 +119,7 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
     }
 }
 
-/// A limit that the process may raise itself is none.
+/// A soft limit that the process may raise itself does not count.
 #[test]
 fn soft_limits_are_raised_for_the_run_and_not_for_its_program() {
     let script =
@@ -130,8 +129,8 @@ fn soft_limits_are_raised_for_the_run_and_not_for_its_program() {
     assert_eq!(text(&output.stdout), "20\n1000\n");
 }
 
-/// `octavo` as a user without rights, and the folder in which such a user can reach it. `None` where every
-/// user has them, or this one cannot become another.
+/// Returns `octavo` as run by a user without rights, and a folder that such a user can access. Returns `None`
+/// if every user has the rights, or this one cannot become another.
 fn without_rights() -> Option<(TempDir, PathBuf)> {
     let may_all = fs::read("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|flag| flag.starts_with(b"1"));
     if may_all || !rustix::process::geteuid().is_root() {
@@ -193,7 +192,7 @@ fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
         "{}",
         text(&strict.stderr)
     );
-    // The built-in program shows what a run does. Without rights there is nothing to show.
+    // The built-in program is a demonstration. Without rights, there is nothing to demonstrate.
     let built_in = as_nobody(&octavo).output().unwrap();
     assert!(!built_in.status.success() && built_in.stdout.is_empty());
     assert!(text(&built_in.stderr).contains(words), "{}", text(&built_in.stderr));
@@ -202,7 +201,7 @@ fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
     assert!(text(&checked.stdout).contains("! a process"), "{}", text(&checked.stdout));
 }
 
-/// The device gives root a userfaultfd all the same, but one that does not tell of forks.
+/// The device still gives root a userfaultfd, but one that does not report forks.
 #[test]
 fn who_may_not_trace_every_process_learns_what_is_missing() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/userfaultfd").exists() {
@@ -217,7 +216,7 @@ fn who_may_not_trace_every_process_learns_what_is_missing() {
 #[test]
 fn a_user_who_may_have_no_more_processes_is_told_so() {
     let Some((_folder, octavo)) = without_rights() else { return };
-    // Processes of other tests and of the machine do not count for this one.
+    // Use a separate user, so that processes of other tests and of the machine do not count.
     let user = format!("{}", 65_600 + std::process::id() % 10_000);
     let script = "ulimit -u 1; exec setpriv --reuid=$1 --regid=$1 --clear-groups $0 run --memory 1G -- true";
     let output = Command::new("bash").args(["-c", script]).arg(&octavo).arg(user).output().unwrap();
@@ -243,10 +242,10 @@ fn a_run_inside_of_a_run_leaves_the_limit_to_the_outer_one() {
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
     let strict = octavo(&[], OCTAVO, &["run", "--strict", "--", "echo", "started"]).output().unwrap();
     assert!(!strict.status.success() && strict.stdout.is_empty(), "{}", text(&strict.stderr));
-    // A program that is not there is told of as ever.
+    // A missing program is reported as without the outer run.
     let missing = octavo(&[], OCTAVO, &["run", "--", "/nowhere/program"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(127));
-    // The environment of a run that has ended says nothing.
+    // The environment of a run that has ended is ignored.
     let stale = Command::new(OCTAVO)
         .args(["run", "--memory", "64M", "--", "true"])
         .env("OCTAVO_OUTER_RUN", "1 12345 67108864")

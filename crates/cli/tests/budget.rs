@@ -1,9 +1,9 @@
 //! The budget of `octavo run`, as the kernel counts it.
 //!
-//! Each test runs a tree in a memory control group that has no limit, and asks the kernel for the most that
-//! it has ever charged to the group: the tree, the runner, its helpers, page tables, page cache. That must
-//! not be more than the budget with a small share of it and a little for each process. Where no control group
-//! can be made, a test says so and passes.
+//! Each test runs a tree in a memory control group without a limit, and asks the kernel for the group's peak
+//! charge: the tree, the runner, its helpers, page tables, page cache. That must not exceed the budget plus a
+//! small share of it and a little for each process. If no control group can be made, a test says so and
+//! passes.
 
 mod common;
 
@@ -18,28 +18,28 @@ use common::runs::{OCTAVO, heaps, torture};
 
 const BUDGET: u64 = 96 << 20;
 const TRIES: usize = 8;
-/// A run that takes this long hangs. One has taken more than five minutes beside eight busy sessions, another
-/// run like it, and a compiler.
+/// A run that takes this long hangs. On a busy machine, one may take more than five minutes.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-/// What may be charged beyond the budget: 3 %, 16 MiB, and 2 MiB a process.
+/// Returns the most that may be charged: the budget, 3 % of it, 16 MiB, and 2 MiB per process.
 fn bound(processes: usize) -> u64 {
     BUDGET + BUDGET * 3 / 100 + (16 << 20) + processes as u64 * (2 << 20)
 }
 
-/// A group that measures, with a shell that ends its processes and removes it, also if the test is killed.
+/// A group that measures, with a shell that ends the group's processes and removes it, even if the test is
+/// killed.
 struct Group {
     path: PathBuf,
     is_unified: bool,
     cleaner: Child,
 }
 
-/// The greatest figures that were seen, and the kernel's own peak.
+/// The largest sampled figures, and the kernel's own peak.
 #[derive(Debug, Default)]
 struct Peak {
-    /// All that was charged, page cache and page tables too: the kernel's peak, exact.
+    /// The total charge, including page cache and page tables: the kernel's exact peak.
     charged: u64,
-    /// Private memory that is no file's: sampled.
+    /// Private memory that is not a file's: sampled.
     anonymous: u64,
     /// Page cache and shared memory: sampled.
     file: u64,
@@ -48,7 +48,7 @@ struct Peak {
 }
 
 impl Group {
-    /// `None` where this machine or this user cannot make one.
+    /// Returns `None` if this machine or this user cannot make a group.
     fn new(name: &str) -> Option<Self> {
         let roots = [("/sys/fs/cgroup/memory", false), ("/sys/fs/cgroup", true)];
         let (root, is_unified) = roots.into_iter().find(|(root, is_unified)| {
@@ -119,8 +119,8 @@ impl Drop for Group {
     }
 }
 
-/// Runs a program within the budget, and returns what it was charged and what it may be, with a sentence.
-/// `None` where no group can be made.
+/// Runs a program within the budget. Returns its charges and the bound, with a sentence, or `None` if no
+/// group can be made.
 fn measure(name: &str, program: &[&str]) -> Option<(Peak, u64, String)> {
     let Some(group) = Group::new(name) else {
         println!(
@@ -144,8 +144,8 @@ fn measure(name: &str, program: &[&str]) -> Option<(Peak, u64, String)> {
     Some((peak, bound, said))
 }
 
-/// Runs a program until it has stayed within the bound once. Whoever measures comes late on a machine that is
-/// busy enough, so one run says little; but something that is always charged too much is found.
+/// Runs a program until it has stayed within the bound once. On a busy machine, the monitor may come late, so
+/// one run above the bound says little. An error that always charges too much is found.
 fn stays_within_the_budget(name: &str, program: &[&str]) {
     let mut all = Vec::new();
     for _ in 0..TRIES {
@@ -158,8 +158,7 @@ fn stays_within_the_budget(name: &str, program: &[&str]) {
     panic!("{}", all.join("\n"));
 }
 
-/// Has one test run at a time: the sessions that one of them keeps busy would take the CPUs from the others
-/// for minutes.
+/// Has one test run at a time: the busy sessions of one would take the CPUs from the others for minutes.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -189,7 +188,7 @@ fn heaps_that_look_like_stacks() {
     }
 }
 
-/// Parents and children store to what they share, and each store is a copy.
+/// Parents and children store to shared pages, and each store makes a copy.
 #[test]
 fn a_tree_of_forks() {
     let _alone = alone();
@@ -206,7 +205,7 @@ fn a_job_of_several_processes() {
     stays_within_the_budget("job", &["sh", "-c", JOB]);
 }
 
-/// None of them is worth taking over by itself, and they need three times the budget.
+/// None of the processes is worth taking over on its own, and together they need three times the budget.
 #[test]
 fn many_small_processes() {
     let _alone = alone();
@@ -214,8 +213,7 @@ fn many_small_processes() {
     stays_within_the_budget("small", &["sh", "-c", job, torture().to_str().unwrap()]);
 }
 
-/// Nobody pages shared memory, so the private memory beside it has to make room: half of the pages are shared
-/// here.
+/// Shared memory cannot be paged, so the private memory has to make room. Here, half of the pages are shared.
 #[test]
 fn shared_memory_counts_under_the_limit() {
     let _alone = alone();
@@ -224,12 +222,12 @@ fn shared_memory_counts_under_the_limit() {
     stays_within_the_budget("shared", &["sh", "-c", job, torture().to_str().unwrap()]);
 }
 
-/// They run with `cargo xtask test --all`.
+/// Tests that run with `cargo xtask test --all`.
 mod slow {
     use super::*;
 
-    /// Where sessions share the CPUs evenly, the runner has a small part of them, and so has the program.
-    /// Most runs stay within the bound.
+    /// If sessions share the CPUs evenly, the runner gets a small part of them, and so does the program. Most
+    /// runs stay within the bound.
     #[test]
     fn a_job_beside_sessions_that_are_always_busy() {
         let _alone = alone();

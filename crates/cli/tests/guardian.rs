@@ -1,5 +1,4 @@
-//! What the guardian finds where the runner is killed: also processes whose parents run other programs by
-//! now.
+//! What the guardian finds when the runner is killed: also processes whose parents run other programs by now.
 
 mod common;
 
@@ -11,8 +10,8 @@ use common::runs::{Mark, comm, is_watched, kill, octavo, userfaultfds, wait_for,
 const CHILDREN: usize = 4;
 
 /// A shell with 12 MB is taken over when another program has taken most of the memory for a moment. Then it
-/// has children which fork one each and run another program at once, and so does the shell. These
-/// grandchildren go on, in memory that they have from forks, beneath programs that nobody manages.
+/// starts children that fork one child each and execute another program at once, and so does the shell. The
+/// grandchildren run on in memory from forks, below programs that are not managed.
 const BENEATH_OTHERS: &str = "\
     x=$(head -c 12000000 /dev/zero | tr '\\0' x); echo $$ >first
     mkfifo never
@@ -41,7 +40,7 @@ fn forks_children_beneath_programs_that_nobody_manages_end_with_the_runner() {
     });
     wait_for("another program in the first shell's place", || (comm(first) == "sleep").then_some(()));
     assert!(grandchildren.iter().all(|pid| is_watched(*pid)), "the forks have watched memory");
-    // The runner takes note that the first shell is no more: it lets its descriptor go.
+    // When the runner notices that the first shell has ended, it closes its descriptor.
     wait_for("the end of the first shell in the runner's eyes", || {
         let watched = mark.processes().into_iter().filter(|pid| is_watched(*pid)).count();
         (userfaultfds(runner.id()) == watched).then_some(())
@@ -50,7 +49,7 @@ fn forks_children_beneath_programs_that_nobody_manages_end_with_the_runner() {
     runner.wait().unwrap();
     grandchildren.into_iter().for_each(wait_until_gone);
     assert!(!folder.path().join("finding").exists());
-    // The others have memory of their own, and go on.
+    // The others have fresh memory, and continue.
     assert_eq!(comm(first), "sleep");
     mark.processes().into_iter().for_each(kill);
     mark.wait_until_nobody_is_left();

@@ -1,7 +1,7 @@
-//! Programs under `octavo run` whose heaps look like stacks or like data of libraries, or have stacks inside.
+//! Programs under `octavo run` whose heaps look like stacks or like data of libraries, or contain stacks.
 //!
-//! A heap that is taken for something else outgrows the limit. The kernel writes to stacks and data at the
-//! ends of threads, and where these are taken for heaps, such an end is never told.
+//! A heap that is mistaken for something else exceeds the limit. The kernel writes to stacks and data when
+//! threads end. If these are mistaken for heaps, such an end is never reported.
 
 mod common;
 
@@ -57,7 +57,8 @@ fn signals_are_handled_on_a_stack_that_is_out() {
     is_managed("signal-stack", 96);
 }
 
-/// The kernel does not tell such pages from those that go at once. They stay, and fault no more.
+/// The kernel reports `MADV_FREE` like `MADV_DONTNEED`, whose pages go at once. Pages that stay are adopted
+/// again.
 #[test]
 fn pages_that_a_program_gives_back_and_keeps_go_out_as_others_do() {
     is_managed("free", 96);

@@ -1,7 +1,7 @@
-//! Programs, movers, guardians and runners that are killed: no wrong byte is read before the end, and nothing
-//! is left behind.
+//! Kills programs, movers, guardians and runners: no wrong byte is read before the end, and nothing is left
+//! behind.
 //!
-//! `OCTAVO_TEST_SEED` chooses the moments, and `OCTAVO_TEST_RUNS` says how many rounds there are.
+//! `OCTAVO_TEST_SEED` sets the moments, and `OCTAVO_TEST_RUNS` the number of rounds.
 
 mod common;
 
@@ -17,7 +17,7 @@ use common::runs::{
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tempfile::TempDir;
 
-/// Starts programs side by side, and says how each has ended.
+/// Starts programs side by side, and prints how each has ended.
 const SIDE_BY_SIDE: &str = "for part in \"$@\"; do $part & pids=\"$pids $!\"; done; \
                             for pid in $pids; do wait $pid; echo \"$pid $?\"; done";
 
@@ -25,7 +25,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
     env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// Calls a test with the random numbers of each round. A test that fails has said which seed repeats it.
+/// Calls a test with the random numbers of each round. Prints the seed first, so that a failure can be
+/// repeated.
 fn rounds(default: u64, round: impl Fn(u64, &mut Random)) {
     let seed = number("OCTAVO_TEST_SEED", 1);
     for index in 0..number("OCTAVO_TEST_RUNS", default) {
@@ -34,26 +35,27 @@ fn rounds(default: u64, round: impl Fn(u64, &mut Random)) {
     }
 }
 
-/// The command line of a torture.
+/// Returns the command line of a torture.
 fn torture_of(kinds: &str, memory: &str, seconds: u64, seed: u64) -> String {
     let program = torture().display();
     format!("{program} --only {kinds} --memory {memory} --seconds {seconds} --seed {seed} --patience 300")
 }
 
-/// A run with its swap, its socket and its output in a folder of its own.
+/// A run with its swap, its socket and its output in a separate folder.
 struct Run {
     mark: Mark,
     runner: Child,
     folder: TempDir,
 }
 
-/// An orphan that went wrong by itself has said so in a line of its own.
+/// Returns whether a finding only says that a child was killed. An orphan with a real finding has a separate
+/// line.
 fn is_of_a_killed_child(line: &str) -> bool {
     line.ends_with("ended badly, with wait status 0x9.") || line.ends_with("an orphan ended badly.")
 }
 
 impl Run {
-    /// Starts programs side by side in so much memory.
+    /// Starts programs side by side in `memory`.
     fn start(memory: &str, parts: &[String]) -> Self {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = |name| folder.path().join(name);
@@ -83,7 +85,7 @@ impl Run {
         wait_for("the runner's end", || self.runner.try_wait().unwrap())
     }
 
-    /// Kills the runner, and waits for the ends of processes that it had.
+    /// Kills the runner, and waits until the processes that it managed have ended.
     #[track_caller]
     fn kill_runner(&mut self, had: impl IntoIterator<Item = u32>) {
         kill(self.id());
@@ -91,7 +93,7 @@ impl Run {
         had.into_iter().for_each(wait_until_gone);
     }
 
-    /// The tortures that the shell has started, and that go on.
+    /// Returns the tortures that the shell has started and that still run.
     fn parts(&self) -> Vec<u32> {
         let is_shell = |pid: &u32| comm(*pid) == "sh";
         let shell = children(self.id()).into_iter().find(is_shell);
@@ -99,7 +101,7 @@ impl Run {
         parts.into_iter().filter(|pid| comm(*pid) == "octavo-torture" && is_there(*pid)).collect()
     }
 
-    /// Waits until so many parts are paged.
+    /// Waits until `count` parts are paged.
     fn wait_for_managed(&self, count: usize) -> Vec<u32> {
         wait_for("programs under management", || {
             let managed: Vec<_> = self.parts().into_iter().filter(|pid| is_watched(*pid)).collect();
@@ -113,19 +115,18 @@ impl Run {
         serde_json::from_str(&line).ok()
     }
 
-    /// How parts have ended, as the shell says between the counts of the tortures.
+    /// Returns how parts have ended. The shell prints that between the counts of the tortures.
     fn ends(&self) -> Vec<(u32, u32)> {
         let output = self.told("output");
         let ends = output.lines().filter_map(|line| line.split_once(' '));
         ends.filter_map(|(pid, code)| Some((pid.parse().ok()?, code.parse().ok()?))).collect()
     }
 
-    /// Checks that parts of whose ends the shell could still tell were killed, and did not end by what they
-    /// found in their memory.
+    /// Checks that the parts whose ends the shell still printed were killed, and did not end by a finding.
     #[track_caller]
     fn assert_all_were_killed(&self) {
         let (ends, errors) = (self.ends(), self.told("errors"));
-        // A parent whose child was killed first may still say so, and ends.
+        // A parent whose child was killed first may still report that, and end.
         let lost_child = |pid: &u32| {
             let begins = format!("octavo-torture (process {pid}): ");
             errors.lines().any(|line| line.starts_with(&begins) && is_of_a_killed_child(line))
@@ -137,7 +138,7 @@ impl Run {
     #[track_caller]
     fn assert_no_finding(&self) {
         let errors = self.told("errors");
-        // A parent that goes on says that its child was killed.
+        // A parent that still runs reports that its child was killed.
         let mut findings = errors.lines().filter(|line| line.starts_with("octavo-torture"));
         assert!(findings.all(is_of_a_killed_child), "{errors}");
     }
@@ -156,14 +157,14 @@ impl Run {
         self.mark.wait_until_nobody_is_left();
         let left: Vec<_> = fs::read_dir(self.folder.path().join("swap")).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
-        // The folder has the places of swap, output and errors, and the socket of a runner that was killed.
+        // The folder contains swap, output and errors, and the socket of a killed runner.
         let left = fs::read_dir(self.folder.path()).unwrap().flatten().map(|entry| entry.file_name());
         let known = ["swap", "output", "errors", "figures"];
         left.for_each(|name| assert!(known.iter().any(|known| name == *known), "{name:?}"));
     }
 }
 
-/// Starts one torture that is paged, and waits until it has a mover. Returns the torture and the mover.
+/// Starts one torture, and waits until it has a mover. Returns the torture and the mover.
 fn start_paged() -> (Run, u32, u32) {
     let run = Run::start("96M", &[torture_of("writers", "192M", 600, 1)]);
     let program = run.wait_for_managed(1)[0];
@@ -237,7 +238,7 @@ fn what_octavo_has_started_has_ended_with_it() {
 #[test]
 fn a_runner_that_may_open_no_more_files_stops_the_tree_and_no_program_reads_zeros() {
     let (mut run, program, mover) = start_paged();
-    // It has more already. The kernel needs so many to wait for some of them.
+    // The runner has more descriptors already. `poll` refuses more than the limit, so leave it 8.
     let few = Rlimit { current: Some(8), maximum: Some(8) };
     prlimit(Pid::from_raw(run.id() as i32), Resource::Nofile, few).unwrap();
     run.wait();
@@ -259,7 +260,7 @@ fn guardians_that_are_killed_are_not_missed_by_a_tree_that_ends_by_itself() {
             children(run.id()).into_iter().filter(|pid| is_guardian(*pid)).for_each(kill);
         }
         assert!(run.wait().success(), "{}", run.told("errors"));
-        // A fork's child that ends just then may be named as one whose pages cannot go out.
+        // A fork's child that ends just then may be reported as one whose pages cannot go out.
         let errors = run.told("errors");
         assert!(errors.lines().all(|line| line.contains("a fork's child is served")), "{errors}");
         assert!(run.ends().iter().all(|(_, code)| *code == 0) && run.ends().len() == 2, "{:?}", run.ends());
@@ -315,8 +316,7 @@ fn a_program_that_is_killed_gives_its_part_of_the_budget_back() {
         statm.split(' ').next().unwrap().parse::<u64>().unwrap()
     });
     kill(largest.unwrap());
-    // What is left has 40 MiB and some more, by turns in memory and out, and the compressed pool has its
-    // share.
+    // The remaining program has just over 40 MiB, in memory or out, and the compressed pool takes a share.
     wait_for("the memory of the program that was killed", || {
         let (used, managed) = (figure("used_bytes")?, figure("managed_bytes")?);
         (managed < 64 * MIB && used < 80 * MIB && figure("swapped_bytes")? < 48 * MIB).then_some(())
@@ -334,7 +334,7 @@ fn a_runner_that_is_killed_at_any_moment_leaves_nothing_and_gives_no_program_a_w
         let parts: Vec<_> = kinds.iter().map(|kind| torture_of(kind, "64M", 600, seed)).collect();
         let mut run = Run::start("96M", &parts);
         random.pause(3000);
-        // A runner that stands still takes nobody over meanwhile, so that one can tell whom it had.
+        // A stopped runner takes no process over, so that the test knows which ones it had.
         let looks = random.below(3) > 0;
         let mut managed = Vec::new();
         if looks {
@@ -346,7 +346,7 @@ fn a_runner_that_is_killed_at_any_moment_leaves_nothing_and_gives_no_program_a_w
             let is_helper = |pid: &u32| comm(*pid) == "octavo-mover" || is_guardian(*pid);
             (!run.mark.processes().iter().any(is_helper)).then_some(())
         });
-        // Whoever was not managed yet goes on, and does not stand still.
+        // Processes that were not managed yet run on, and do not stand still.
         wait_for("programs that stand still", || {
             let stands = |pid: &u32| {
                 fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))

@@ -1,8 +1,8 @@
 //! Programs under `octavo run` with memory of each kind (`docs/kinds-of-memory.md`).
 //!
-//! What can be paged goes out and comes back, also where it becomes read-only, inaccessible, executable or
-//! locked, and the kernel does not move it as it is. What cannot be paged is told by its kind while it is
-//! there.
+//! Memory that can be paged goes out and comes back, even after it has become read-only, inaccessible,
+//! executable or locked, which the kernel does not move as it is. Memory that cannot be paged is reported by
+//! its kind while it exists.
 
 mod common;
 
@@ -14,7 +14,7 @@ use rustix::thread::CapabilitySet;
 
 use common::runs::{assert_passed, kinds, octavo, octavo_without, text};
 
-/// Runs a program in half of the memory that it needs. All of it is managed, and goes out and comes back.
+/// Runs a program in half of the memory that it needs. All of the memory is managed, goes out and comes back.
 #[track_caller]
 fn passes(role: &str, mib: u32) {
     let (limit, mib) = (format!("{}M", mib / 2), mib.to_string());
@@ -29,8 +29,8 @@ fn passes(role: &str, mib: u32) {
 /// More than the limit, and no more than a stack may be.
 const MIB: &str = "60";
 
-/// Runs a program with more memory of a kind than its limit. It has that until the run has said so. With
-/// `--strict` the run ends then.
+/// Runs a program with more memory of a kind than its limit. The program keeps it until the run has reported
+/// it. With `--strict`, the run ends then.
 #[track_caller]
 fn is_told(role: &str, kind: &str, words: &str) {
     let json = tempfile::NamedTempFile::new().unwrap();
@@ -137,7 +137,7 @@ fn locked_memory_stays_and_the_rest_goes_out() {
     passes("locked", 96);
 }
 
-/// Runs a command until it says that a program is not managed, which it says once. Returns that sentence.
+/// Runs a command until it says, once, that a program is not managed. Returns that sentence.
 #[track_caller]
 fn unmanaged(mut run: Command) -> String {
     let mut run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -150,7 +150,8 @@ fn unmanaged(mut run: Command) -> String {
     said
 }
 
-/// Under a debugger it cannot be taken over, and the run says what to do. When the debugger lets go, it is.
+/// A process under a debugger cannot be taken over, and the run says what to do. When the debugger detaches,
+/// it is taken over.
 #[test]
 fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
     let json = tempfile::NamedTempFile::new().unwrap();

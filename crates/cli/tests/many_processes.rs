@@ -1,5 +1,5 @@
-//! Many processes in one limit, and what the runner's monitor takes of a CPU beside them. That is measured by
-//! the CPU time of its thread: on a busy machine it gets less, and never more.
+//! Many processes in one limit, and the part of a CPU that the runner's monitor takes beside them. That is
+//! the CPU time of its thread: on a busy machine, it gets less, and never more.
 
 mod common;
 
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use common::runs::{Mark, assert_passed, children, comm, kill, octavo, torture, wait_for};
 
-/// Children of a shell that have its memory, and wait for a line that never comes.
+/// Starts children of a shell that share its memory, and wait for a line that never comes.
 const WAITING: &str = "mkfifo never; for i in $(seq $0); do ( read line <never ) & done; : >started; wait";
-/// How long the monitor is measured, once its looks have found nothing new for a while.
+/// How long the monitor is measured, after its looks have found nothing new for a while.
 const MEASURED: Duration = Duration::from_secs(2);
 
-/// The CPU time of the thread that the monitor runs in: the runner's first.
+/// Returns the CPU time of the monitor's thread: the runner's first.
 fn cpu_time(runner: &Child) -> Duration {
     let pid = runner.id();
     let told = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).unwrap();
     Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// The part of a CPU that the monitor takes beside so many children that wait, in thousandths.
+/// Returns the part of a CPU that the monitor takes beside `count` waiting children, in thousandths.
 fn thousandths(count: usize) -> u128 {
     let folder = tempfile::tempdir().unwrap();
-    // They have more than that, so that the monitor looks as often as it can.
+    // The children have more than this limit, so that the monitor looks as often as it can.
     let mut command = octavo(&["--memory", "32M"], "/bin/sh", &["-c", WAITING, &count.to_string()]);
     command.current_dir(folder.path()).stdin(Stdio::null());
     let (mark, runner) = Mark::start(command);
@@ -43,14 +43,14 @@ fn thousandths(count: usize) -> u128 {
     part
 }
 
-/// It takes a tenth, more or less as the machine's caches are used by others. To ask all of them at each look
-/// took nearly all of a CPU.
+/// It takes about a tenth of a CPU, depending on the load of the caches. Asking all of them at each look
+/// would take nearly a whole CPU.
 #[test]
 fn three_hundred_children_that_do_nothing_cost_less_than_a_fifth_of_a_cpu() {
     assert!(thousandths(300) < 200);
 }
 
-/// Small programs that need three times the limit, all at once. Each checks what it reads.
+/// Small programs that need three times the limit together. Each checks what it reads.
 const SMALL: &str = "for i in $(seq 24); do $0 --memory 7M --threads 1 --seconds 2 --patience 600 --only writers & all=\"$all $!\"; done; \
                      for one in $all; do wait $one || exit 1; done";
 

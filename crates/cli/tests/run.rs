@@ -10,13 +10,13 @@ use std::{fs, thread};
 
 use common::runs::{OCTAVO, assert_passed, octavo, signal, text, torture};
 
-/// Runs the torture program in half of what it needs, and returns the summary.
+/// Runs the torture program in half of the memory that it needs, and returns the summary.
 #[track_caller]
 fn endure(kinds: &str, seconds: &str, seed: &str) -> serde_json::Value {
     endure_with("192M", "2", kinds, seconds, seed)
 }
 
-/// As [`endure`], with so much memory and so many threads of each kind.
+/// Like [`endure`], with this much memory and this many threads of each kind.
 #[track_caller]
 fn endure_with(memory: &str, threads: &str, kinds: &str, seconds: &str, seed: &str) -> serde_json::Value {
     let json = tempfile::NamedTempFile::new().unwrap();
@@ -25,7 +25,7 @@ fn endure_with(memory: &str, threads: &str, kinds: &str, seconds: &str, seed: &s
     let arguments = ["--seconds", seconds, "--seed", seed, "--only", kinds, "--patience", "120"];
     let output = octavo(&options, torture(), &[&size[..], &arguments].concat()).output().unwrap();
     assert_passed(&output);
-    // Which of several children is which is found out in the end.
+    // In the end, the run has found out which child is which.
     assert!(!text(&output.stderr).contains("another process"), "{}", text(&output.stderr));
     serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap()
 }
@@ -58,9 +58,9 @@ fn forks_that_go_on_lose_nothing() {
     assert!(summary["processes"].as_u64().unwrap() > 1, "{summary}");
 }
 
-/// Children share slots with their parents and end, while threads of the parents store to clean pages. The
-/// budget may be too small for all of them: then the tree is stopped and told why, and nobody has read a
-/// wrong byte.
+/// Children share slots with their parents and end, while threads of the parents store to clean pages. If the
+/// budget is too small for all of them, the tree is stopped with a reason, and no process has read a wrong
+/// byte.
 #[test]
 fn programs_with_threads_that_fork_in_little_memory_read_no_wrong_byte() {
     for seed in ["1", "2", "3", "4"] {
@@ -97,7 +97,7 @@ fn children_do_not_get_what_is_wiped_for_them() {
     assert!(summary["swapped_out_bytes"].as_u64().unwrap() > 0, "{summary}");
 }
 
-/// Four threads read up to 16 MiB at once, in a quarter of their memory. No store tells of what a device
+/// Four threads read up to 16 MiB at once, in a quarter of their memory. No store reveals what a device
 /// writes.
 #[test]
 fn direct_reads_of_many_pages_lose_nothing() {
@@ -141,7 +141,7 @@ fn without_a_program_a_demonstration_runs_in_a_third_of_its_memory() {
     assert_passed(&output);
     assert!(text(&output.stdout).ends_with("Every number is right.\n"), "{}", text(&output.stdout));
     assert!(text(&output.stderr).contains("octavo: 1 of 1 processes managed"), "{}", text(&output.stderr));
-    // It writes 200 thousand pages in order, and reads them twice. Most of them come in runs.
+    // The program writes 200,000 pages in order, and reads them twice. Most of them come in with others.
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
     // Only root may have the kernel read page tables.
     assert!(summary["accessed_bits"] == true || !rustix::process::geteuid().is_root(), "{summary}");
@@ -155,7 +155,7 @@ fn a_program_that_a_signal_ends_ends_the_runner_by_the_same_signal() {
     assert_eq!(output.status.signal(), Some(10));
 }
 
-/// A terminal sends it to the program as well. Others may send it to the runner only.
+/// A terminal sends the signal to the program as well. Other processes may send it to the runner only.
 #[test]
 fn an_interrupt_that_somebody_sends_to_the_runner_reaches_the_program() {
     let script = "trap 'exit 3' INT; echo ready; while :; do sleep 0.01; done";
@@ -208,7 +208,7 @@ fn swap_files_that_hold_something_are_refused_and_kept_unless_forced() {
         assert_eq!(text(&refused.stdout), "", "the program was not started");
         assert_eq!(fs::read_to_string(&path).unwrap(), kept);
     }
-    // With `--force`; then as a file of Octavo's own; then as one that is empty.
+    // With `--force`, then as a file of Octavo, then as an empty file.
     for force in [true, false, false] {
         let mut options = vec!["--memory", "96M", "--swap", &place, "--compression", "off"];
         options.extend(force.then_some("--force"));
@@ -238,13 +238,13 @@ fn where_swap_is_full_the_program_is_stopped_and_told() {
     );
 }
 
-/// They run with `cargo xtask test --all`.
+/// Tests that run with `cargo xtask test --all`.
 mod slow {
     use super::*;
 
     /// Threads write, free, map, move, fork and end at once, and the kernel writes for them, in a third of
-    /// the memory that they need. All of it goes on: no page and no call on mappings waits for long, however
-    /// busy the machine is. (Memory that is made read-only cannot go.)
+    /// the memory that they need. All of them make progress: no page and no call on mappings waits for long,
+    /// however busy the machine is. (Memory that is made read-only is left out, since it cannot go out.)
     #[test]
     fn a_program_that_does_everything_at_once_reads_no_wrong_byte_and_never_stalls() {
         const LONGEST_WAIT_MS: u64 = 20_000;

@@ -1,4 +1,4 @@
-//! What `octavo run` tells of a run: figures that are right, what the time went on, and what what would help
+//! What `octavo run` reports about a run: correct figures, what the time was spent on, and what would help
 //! most.
 
 mod common;
@@ -20,7 +20,7 @@ fn summary_of(
     serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap()
 }
 
-/// Memory that comes and goes between two looks of the monitor is told of.
+/// Memory that comes and goes between two looks of the monitor is reported.
 #[test]
 fn what_a_process_had_between_two_looks_is_told() {
     for mib in [8_u64, 64] {
@@ -31,7 +31,7 @@ fn what_a_process_had_between_two_looks_is_told() {
     }
 }
 
-/// `cargo run` becomes the program that it has built, whose children are then those of the compiler as well.
+/// `cargo run` becomes the program that it has built, so the compilers count as children of that program.
 #[test]
 fn what_ran_in_the_runners_process_before_is_not_told() {
     let json = tempfile::NamedTempFile::new().unwrap();
@@ -42,7 +42,7 @@ fn what_ran_in_the_runners_process_before_is_not_told() {
     assert!(summary["largest_process_bytes"].as_u64().unwrap() < 100 << 20, "{summary}");
 }
 
-/// Goes through twice its memory again and again, so that it waits for most of its time.
+/// Goes through twice its limit again and again, so that it waits most of the time.
 const GOES_THROUGH: [&str; 8] = ["--memory", "128M", "--seconds", "12", "--seed", "1", "--only", "writers"];
 
 #[test]
@@ -50,7 +50,7 @@ fn a_run_says_what_its_time_went_on_and_what_to_change_first() {
     let output = octavo(&["--memory", "64M", "--explain"], torture(), &GOES_THROUGH).output().unwrap();
     assert_passed(&output);
     let errors = text(&output.stderr);
-    // Which advice it is depends on the disk.
+    // The advice depends on the disk.
     for words in ["octavo: it ran for ", "its threads waited ", "octavo: what would help most: "] {
         assert!(errors.contains(words), "{errors}");
     }
@@ -86,7 +86,7 @@ fn a_run_that_is_stopped_explains_itself_unless_it_is_to_be_quiet() {
     assert!(!quiet.contains("it ran for ") && quiet.contains("the program was stopped"), "{quiet}");
 }
 
-/// The program is stopped before it sees a wrong byte, and is told what is wrong with its swap.
+/// The program is stopped before it sees a wrong byte, and the message says what is wrong with its swap.
 #[test]
 fn a_program_whose_swap_somebody_spoils_is_told_how() {
     let spoiled = |words: &[&str], spoil: &dyn Fn(&fs::File)| {
@@ -109,7 +109,7 @@ fn a_program_whose_swap_somebody_spoils_is_told_how() {
             "{errors}"
         );
     };
-    // Another program's bytes.
+    // Bytes of another program.
     let other_bytes = "its bytes on the device are not those that were written";
     spoiled(&[other_bytes], &|file| {
         for block in 0..64 {
@@ -120,11 +120,11 @@ fn a_program_whose_swap_somebody_spoils_is_told_how() {
     spoiled(&["it could not be read", other_bytes], &|file| file.set_len(1 << 20).unwrap());
 }
 
-/// They run with `cargo xtask test --all`.
+/// Tests that run with `cargo xtask test --all`.
 mod slow {
     use super::*;
 
-    /// A word while the program waits is for people at a terminal.
+    /// Messages while the program waits are only for people at a terminal.
     #[test]
     fn a_run_that_only_waits_says_so_on_a_terminal_and_nowhere_else() {
         if Command::new("script").arg("--version").output().is_err() {
@@ -140,7 +140,7 @@ mod slow {
         assert_passed(&on_terminal);
         let said = text(&on_terminal.stdout);
         let words = said.matches("and waited for pages: ").count();
-        // Where the disk is so fast that it hardly waited, there is nothing to say.
+        // If the disk is so fast that the program hardly waited, there is no message.
         let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
         let waits = ["device_seconds", "unpacking_seconds", "room_seconds"];
         let waited: f64 = waits.iter().map(|wait| summary["waits"][*wait].as_f64().unwrap()).sum();

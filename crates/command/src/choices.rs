@@ -1,4 +1,4 @@
-//! The choices of the command line, as types that both programs share. Nothing here knows a command.
+//! The choices of the command line, as types that both programs share. Nothing here depends on a command.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -25,8 +25,9 @@ impl FromStr for JsonTarget {
     }
 }
 
-/// A number of bytes: decimal, with a fraction perhaps, or 0x hexadecimal, with a suffix k, m, g or t in
-/// powers of 1024. `B` and `iB` behind the suffix change nothing. It is shown as the user wrote it.
+/// A number of bytes: decimal, optionally with a fraction, or hexadecimal with 0x, and optionally with a
+/// suffix k, m, g or t in powers of 1024. `B` or `iB` behind the suffix changes nothing. It is shown as the
+/// user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Size {
     /// The number.
@@ -53,7 +54,7 @@ impl FromStr for Size {
             Some(digits) => (16, (digits, "")),
             None => (10, digits.split_once('.').unwrap_or((digits, "0"))),
         };
-        // `from_str_radix` takes a sign.
+        // `from_str_radix` would accept a sign.
         let are_digits = |text: &str| !text.is_empty() && text.chars().all(|digit| digit.is_digit(radix));
         if !are_digits(whole) || hexadecimal.is_none() && !are_digits(fraction) {
             return Err(malformed());
@@ -65,21 +66,20 @@ impl FromStr for Size {
     }
 }
 
-/// Splits a size into its digits and the power of two of its unit. Where no unit follows the digits, all of
-/// it is digits.
+/// Splits a size into its digits and the power of two of its unit. Without a unit, the whole text is digits.
 fn split_unit(text: &str) -> (&str, u32) {
     let split = |text: &str| {
         let place = ['k', 'm', 'g', 't'].iter().position(|unit| text.to_ascii_lowercase().ends_with(*unit));
         place.map(|place| (text.len() - 1, 10 * (place as u32 + 1)))
     };
-    // In hexadecimal, b is a digit, and no unit goes before it.
+    // In hexadecimal, b is a digit, with no unit before it.
     let bare = ["iB", "ib", "IB", "B", "b"].iter().find_map(|end| split(text.strip_suffix(end)?));
     split(text).or(bare).map_or((text, 0), |(len, shift)| (&text[..len], shift))
 }
 
-/// Returns so much of a unit as decimal places say, rounded down.
+/// Returns the fraction of a unit that the decimal places say, rounded down.
 fn part_of(unit: u64, places: &str) -> u64 {
-    // More places than these are less than a byte of any unit.
+    // Further places add less than a byte for any unit.
     let (numerator, denominator) = places.bytes().take(18).fold((0, 1), |(numerator, denominator), digit| {
         (numerator * 10 + u128::from(digit - b'0'), denominator * 10)
     });
@@ -96,7 +96,7 @@ pub enum AccessedBitsChoice {
     Off,
 }
 
-/// The way in which pages are packed in memory before they go out.
+/// How pages are compressed in memory before they go to a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum CompressionChoice {
     /// Not at all

@@ -11,14 +11,14 @@ use crate::output::tell;
 pub enum Failure {
     /// The engine's error, in its own words.
     Engine(octavo::Error),
-    /// An error of the operating system, and the attempt that met it.
+    /// An error of the operating system, and the attempt that failed.
     System {
         /// What was tried.
         attempt: String,
         /// The error.
         error: io::Error,
     },
-    /// A sentence of our own.
+    /// Any other reason, as a sentence.
     Said(String),
     /// The reader of standard output closed it: the program stops quietly.
     OutputClosed,
@@ -31,12 +31,12 @@ impl Failure {
     }
 }
 
-/// Ends a program with the exit code that it returns, or says why it stops.
+/// Returns the exit code of a program. Says why the program stops if it failed.
 #[must_use]
 pub fn exit_code(program: &str, done: Result<u8, Failure>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
-        // The reader of our output has seen enough.
+        // A reader that closed our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
             tell(format_args!("{program}: {failure}"));

@@ -1,11 +1,11 @@
-//! What the command lines of Octavo's programs share: sizes and other choices, the places that text goes to,
-//! and the reasons why a program stops.
+//! Parts that the command lines of Octavo's programs share: sizes and other choices, output, and the reasons
+//! why a program stops.
 
 pub mod choices;
 pub mod failure;
 pub mod output;
 
-/// The programs that the README and the guide show compile.
+/// Checks that the programs in the README and in the guide compile.
 #[cfg(doctest)]
 mod shown {
     #[doc = include_str!("../../../README.md")]

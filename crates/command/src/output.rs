@@ -1,7 +1,7 @@
-//! The places that text goes to.
+//! Output to standard output, standard error and report files.
 //!
-//! With `--json -`, standard output carries the one JSON object and nothing else, and text for people goes to
-//! standard error. A reader that closes its end ends the program without a complaint.
+//! With `--json -`, standard output carries only the JSON object, and text for people goes to standard error.
+//! If the reader closes its end, the program ends without a message.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 
 /// Writes a line to standard error.
 pub fn tell(line: impl fmt::Display) {
-    // There is nowhere left to say that standard error is closed.
+    // If standard error is closed, there is nowhere left to say so.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
@@ -26,7 +26,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Text that leaves standard output free where `json` goes there.
+    /// Text that leaves standard output free if `json` goes there.
     pub fn beside(json: Option<&JsonTarget>) -> Self {
         Self { to_stderr: matches!(json, Some(JsonTarget::Stdout)) }
     }
@@ -34,7 +34,7 @@ impl Text {
     /// Writes one line.
     ///
     /// # Errors
-    /// Standard output was closed, or cannot be written to.
+    /// Returns an error if the output was closed or cannot be written to.
     pub fn line(&self, line: impl fmt::Display) -> Result<(), Failure> {
         let written = if self.to_stderr {
             writeln!(io::stderr().lock(), "{line}")
@@ -45,12 +45,12 @@ impl Text {
     }
 }
 
-/// The target of a report. It is opened before the work, so that a wrong path costs no waiting.
+/// The target of a report. It is opened before the work, so that a wrong path fails at once.
 #[derive(Debug)]
 pub enum JsonSink {
     /// Standard output.
     Stdout,
-    /// A file, and its path for messages.
+    /// A file, with its path for messages.
     File {
         /// The file.
         file: File,
@@ -63,7 +63,7 @@ impl JsonSink {
     /// Opens the target; an existing file keeps its contents until the report is written.
     ///
     /// # Errors
-    /// The file cannot be written to.
+    /// Returns an error if the file cannot be written to.
     pub fn open(target: &JsonTarget) -> Result<Self, Failure> {
         let path = match target {
             JsonTarget::Stdout => return Ok(Self::Stdout),
@@ -75,10 +75,10 @@ impl JsonSink {
             .map_err(|error| Failure::system(format!("cannot write the report to {name}"), error))
     }
 
-    /// Writes the report, and a line end.
+    /// Writes the report and a newline.
     ///
     /// # Errors
-    /// The target cannot be written to.
+    /// Returns an error if the target cannot be written to.
     pub fn write(self, report: &impl Serialize) -> Result<(), Failure> {
         let json = serde_json::to_string(report)
             .map_err(|error| Failure::Said(format!("the report cannot be written as JSON: {error}")))?;
@@ -95,7 +95,7 @@ fn open_for_writing(path: &Path) -> io::Result<File> {
 }
 
 fn replace_contents(file: &mut File, text: &str) -> io::Result<()> {
-    // A device or a pipe (/dev/stderr, a fifo) has no length to cut.
+    // A device or a pipe (/dev/stderr, a FIFO) cannot be truncated.
     if file.metadata()?.is_file() {
         file.set_len(0)?;
     }

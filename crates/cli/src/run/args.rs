@@ -10,7 +10,7 @@ use octavo_command::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget,
 
 use crate::run::messages;
 
-/// The smallest limit in which a program can be served.
+/// The smallest limit that a program can run in.
 pub const LEAST_BYTES: u64 = 32 << 20;
 
 /// Run a program, and all its children, in less memory than they need
@@ -91,7 +91,7 @@ impl FromStr for Memory {
             return Ok(Self::Auto);
         }
         let bytes = text.parse::<Size>()?.bytes;
-        // Nothing runs in so few bytes.
+        // A number below the smallest limit is a forgotten unit.
         if (1..LEAST_BYTES).contains(&bytes) && text.bytes().all(|digit| digit.is_ascii_digit()) {
             return Err(messages::NO_UNIT.with(&[("bytes", &bytes)]));
         }
@@ -99,7 +99,7 @@ impl FromStr for Memory {
     }
 }
 
-/// A place for pages that are out, and how much of it may be used.
+/// A place for pages that are out, and how many bytes of it may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapPlace {
     pub path: PathBuf,
@@ -107,8 +107,7 @@ pub struct SwapPlace {
 }
 
 impl SwapPlace {
-    /// Returns the folder for unnamed files, which is used where no place is given: `$TMPDIR`, or
-    /// /var/tmp.
+    /// Returns the folder for an unnamed file, which is the default: `$TMPDIR`, or /var/tmp.
     pub fn without_name() -> Option<Self> {
         match SwapFile::default() {
             SwapFile::Temporary(path) => Some(Self { path, limit_bytes: None }),
@@ -121,7 +120,7 @@ impl FromStr for SwapPlace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // A colon that no size follows is a part of the path.
+        // A colon without a size behind it is part of the path.
         let split = text.rsplit_once(':').and_then(|(path, size)| Some((path, size.parse::<Size>().ok()?)));
         let (path, size) = split.map_or((text, None), |(path, size)| (path, Some(size.bytes)));
         if path.is_empty() {

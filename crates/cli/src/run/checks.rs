@@ -1,4 +1,4 @@
-//! What a run needs: looked at before the program starts, and not when memory gets short.
+//! Checks what a run needs before the program starts, and not only when memory gets short.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
@@ -26,20 +26,20 @@ use crate::run::outer::{Outer, outer};
 use crate::run::settings::{builder, places};
 use crate::run::summary_file::{aside, folder_of};
 
-/// With fewer, a run of one process fails midway.
+/// With fewer descriptors, a run of one process fails midway.
 const LEAST_DESCRIPTORS: u64 = 64;
-/// A place for swap that holds less, and was not limited to that, is full at once.
+/// A place for swap with less room than this is refused, unless the user limited it to less.
 const LEAST_ROOM: u64 = 16 << 20;
-/// Addresses that the runner takes besides those of the manager: stacks and heaps of threads, and its
+/// Bytes of addresses that the runner takes besides the manager: stacks and heaps of threads, and its
 /// program.
 const REST_BYTES: usize = 128 << 20;
-/// What `auto` leaves of a limit to the kernel: page tables, sockets, and what comes before it is noticed.
+/// What `auto` leaves below a limit for page tables, sockets and growth before it is noticed.
 const MARGIN_BYTES: u64 = 32 << 20;
 
-/// What was found out about one thing that a run needs.
+/// The result of a check.
 #[derive(Debug)]
 pub enum Finding {
-    /// All is well, in words.
+    /// All is well: what was found, in words.
     Well(String),
     /// The program can run, but Octavo cannot do what it is asked for.
     Lacks(String),
@@ -71,23 +71,23 @@ impl Display for Check {
     }
 }
 
-/// What a look has found.
+/// The results of all checks.
 #[derive(Debug)]
 pub struct Found {
     pub checks: Vec<Check>,
-    /// The limit of a run. `None` where it is one of what fails.
+    /// The limit of a run. `None` if the check of the limit failed.
     pub limit_bytes: Option<u64>,
     /// The run around this one.
     pub outer: Option<Outer>,
 }
 
-/// Looks at all that a run with these choices needs. It costs a millisecond or two.
+/// Checks everything that a run with these options needs. Costs one or two milliseconds.
 pub fn look(args: &RunArgs) -> Found {
     let raised = Raised::now();
     let (limit, outer) = (limit(args), outer());
     let limit_bytes = limit.as_ref().ok().copied();
     let swap = swap(args);
-    // Addresses are for all pages that there may be, so both must be known.
+    // The addresses depend on the limit and on swap, so both must be known.
     let bytes = limit_bytes.filter(|_| swap.is_ok());
     let checks = [
         Some(Check::new(
@@ -105,8 +105,8 @@ pub fn look(args: &RunArgs) -> Found {
     Found { checks: checks.into_iter().flatten().collect(), limit_bytes, outer }
 }
 
-/// Looks at all of it, at the program and its socket, and takes a process over. Says what it found on
-/// standard output. Returns the exit code.
+/// Checks all that, the program and its socket, and whether a process can be taken over. Prints the results
+/// to standard output. Returns the exit code.
 pub fn check(args: &RunArgs) -> Result<u8, Failure> {
     let Found { mut checks, .. } = look(args);
     checks.extend(args.program.first().map(|program| Check::new("program", find(program))));
@@ -120,7 +120,7 @@ pub fn check(args: &RunArgs) -> Result<u8, Failure> {
     Ok(u8::from(!is_well))
 }
 
-/// Looks for the program.
+/// Finds the program.
 fn find(program: &OsStr) -> Result<String, String> {
     let words: [(&str, &dyn Display); 2] =
         [("program", &program.display()), ("why", &"it may not be executed")];
@@ -134,7 +134,7 @@ fn find(program: &OsStr) -> Result<String, String> {
     }
 }
 
-/// Looks whether a path can become a socket.
+/// Checks whether a path can become a socket.
 fn free_socket(path: &Path) -> Result<String, String> {
     match fs::symlink_metadata(path).map(|found| found.file_type().is_socket()) {
         Ok(true) if UnixStream::connect(path).is_err() => Ok(path.display().to_string()),
@@ -144,10 +144,10 @@ fn free_socket(path: &Path) -> Result<String, String> {
     }
 }
 
-/// The limit of a run.
+/// Returns the limit of a run.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns what is wrong with it.
 fn limit(args: &RunArgs) -> Result<u64, String> {
     let most_bytes = usage::usable_memory_bytes();
     let bytes = match args.memory {
@@ -166,7 +166,7 @@ fn limit(args: &RunArgs) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Looks at the places where pages go.
+/// Checks the swap places.
 fn swap(args: &RunArgs) -> Result<String, String> {
     let places = places(args).into_iter().map(|(place, area)| swap_at(&place, &area));
     places.collect::<Result<Vec<_>, String>>().map(|places| places.join("; "))
@@ -198,21 +198,22 @@ fn swap_at(place: &SwapPlace, area: &SwapArea) -> Result<String, String> {
     Ok(format!("{what}{}{most}", path.display()))
 }
 
-/// Returns how much a file in this folder may hold: what the file system has, with `kept_bytes` that the file
-/// has already, and what a file may have here. File systems that do not count have as much as anybody wants.
+/// Returns how many bytes a file in this folder may hold: the free room of the file system plus `kept_bytes`
+/// that the file has already, but at most the limit on file sizes. File systems that report no size have no
+/// bound.
 fn room_at(folder: &Path, kept_bytes: u64) -> Option<u64> {
     let system = rustix::fs::statvfs(folder).ok().filter(|system| system.f_blocks > 0);
     let free = system.map(|system| {
-        // Some is kept for root.
+        // Some blocks are reserved for root.
         let blocks = if geteuid().is_root() { system.f_bfree } else { system.f_bavail };
         blocks.saturating_mul(system.f_frsize).saturating_add(kept_bytes)
     });
     free.into_iter().chain(getrlimit(Resource::Fsize).current).min()
 }
 
-/// Looks for addresses.
+/// Checks whether there are enough addresses.
 fn addresses(args: &RunArgs, limit_bytes: u64) -> Result<String, String> {
-    // The rest of the runner needs some when it is at work.
+    // Leave room for the rest of the runner.
     let _rest = Reservation::new(REST_BYTES, PAGE_BYTES);
     builder(args).budget_bytes(limit_bytes).check().map_err(|error| refused(&error))?;
     Ok(match getrlimit(Resource::As).current {
@@ -221,7 +222,7 @@ fn addresses(args: &RunArgs, limit_bytes: u64) -> Result<String, String> {
     })
 }
 
-/// Says an error of the engine to somebody who gave the program these options.
+/// Describes an error of the engine to the user who gave these options.
 fn refused(error: &octavo::Error) -> String {
     let why: &dyn Display = &error.what_happened();
     match (error.kind(), getrlimit(Resource::As).current) {
@@ -234,7 +235,7 @@ fn refused(error: &octavo::Error) -> String {
     }
 }
 
-/// The runner keeps a few descriptors for each process of the tree.
+/// Checks the limit on descriptors. The runner keeps a few for each process of the tree.
 fn descriptors() -> Result<String, String> {
     match getrlimit(Resource::Nofile).current {
         Some(most) if most < LEAST_DESCRIPTORS => {
@@ -266,7 +267,7 @@ fn summary(target: &JsonTarget) -> Result<String, String> {
     }
 }
 
-/// Takes a small process over.
+/// Tries to take a small process over.
 fn try_one() -> Result<String, String> {
     let start = || {
         Command::new("/proc/self/exe")
@@ -279,7 +280,7 @@ fn try_one() -> Result<String, String> {
     let mut process =
         start().map_err(|error| messages::NOT_RUN.with(&[("program", &"octavo"), ("why", &error)]))?;
     let tried = octavo_pager::try_on(process.id());
-    // It ends as nobody can write to its standard input any more.
+    // The process ends when its standard input is closed.
     drop(process.stdin.take());
     let _ = process.wait();
     tried.map(|()| "was taken over, and let go".into())
@@ -302,7 +303,7 @@ mod tests {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         let room = |kept| room_at(folder.path(), kept);
         let most = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        // Others write there meanwhile, and do not write a petabyte.
+        // Other processes may write there meanwhile, but not a petabyte.
         if let (Some(without), Some(with)) = (room(0), room(KEPT)) {
             assert!(without < KEPT && with >= KEPT.min(most), "{without} {with}");
         }

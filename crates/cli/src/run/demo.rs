@@ -1,15 +1,15 @@
-//! The program that `octavo run` runs where none is given: it needs three times the memory that it gets, and
-//! knows nothing of Octavo.
+//! The program that `octavo run` runs by default: it needs three times the memory that it gets, and does not
+//! use Octavo itself.
 
 use std::time::Instant;
 
-/// The first argument of a process that is to be this program.
+/// The first argument of a process that runs this program.
 pub const SUBCOMMAND: &str = "__demo";
 /// The first argument of a process that only waits until its standard input ends.
 pub const WAITING: &str = "__waiting";
-/// The limit within which it runs, where none is given.
+/// The default limit of its run.
 pub const LIMIT_BYTES: u64 = 256 << 20;
-/// What it needs.
+/// The memory that it needs.
 const BYTES: usize = 768 << 20;
 
 /// Fills memory with numbers, reads them twice, and sorts a part of them.

@@ -1,4 +1,4 @@
-//! Where a program is found: as `execvp` does it.
+//! Finds a program as `execvp` does.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Where programs are looked for where there is no PATH.
+/// The folders to search if there is no PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// What was found of a program.
+/// The result of a search for a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// A file that may be executed.
     Found(PathBuf),
-    /// It is there, and may not be executed: a folder, or a file without that permission.
+    /// It exists, but may not be executed: a folder, or a file without that permission.
     NotExecutable(PathBuf),
     Missing,
 }
 
-/// Looks for a program. A name with a slash is a path, and any other is looked for in the folders of PATH.
+/// Looks for a program. A name with a slash is a path. Any other name is looked for in the folders of PATH.
 pub fn look_up(program: &OsStr) -> Lookup {
     let path = env::var_os("PATH");
     look_in(program, path.as_deref().unwrap_or(OsStr::new(DEFAULT_PATH)))

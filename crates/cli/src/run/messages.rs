@@ -1,12 +1,12 @@
-//! What `octavo run` says before the program starts. `docs/messages.md` lists it with what the pager says
-//! later.
+//! The messages of `octavo run` before the program starts. `docs/messages.md` lists them, with the later ones
+//! of the pager.
 
 use std::fmt::Display;
 use std::path::Path;
 
 use octavo_pager::Message;
 
-/// Says something of a path.
+/// Returns a message about a path.
 pub fn said_of(message: &Message, path: &Path, why: &dyn Display) -> String {
     message.with(&[("path", &path.display()), ("why", why)])
 }
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// All of this file.
+    /// All messages of this file.
     const AT_START: [&Message; 20] = [
         &LIMIT_ABOVE_MACHINE,
         &LIMIT_TOO_SMALL,

@@ -25,7 +25,7 @@ use crate::run::checks::Finding;
 use crate::run::lookup::{Lookup, look_up};
 use crate::run::settings::{builder, reclaim_policy};
 
-/// The exit codes of shells for a program that is not there, and for one that cannot be run.
+/// The exit codes of shells for a program that does not exist, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
@@ -57,12 +57,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         }
     }
     if found.outer.is_some() {
-        // It becomes the program: nobody is needed between the outer run and that.
+        // This process becomes the program: nothing is needed between the outer run and the program.
         return Ok(not_started(program, &command.exec()));
     }
     let limit_bytes = found.limit_bytes.expect("a run with a limit that cannot be has ended");
     outer::announce(&mut command, limit_bytes);
-    // The manager is made when the program nears its limit, which may be hours later. It looks at the machine
+    // The manager is made when the program nears its limit, perhaps hours later, and examines the machine
     // then.
     let settings = args.clone();
     let make_manager = move |budget_bytes| {
@@ -107,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Says why the program could not be started. Returns the exit code, which is a shell's.
+/// Says why the program could not be started. Returns the exit code that a shell would return.
 fn not_started(program: &OsStr, error: &io::Error) -> u8 {
     let is_option = program.as_encoded_bytes().starts_with(b"-");
     let (message, code) = match error.kind() {
@@ -126,13 +126,13 @@ fn not_started(program: &OsStr, error: &io::Error) -> u8 {
     code
 }
 
-/// Ends as the program has ended: by the same signal, or with the code to be returned.
+/// Ends as the program has ended: by the same signal, or by returning its exit code.
 fn end_as(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, Some(signal)) => {
             octavo_pager::end_by_signal(signal);
-            // The signal does not end this process. A shell would say it like this.
+            // The signal does not end this process. Return the code that a shell would return.
             128 + signal as u8
         }
         (None, None) => 1,

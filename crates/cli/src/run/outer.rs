@@ -1,8 +1,8 @@
 //! A run around this one: a script under `octavo run` that calls `octavo run`.
 //!
-//! Two runs cannot manage one process, since the kernel lets nobody watch memory twice. A run tells its
-//! program about itself in the environment, and a run that finds itself inside leaves the program to the
-//! outer one.
+//! Two runs cannot manage one process, since the kernel does not let two of them watch the same memory. A run
+//! announces itself to its program in the environment, and a run that finds itself inside leaves the program
+//! to the outer one.
 
 use std::env;
 use std::process::Command;
@@ -11,7 +11,7 @@ use octavo_platform::proc_text;
 use octavo_platform::threads::stat_field;
 use rustix::process::{getpid, getppid};
 
-/// Names the run: its process number, when that began, and its limit.
+/// Names the run: its process number, when the process started, and the limit.
 const VARIABLE: &str = "OCTAVO_OUTER_RUN";
 
 /// A run that this process belongs to.
@@ -29,8 +29,8 @@ pub fn announce(command: &mut Command, limit_bytes: u64) {
     }
 }
 
-/// Returns the run that this process belongs to. The environment may be that of a run which has ended, or of
-/// another machine.
+/// Returns the run that this process belongs to. Checks it, since the environment may come from a run that
+/// has ended, or from another machine.
 pub fn outer() -> Option<Outer> {
     let told = env::var(VARIABLE).ok()?;
     let mut numbers = told.split(' ').map(str::parse::<u64>);
@@ -44,7 +44,7 @@ pub fn outer() -> Option<Outer> {
     (began_at == began).then_some(Outer { pid: runner, limit_bytes })
 }
 
-/// Returns the parent of a process, and when it began.
+/// Returns the parent of a process, and when the process started.
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     let stat = proc_text::read(pid, "stat").ok()?;
     let number = |index| str::from_utf8(stat_field(stat.as_bytes(), index)?).ok()?.parse::<u64>().ok();

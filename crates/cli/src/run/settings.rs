@@ -10,7 +10,7 @@ use octavo_platform::accessed::AccessedBits;
 
 use crate::run::args::{RunArgs, SwapPlace};
 
-/// All of the manager's settings but its budget.
+/// Returns all of the manager's settings except its budget.
 pub fn builder(args: &RunArgs) -> ManagerBuilder {
     let builder = Manager::builder()
         .huge(HugePolicy::Never)
@@ -19,7 +19,7 @@ pub fn builder(args: &RunArgs) -> ManagerBuilder {
     places(args).into_iter().fold(builder, |builder, (_, area)| builder.swap_area(area))
 }
 
-/// Where pages go: to the places that were named, or to a file without a name.
+/// Returns the places for pages: those that the user named, or an unnamed file.
 pub fn places(args: &RunArgs) -> Vec<(SwapPlace, SwapArea)> {
     if args.swap.is_empty() {
         let without_name = SwapPlace::without_name();
@@ -31,14 +31,14 @@ pub fn places(args: &RunArgs) -> Vec<(SwapPlace, SwapArea)> {
     args.swap.iter().map(|place| (place.clone(), area(place, args.force))).collect()
 }
 
-/// Returns the policy for what can be known of the use of a program's pages. Where accessed bits cannot be
-/// read, it shows in faults only.
+/// Returns the policy that suits what is known about the use of pages. Without accessed bits, only faults
+/// show it.
 pub fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
     let is_known = accessed_bits == AccessedBitsChoice::Auto && AccessedBits::prepare().is_ok();
     if is_known { ReclaimPolicy::Reuse } else { ReclaimPolicy::Returns }
 }
 
-/// Describes a place that was named.
+/// Describes a place that the user named.
 fn area(place: &SwapPlace, force: bool) -> SwapArea {
     let kind = fs::metadata(&place.path).map(|metadata| metadata.file_type());
     let area = match kind {

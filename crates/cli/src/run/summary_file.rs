@@ -1,4 +1,4 @@
-//! The summary of a run, as a file: whole or not at all.
+//! The summary of a run as a file, which is written whole or not at all.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -23,8 +23,8 @@ pub fn write(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file aside, and puts it in place when it is whole. What is no plain file, such as a pipe, is
-/// written as it is.
+/// Writes a temporary file, and moves it into place when it is whole. Writes directly to anything that is not
+/// a plain file, such as a pipe.
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     let write = || -> io::Result<()> {
         let Some(mut aside) = aside(path)? else { return fs::write(path, format!("{text}\n")) };
@@ -34,8 +34,8 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     write().map_err(|error| cannot_write(path, error))
 }
 
-/// Makes a file without a name of its own beside the one that it is to take the place of. `None` where that
-/// one is no plain file.
+/// Makes a temporary file next to the one that it will replace. Returns `None` if that one is not a plain
+/// file.
 pub fn aside(path: &Path) -> io::Result<Option<NamedTempFile>> {
     if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Ok(None);
@@ -44,7 +44,7 @@ pub fn aside(path: &Path) -> io::Result<Option<NamedTempFile>> {
     tempfile::Builder::new().permissions(permissions).tempfile_in(folder_of(path)).map(Some)
 }
 
-/// Returns the folder that a file is in, or is to be in.
+/// Returns the folder of a file that exists or will be made.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -65,7 +65,7 @@ mod tests {
             write_file(&file, text).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), format!("{text}\n"));
         }
-        // A link leads on to what it names.
+        // A link is followed to its target.
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&file, &link).unwrap();
         write_file(&link, "[]").unwrap();

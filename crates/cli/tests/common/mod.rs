@@ -1,4 +1,4 @@
-//! Helpers of the program's tests.
+//! Helpers for the program's tests.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod runs;

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 pub const OCTAVO: &str = env!("CARGO_BIN_EXE_octavo");
-/// All that may have to be waited for comes within that time, also on a busy machine.
+/// Everything that a test waits for comes within this time, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Marks the processes of one run in their environment.
 const MARK: &str = "OCTAVO_TEST_RUN";
 
-/// The torture program, which is built beside `octavo`. Who builds the tests of all packages has built it.
+/// Returns the torture program next to `octavo`. A build of all packages' tests has built it already.
 pub fn torture() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -33,12 +33,12 @@ pub fn torture() -> &'static Path {
     })
 }
 
-/// The program whose heaps look like something else, which is built beside `octavo`.
+/// Returns the program whose heaps look like something else, which is built next to `octavo`.
 pub fn heaps() -> PathBuf {
     torture().with_file_name("octavo-heaps")
 }
 
-/// The program whose memory changes its kind, which is built beside `octavo`.
+/// Returns the program whose memory changes its kind, which is built next to `octavo`.
 pub fn kinds() -> PathBuf {
     torture().with_file_name("octavo-kinds")
 }
@@ -100,13 +100,13 @@ pub fn comm(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().into()
 }
 
-/// A process that has ended, or is about to, is not there.
+/// Returns whether a process exists and is not ending.
 pub fn is_there(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
 }
 
-/// Kills a process, if it is there.
+/// Kills a process if it exists.
 pub fn kill(pid: u32) {
     signal(pid, "-KILL");
 }
@@ -126,13 +126,14 @@ pub fn is_watched(pid: u32) -> bool {
     maps.lines().any(|line| line.strip_prefix("VmFlags:").is_some_and(|flags| flags.contains(" um ")))
 }
 
-/// Returns whether a process is a guardian. One of a dead runner runs a program of its own for the rest.
+/// Returns whether a process is a guardian. After the runner's death, a guardian executes a program for the
+/// rest of its work.
 pub fn is_guardian(pid: u32) -> bool {
     let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     comm(pid) == "octavo-guard" || line.contains("__guardian")
 }
 
-/// Counts the processes whose memory a process serves, or would give up.
+/// Counts the userfaultfds that a process has.
 pub fn userfaultfds(pid: u32) -> usize {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let files = files.filter_map(|file| fs::read_link(file.path()).ok());
@@ -148,7 +149,7 @@ pub fn wait_for_guardian(runner: u32, other_than: Option<u32>) -> u32 {
     })
 }
 
-/// The processes of one run, wherever they have gone.
+/// The processes of one run, in whatever group they are.
 #[derive(Debug)]
 pub struct Mark {
     value: String,
@@ -156,7 +157,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Starts a runner whose processes can be told from all others.
+    /// Starts a runner whose processes can be distinguished from all others.
     pub fn start(mut command: Command) -> (Self, std::process::Child) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let value = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -164,8 +165,8 @@ impl Mark {
         (Self { value, group: child.id() }, child)
     }
 
-    /// All that are there: the runner, its helpers, the programs. Programs that were started without an
-    /// environment are told by their group. The guardian and the movers have left the group.
+    /// Returns all processes of the run: the runner, its helpers, the programs. Programs that were started
+    /// without an environment are recognized by their group. The guardian and the movers have left the group.
     pub fn processes(&self) -> Vec<u32> {
         let line = format!("{MARK}={}", self.value);
         let all = fs::read_dir("/proc").unwrap().flatten();
@@ -208,7 +209,7 @@ fn has_line(pid: u32, line: &str) -> bool {
     text.split(|byte| *byte == 0).any(|found| found == line.as_bytes())
 }
 
-/// Moments and choices that follow from a seed.
+/// Random moments and choices from a seed.
 #[derive(Debug)]
 pub struct Random(u64);
 
@@ -217,7 +218,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A number below a bound, by splitmix64.
+    /// Returns a number below a bound, by splitmix64.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -226,7 +227,7 @@ impl Random {
         (word ^ (word >> 31)) % bound
     }
 
-    /// Sleeps for a while that is as often short as long, up to so many milliseconds.
+    /// Sleeps for a random time up to `longest_ms`, as often short as long.
     pub fn pause(&mut self, longest_ms: u64) {
         let longest = 1 + self.below(longest_ms);
         thread::sleep(Duration::from_millis(self.below(longest)));
