@@ -1,7 +1,7 @@
-//! The end of the program at the first thing that is wrong: one sentence on standard error, exit status 1.
+//! Ends the program at the first error that it finds: one sentence on standard error, and exit status 1.
 //!
-//! A finding may come from a forked child or from a signal handler. So it is written by one system call from
-//! the stack, and the process leaves by `_exit`, without destructors. Nothing that the program makes outlives
+//! A finding may come from a forked child or from a signal handler. So it is written from the stack by one
+//! system call, and the process ends by `_exit`, without destructors. Nothing that the program makes outlives
 //! it.
 
 use std::fmt::{self, Write};
@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 /// The exit status of a finding.
 pub const FOUND: i32 = 1;
 
-/// A short text on the stack. What does not fit is left out.
+/// A short text on the stack. The rest of a longer text is cut off.
 struct Sentence {
     bytes: [u8; 480],
     used: usize,
@@ -24,7 +24,7 @@ impl Write for Sentence {
     }
 }
 
-/// Says what is wrong, and ends the process.
+/// Prints what is wrong, and ends the process.
 pub fn report(what: fmt::Arguments<'_>) -> ! {
     let mut sentence = Sentence { bytes: [0; 480], used: 0 };
     let _ = writeln!(sentence, "octavo-torture (process {}): {what}", std::process::id());

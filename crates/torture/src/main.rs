@@ -1,12 +1,12 @@
-//! `octavo-torture` checks every word that it reads, while an outside pager takes its memory away.
+//! `octavo-torture` checks every word that it reads, while an external pager takes its memory away.
 //!
 //! Each page that it owns is zero, or holds words that follow from its address and from when it was written
-//! ([`patterned`]). The kinds of torture ([`kinds`]) do everything with such memory that programs do: they
-//! write, map, protect, fork, transfer and start threads. So the program knows what every read must give.
-//! What is checked follows from the seed, and the timing does not.
+//! ([`patterned`]). So the program knows what every read must return. The kinds of torture ([`kinds`]) do
+//! everything with such memory that programs do: they write, map, protect, fork, transfer and start threads.
+//! The seed determines the checks, but not their timing.
 //!
-//! The program says nothing of how well a pager works, and depends on nothing of Octavo. It must pass without
-//! a pager and under the kernel's swap, or it would be no judge.
+//! The program does not measure how well a pager works, and does not depend on Octavo. It must also pass
+//! without a pager and under the kernel's swap, so that its findings are the pager's fault.
 
 mod finding;
 mod kinds;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The short life of a process that the fork kind starts.
+/// Runs the short check of a process that the fork kind starts.
 fn start_anew() {
     let folder = std::env::temp_dir();
     let tally = Tally::new(&[]);
@@ -70,7 +70,7 @@ fn start_anew() {
     kinds::started_anew(&mut Work::new(team, 0));
 }
 
-/// Runs the kinds that were asked for as threads of this process.
+/// Runs the requested kinds as threads of this process.
 fn run_here(options: &Options) -> ExitCode {
     if options.part {
         process::end_with_parent();
@@ -110,7 +110,7 @@ fn run_here(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Waits for the kinds. One that hangs is a finding; one that panicked is reported by the scope.
+/// Waits for the kinds. A kind that hangs is a finding. The scope reports one that panicked.
 fn wait_for_all(kinds: &[Kind], endings: &mpsc::Receiver<&'static str>, latest: Instant) {
     let mut waiting: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
     while !waiting.is_empty() {
@@ -124,7 +124,7 @@ fn wait_for_all(kinds: &[Kind], endings: &mpsc::Receiver<&'static str>, latest: 
     }
 }
 
-/// Runs every kind as a process of its own, all at once.
+/// Runs every kind in a separate process, all at once.
 fn run_apart(options: &Options) -> ExitCode {
     let started = kinds::ALL.map(|kind| (kind.name, start_part(options, kind)));
     let mut running: Vec<(&str, Child)> = Vec::new();
@@ -169,7 +169,7 @@ fn run_apart(options: &Options) -> ExitCode {
     if failed { ExitCode::from(finding::FOUND as u8) } else { ExitCode::SUCCESS }
 }
 
-/// A part says itself that it hangs, if it can; this much later it is killed.
+/// A part that hangs reports that itself, if it can. It is killed this many seconds later.
 const PATIENCE_WITH_PARTS: u64 = 15;
 
 fn start_part(options: &Options, kind: Kind) -> std::io::Result<Child> {
@@ -192,7 +192,7 @@ fn start_part(options: &Options, kind: Kind) -> std::io::Result<Child> {
     command.arg("--folder").arg(&options.folder).arg("--part").spawn()
 }
 
-/// The most memory that this process has had, by the kernel's count.
+/// Returns the most memory that this process has had, by the kernel's count.
 fn peak_kib() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

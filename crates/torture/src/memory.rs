@@ -1,9 +1,9 @@
-//! Mappings of the program's own, reached by relaxed atomics only.
+//! Mappings of the program, accessed by relaxed atomics only.
 //!
 //! A [`Mapping`] owns a range of addresses and gives no reference to bytes: it lends words as atomics. So
 //! another thread, a system call or a pager may write the memory at any time, and the program sees old words
-//! or new ones. A page without permission faults, and the handler of [`crate::signals`] ends the program with
-//! a sentence.
+//! or new ones. An access without permission faults, and the handler of [`crate::signals`] ends the program
+//! with a sentence.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -17,7 +17,7 @@ pub const WORDS: usize = PAGE / 8;
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 pub const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-/// A range of whole pages that was mapped here. It is unmapped when the value goes.
+/// A range of whole pages that was mapped here. It is unmapped when the value is dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: *mut u8,
@@ -33,33 +33,33 @@ unsafe impl Sync for Mapping {}
 /// How a mapping may be moved or grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remap {
-    /// Where it stands.
+    /// At its address.
     InPlace,
-    /// Where it stands, or elsewhere.
+    /// At its address, or elsewhere.
     MayMove,
-    /// To a reserved range of the program's.
+    /// To a reserved range of the program.
     Fixed,
-    /// To elsewhere, and the old range stays, empty.
+    /// To elsewhere. The old range stays mapped, but empty.
     DontUnmap,
 }
 
 impl Mapping {
-    /// Fresh private memory.
+    /// Maps fresh private memory.
     pub fn anonymous(bytes: usize) -> Self {
         Self::new(bytes, READ_WRITE, ANONYMOUS, -1, 0)
     }
 
-    /// Addresses without memory or permission.
+    /// Reserves addresses without memory or permission.
     pub fn reserved(bytes: usize) -> Self {
         Self::new(bytes, libc::PROT_NONE, ANONYMOUS | libc::MAP_NORESERVE, -1, 0)
     }
 
-    /// Memory that forked children share.
+    /// Maps memory that forked children share.
     pub fn shared(bytes: usize) -> Self {
         Self::new(bytes, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// A part of a file that the kernel shares with us.
+    /// Maps a part of a file that the kernel shares with us.
     pub fn of_file(bytes: usize, descriptor: i32, offset: i64) -> Self {
         Self::new(bytes, READ_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE, descriptor, offset)
     }
@@ -84,18 +84,19 @@ impl Mapping {
         self.base as usize
     }
 
-    /// The address of a byte, for system calls. The range from there on, of so many bytes, lies inside.
+    /// Returns the address of a byte, for system calls. The range of `bytes` from there lies inside the
+    /// mapping.
     pub fn pointer(&self, offset: usize, bytes: usize) -> *mut u8 {
         assert!(offset <= self.bytes && bytes <= self.bytes - offset, "a range outside its mapping");
         self.base.wrapping_add(offset)
     }
 
-    /// The words of a range.
+    /// Returns the words of a range.
     pub fn words(&self, offset: usize, bytes: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && bytes.is_multiple_of(8));
         let first = self.pointer(offset, bytes).cast::<AtomicU64>();
         // SAFETY: the range is inside, aligned, and stays mapped as long as `self` is borrowed. Any bits are
-        // a word. The memory is reached by atomics, and by parties outside the language.
+        // a valid word. The memory is accessed by atomics, and by the kernel or a pager.
         unsafe { std::slice::from_raw_parts(first, bytes / 8) }
     }
 
@@ -116,14 +117,14 @@ impl Mapping {
         self.word(offset & !7).load(Relaxed).to_ne_bytes()[offset % 8]
     }
 
-    /// Adds one by a plain instruction that reads and writes memory. Only one thread uses this word.
+    /// Adds one by a plain instruction that reads and writes memory. No other thread may use this word.
     pub fn increment_plainly(&self, offset: usize) {
         let word = self.word(offset).as_ptr();
         // SAFETY: the word is inside and aligned. An `inc` of an aligned word is a load and a store of it.
         unsafe { std::arch::asm!("inc qword ptr [{0}]", in(reg) word, options(nostack)) }
     }
 
-    /// `madvise` on whole pages. Answers the error's number, or 0.
+    /// Calls `madvise` on whole pages. Returns the error's number, or 0.
     pub fn advise(&self, first: usize, count: usize, advice: i32) -> i32 {
         let at = self.pointer(first * PAGE, count * PAGE);
         // SAFETY: the range is ours. Advice may drop its bytes to zeros, which words allow.
@@ -133,7 +134,7 @@ impl Mapping {
         }
     }
 
-    /// `mprotect` on whole pages.
+    /// Calls `mprotect` on whole pages.
     pub fn protect(&self, first: usize, count: usize, protection: i32) {
         let at = self.pointer(first * PAGE, count * PAGE);
         // SAFETY: the range is ours. A later access without permission faults.
@@ -154,22 +155,22 @@ impl Mapping {
         );
     }
 
-    /// Moves or resizes by `mremap`, and answers the error's number where that was refused. With
-    /// [`Remap::DontUnmap`] it also returns the old range.
+    /// Moves or resizes by `mremap`. Returns the error's number if that was refused. With
+    /// [`Remap::DontUnmap`], returns the old range as well.
     pub fn remap(&mut self, pages: usize, how: Remap) -> Result<Option<Mapping>, i32> {
         let bytes = pages * PAGE;
         let (flags, target) = match how {
             Remap::InPlace => (0, ptr::null_mut()),
             Remap::MayMove => (libc::MREMAP_MAYMOVE, ptr::null_mut()),
-            // The range goes over to the new mapping, or stays reserved for ever where the call is refused.
+            // The range becomes the new mapping's, or stays reserved forever if the call is refused.
             Remap::Fixed => {
                 let reserved = std::mem::ManuallyDrop::new(Mapping::reserved(bytes));
                 (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, reserved.base)
             }
             Remap::DontUnmap => (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, ptr::null_mut()),
         };
-        // SAFETY: the old range is ours and borrowed exclusively, so nobody holds a word of it. A fixed
-        // target is a reservation that nobody else knows.
+        // SAFETY: the old range is ours and borrowed exclusively, so no word of it is borrowed. A fixed
+        // target is a reservation that no other code uses.
         let got = CALLS.of(|| unsafe {
             libc::mremap(self.base.cast(), self.bytes, bytes, flags, target.cast::<libc::c_void>())
         });
@@ -181,7 +182,7 @@ impl Mapping {
         Ok(old)
     }
 
-    /// Cuts the mapping in two, at a page.
+    /// Splits the mapping in two, at a page.
     pub fn split(self, page: usize) -> (Mapping, Mapping) {
         let this = std::mem::ManuallyDrop::new(self);
         let at = page * PAGE;

@@ -23,27 +23,27 @@ sentence on standard error, and exit status 1. At the end there is a line for ea
 Kinds: writers, layout, brk, protect, fork, orphans, wiped, io, direct, shared, threads
 ";
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone)]
 pub struct Options {
     pub seconds: u64,
     pub memory_bytes: usize,
     pub seed: u64,
     pub threads: usize,
-    /// Kinds of this process. `None` gives each kind a process.
+    /// The kinds to run in this process. With `None`, each kind gets a process.
     pub only: Option<Vec<Kind>>,
     pub folder: PathBuf,
     pub patience_seconds: u64,
     pub sabotage: Option<Sabotage>,
-    /// This process is one of several, and ends with the one that started it.
+    /// Whether this process is one of several, and ends with the one that started it.
     pub part: bool,
 }
 
-/// Less memory is no test.
+/// The least memory for a useful test.
 const LEAST_BYTES: usize = 1 << 20;
 
 impl Options {
-    /// Reads the options; the error is a sentence.
+    /// Parses the options. The error is a sentence.
     pub fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut options = Self {
             seconds: 10,

@@ -1,8 +1,8 @@
-//! Memory whose every word is known: a mapping, and what each of its pages holds.
+//! Memory whose every word is known: a mapping, and the content of each of its pages.
 //!
-//! A page is zero, or it holds words that are a function of its address when it was written, and of the
-//! generation of that writing. No two writings share words, so a page that comes back stale, torn, zero or
-//! from elsewhere is found.
+//! A page is zero, or its words are a function of its address when it was written, and of the generation of
+//! that write. No two writes share words, so a page that comes back stale, torn, zero or from elsewhere is
+//! found.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ use crate::random::mix;
 use crate::waits::PAGES;
 use crate::work::Work;
 
-/// What a page holds.
+/// The content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     Zero,
@@ -21,7 +21,7 @@ pub enum Content {
     Words {
         key: u64,
     },
-    /// These words, or zeros, as the kernel likes: the page was given to it by `MADV_FREE`.
+    /// These words, or all zeros if the kernel has taken the page: the program gave it away by `MADV_FREE`.
     Lent {
         key: u64,
     },
@@ -32,17 +32,17 @@ impl Content {
         Self::Words { key: mix(address as u64 ^ mix(generation)) }
     }
 
-    /// The word at an index of the page.
+    /// Returns the word at an index of the page.
     pub fn word(self, index: usize) -> u64 {
         match self {
             Self::Zero => 0,
-            // Zero never appears in a pattern, so that a lost page cannot pass for a word of one.
+            // A pattern never contains zero, so that no word of a lost page can pass for one of a pattern.
             Self::Words { key } | Self::Lent { key } => mix(key.wrapping_add(index as u64)) | 1,
         }
     }
 }
 
-/// The first word of a page that is not as it should be.
+/// The first wrong word of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wrong {
     pub address: usize,
@@ -58,12 +58,12 @@ pub struct Patterned {
 }
 
 impl Patterned {
-    /// Fresh memory, all zero, of at least one page.
+    /// Maps fresh memory, all zero, of at least one page.
     pub fn new(bytes: usize) -> Self {
         Self::over(Mapping::anonymous(bytes.max(PAGE)))
     }
 
-    /// A mapping whose pages are all zero.
+    /// Takes a mapping whose pages are all zero.
     pub fn over(mapping: Mapping) -> Self {
         let contents = vec![Content::Zero; mapping.pages()];
         Self { mapping, contents }
@@ -98,7 +98,7 @@ impl Patterned {
         self.fill(work, 0..self.pages());
     }
 
-    /// Reads every word of the pages. `when` says after what, for the finding.
+    /// Checks every word of the pages. `when` says when, for the finding.
     pub fn check(&mut self, pages: Range<usize>, when: &str) {
         for page in pages {
             self.check_page(page, when);
@@ -126,7 +126,7 @@ impl Patterned {
         ))
     }
 
-    /// The first word of the page that differs from this content.
+    /// Returns the first word of the page that differs from this content.
     pub fn wrong_word(&self, page: usize, content: Content) -> Option<Wrong> {
         let words = self.mapping.words(page * PAGE, PAGE);
         words.iter().enumerate().find_map(|(index, word)| {
@@ -136,7 +136,7 @@ impl Patterned {
         })
     }
 
-    /// How much of the page is wrong, which tells a lost page from a lost word.
+    /// Says how much of the page is wrong, which distinguishes a lost page from a lost word.
     fn shape(&self, page: usize) -> &'static str {
         let words = self.mapping.words(page * PAGE, PAGE);
         let zeros = words.iter().filter(|word| word.load(Relaxed) == 0).count();
@@ -149,12 +149,12 @@ impl Patterned {
         }
     }
 
-    /// Notes that pages have become zero.
+    /// Records that pages have become zero.
     pub fn set_zero(&mut self, pages: Range<usize>) {
         self.contents[pages].fill(Content::Zero);
     }
 
-    /// Notes that pages were lent to the kernel by `MADV_FREE`.
+    /// Records that pages were lent to the kernel by `MADV_FREE`.
     pub fn set_lent(&mut self, pages: Range<usize>) {
         for content in &mut self.contents[pages] {
             if let Content::Words { key } = *content {
@@ -163,17 +163,17 @@ impl Patterned {
         }
     }
 
-    /// Notes that a page has become a copy of one with this content.
+    /// Records that a page has become a copy of one with this content.
     pub fn set_copy(&mut self, page: usize, content: Content) {
         self.contents[page] = content;
     }
 
-    /// Notes the new length of the mapping; new pages are zero.
+    /// Records the new length of the mapping. New pages are zero.
     pub fn follow_length(&mut self) {
         self.contents.resize(self.mapping.pages(), Content::Zero);
     }
 
-    /// The byte that should stand at an offset.
+    /// Returns the byte that should be at an offset.
     pub fn expected_byte(&self, offset: usize) -> u8 {
         let word = self.contents[offset / PAGE].word(offset % PAGE / 8);
         word.to_ne_bytes()[offset % 8]

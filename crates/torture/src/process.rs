@@ -8,7 +8,7 @@ use std::ptr;
 use crate::finding::{insist, last_errno, last_error};
 use crate::memory::Mapping;
 
-/// The hidden option by which this program runs as a short check that was started anew.
+/// The hidden option that makes this program run a short check.
 pub const FRESH: &CStr = c"--fresh";
 const THIS_PROGRAM: &CStr = c"/proc/self/exe";
 /// The exit status of a process that panicked.
@@ -20,7 +20,7 @@ const PANICKED: c_int = 101;
 pub struct Child(libc::pid_t);
 
 impl Child {
-    /// Waits for its end, which has to be a good one. The child has said itself what was wrong.
+    /// Waits for the child to end successfully. A child that fails has reported why.
     pub fn wait(self, who: &str) {
         let mut status = 0;
         loop {
@@ -38,8 +38,8 @@ impl Child {
     }
 }
 
-/// Forks. The child runs the closure on a copy of everything, and leaves without destructors. It ends with
-/// its parent.
+/// Forks. The child runs the closure on a copy of everything, and exits without destructors. It ends with its
+/// parent.
 pub fn fork(child: impl FnOnce()) -> Child {
     fork_and(|| {
         end_with_parent();
@@ -52,8 +52,7 @@ pub fn fork(child: impl FnOnce()) -> Child {
 #[must_use = "nobody else hears of its end"]
 pub struct Orphan(PipeReader);
 
-/// Forks a child that forks, and ends at once, as programs do that go on in the background. The child's child
-/// runs the closure.
+/// Forks a child that forks again and ends at once, as daemons do. The child's child runs the closure.
 pub fn fork_orphan(orphan: impl FnOnce()) -> Orphan {
     let Ok((reader, mut writer)) = std::io::pipe() else {
         crate::finding::report(format_args!("pipe failed: {}", last_error()))
@@ -61,7 +60,7 @@ pub fn fork_orphan(orphan: impl FnOnce()) -> Orphan {
     let child = fork(|| {
         let Child(_) = fork_and(|| {
             orphan();
-            // Nobody may be left who waits.
+            // The waiting process may have ended.
             let _ = writer.write_all(b"!");
         });
     });
@@ -70,7 +69,7 @@ pub fn fork_orphan(orphan: impl FnOnce()) -> Orphan {
 }
 
 impl Orphan {
-    /// Waits for its end, which has to be a good one. The orphan has said itself what was wrong.
+    /// Waits for the orphan to end successfully. An orphan that fails has reported why.
     pub fn wait(mut self) {
         insist!(self.0.read_exact(&mut [0]).is_ok(), "an orphan ended badly.");
     }
@@ -90,13 +89,13 @@ fn fork_and(child: impl FnOnce()) -> Child {
     }
 }
 
-/// Lets the kernel kill this process when the thread that made it has ended.
+/// Has the kernel kill this process when the thread that made it ends.
 pub fn end_with_parent() {
     // SAFETY: the call takes no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
-/// Starts this program anew by `posix_spawn`.
+/// Starts this program again by `posix_spawn`.
 pub fn spawn_anew() -> Child {
     let (arguments, environment) = (fresh_arguments(), [ptr::null_mut()]);
     let mut pid = 0;
@@ -119,8 +118,8 @@ fn fresh_arguments() -> [*mut libc::c_char; 3] {
     [c"octavo-torture".as_ptr().cast_mut(), FRESH.as_ptr().cast_mut(), ptr::null_mut()]
 }
 
-/// Starts this program anew as `vfork` and `exec` do: the child shares the memory, and this thread sleeps
-/// until it has gone. The child's stack is the given memory.
+/// Starts this program again as `vfork` and `exec` do: the child shares the memory until it executes, and
+/// this thread sleeps until then. The child's stack is in the given mapping.
 pub fn vfork_and_exec(stack: &Mapping) -> Child {
     extern "C" fn exec(arguments: *mut c_void) -> c_int {
         let environment: [*const libc::c_char; 1] = [ptr::null()];

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
-/// The odd number by which the states of a sequence differ.
+/// The odd number that is added to the state at each step.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Mixes all bits of a number, one to one.
@@ -24,17 +24,17 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `limit`, or 0 where the limit is 0.
+    /// Returns a number below `limit`, or 0 if the limit is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.next()) * limit as u128) >> 64) as usize
     }
 
-    /// True once in `times`.
+    /// Returns `true` once in `times` on average.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// A run of 1 to `longest` places among `all`. The caller has at least one.
+    /// Returns a run of 1 to `longest` places among `all`. Both must be at least 1.
     pub fn run(&mut self, all: usize, longest: usize) -> std::ops::Range<usize> {
         let length = 1 + self.below(longest.min(all));
         let start = self.below(all - length + 1);

@@ -1,7 +1,7 @@
-//! A ring of io_uring with one registered buffer and one entry at a time.
+//! An io_uring with one registered buffer and one entry at a time.
 //!
-//! The kernel holds the buffer's pages from registration on. It reads and writes these pages, wherever the
-//! program's addresses lead meanwhile.
+//! The kernel holds the buffer's pages from registration on. It reads and writes these pages, even if other
+//! pages are at the buffer's addresses by then.
 
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -67,7 +67,7 @@ struct Parameters {
     completion_offsets: CompletionOffsets,
 }
 
-/// A ring that knows one buffer.
+/// A ring with one registered buffer.
 pub struct Ring {
     descriptor: OwnedFd,
     submissions: Mapping,
@@ -77,7 +77,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring and registers the buffer. `None` where the machine does not allow it.
+    /// Makes a ring and registers the buffer. Returns `None` if the machine does not allow it.
     pub fn with_buffer(buffer: Slice<'_>) -> Option<Ring> {
         // SAFETY: zeros are valid parameters, which the call fills in. The descriptor is fresh.
         let (descriptor, parameters) = unsafe {
@@ -90,11 +90,11 @@ impl Ring {
         };
         let raw = descriptor.as_raw_fd();
         let (vector, count) = (buffer.vector(), 1 as libc::c_uint);
-        // SAFETY: the vector lives during the call. The kernel holds the pages by itself afterwards.
+        // SAFETY: the vector lives during the call. After that, the kernel holds the pages itself.
         let registered =
             unsafe { libc::syscall(libc::SYS_io_uring_register, raw, REGISTER_BUFFERS, &vector, count) };
         if registered < 0 {
-            // A limit of locked memory is the machine's affair.
+            // A limit on locked memory is no finding.
             insist!(
                 last_errno() == libc::ENOMEM,
                 "the registration of a buffer was refused: {}",
@@ -122,15 +122,15 @@ impl Ring {
         self.transfer(WRITE_FIXED, file, buffer);
     }
 
-    /// Submits one entry and waits for its completion, so that nothing is in flight afterwards.
+    /// Submits one entry and waits for its completion, so that nothing is in flight after the call.
     fn transfer(&self, operation: u64, file: &Scratch, buffer: Slice<'_>) {
         let of = self.parameters.submission_offsets;
         let tail = self.submissions.short_word(of.tail as usize);
         let mask = self.submissions.short_word(of.mask as usize).load(Relaxed);
         let at = tail.load(Relaxed);
         let place = (at & mask) as usize;
-        // opcode and descriptor, file offset, address, length, user data, buffer index: the words of an
-        // `io_uring_sqe`.
+        // The words of an `io_uring_sqe`: opcode and descriptor, file offset, address, length, user data,
+        // buffer index.
         let words = [
             operation | (file.descriptor() as u64) << 32,
             0,
@@ -145,7 +145,7 @@ impl Ring {
             word.store(value, Relaxed);
         }
         self.submissions.short_word(of.array as usize + 4 * place).store(place as u32, Relaxed);
-        // The kernel reads the entry after the tail.
+        // Release: the kernel reads the entry after it has read the tail.
         tail.store(at.wrapping_add(1), Release);
         let result = loop {
             if let Some(result) = self.completion() {
@@ -193,7 +193,7 @@ impl Ring {
             return None;
         }
         let mask = self.completions.short_word(of.mask as usize).load(Relaxed);
-        // `res` stands behind the user data of an `io_uring_cqe`.
+        // `res` is behind the user data of an `io_uring_cqe`.
         let entry = of.completions as usize + (at & mask) as usize * COMPLETION_BYTES;
         let result = self.completions.short_word(entry + 8).load(Relaxed) as i32;
         head.store(at.wrapping_add(1), Release);

@@ -20,7 +20,7 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
-/// A mutex whose owner may end without giving it up.
+/// A mutex whose owner may end without releasing it.
 #[derive(Debug)]
 pub struct RobustMutex<'a> {
     mapping: &'a Mapping,
@@ -28,7 +28,7 @@ pub struct RobustMutex<'a> {
 }
 
 impl<'a> RobustMutex<'a> {
-    /// Makes a mutex from bytes of the mapping. Nobody else uses these bytes while the value lives.
+    /// Makes a mutex from bytes of the mapping. Other code must not use these bytes while the value lives.
     pub fn new(mapping: &'a Mapping, offset: usize) -> Self {
         let mutex = Self { mapping, offset };
         let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
@@ -48,14 +48,14 @@ impl<'a> RobustMutex<'a> {
         self.mapping.pointer(self.offset, size_of::<libc::pthread_mutex_t>()).cast()
     }
 
-    /// Takes the mutex. A thread that ends afterwards leaves it to the next one.
+    /// Locks the mutex. If the thread ends without releasing it, the next one can take it over.
     pub fn lock(&self) {
         // SAFETY: the mutex was initialised.
         let result = unsafe { libc::pthread_mutex_lock(self.raw()) };
         insist!(result == 0, "pthread_mutex_lock at {:p} failed with error {result}.", self.raw());
     }
 
-    /// Takes the mutex from an owner that ends, which the kernel must have noted in it, and gives it up.
+    /// Locks the mutex of an owner that ends, checks that the kernel has marked it so, and releases it.
     pub fn take_over(&self, patience_seconds: i64) {
         let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the time is ours to write, and the mutex was initialised.

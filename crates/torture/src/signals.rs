@@ -1,8 +1,8 @@
 //! Handlers of SIGSEGV and SIGBUS, and probes: single loads and stores that may fault.
 //!
-//! A probe tells the handler everything in registers: a mark, the address it touches, and where to go on. The
-//! handler takes the fault for the probe's only if all of that fits. Any other fault ends the program with a
-//! sentence. The handler needs no thread-local memory and no lock.
+//! A probe tells the handler everything in registers: a mark, the address that it accesses, and where to
+//! continue. The handler treats a fault as the probe's only if mark and address match. Any other fault ends
+//! the program with a sentence. The handler needs no thread-local memory and no lock.
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
@@ -13,17 +13,17 @@ use crate::memory::Mapping;
 
 /// The mark of a probe in a register.
 const MARK: u64 = 0x70be_70be_0c7a_0001;
-/// `SEGV_ACCERR` of the kernel's siginfo.h: mapped, and without permission.
+/// `SEGV_ACCERR` of the kernel's siginfo.h: mapped, but without permission.
 const WITHOUT_PERMISSION: c_int = 2;
 
-/// Installs the handlers, which run on the alternate stack where the thread has one.
+/// Installs the handlers, which run on the alternate stack if the thread has one.
 pub fn install() {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         set_handler(signal, faulted);
     }
 }
 
-/// A handler with all that the kernel tells.
+/// A handler with the arguments of SA_SIGINFO.
 pub type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// Installs a handler.
@@ -38,14 +38,14 @@ pub fn set_handler(signal: c_int, handler: Handler) {
     insist!(result == 0, "sigaction was refused: {}", last_error());
 }
 
-/// Runs this thread's signal handlers in a mapping until the value goes.
+/// Runs this thread's signal handlers on a stack in a mapping until the value is dropped.
 #[derive(Debug)]
 pub struct AlternateStack {
     before: libc::stack_t,
 }
 
 impl AlternateStack {
-    /// The kernel writes the mapping's bytes from `offset` on while a handler runs.
+    /// Sets the alternate stack. While a handler runs, it is in the mapping's bytes from `offset` on.
     pub fn new(mapping: &Mapping, offset: usize, bytes: usize) -> Self {
         let stack =
             libc::stack_t { ss_sp: mapping.pointer(offset, bytes).cast(), ss_flags: 0, ss_size: bytes };
@@ -69,7 +69,7 @@ impl Drop for AlternateStack {
     }
 }
 
-/// Whether this code runs on the thread's alternate stack.
+/// Returns whether this code runs on the thread's alternate stack.
 pub fn on_alternate_stack() -> bool {
     // SAFETY: zeros are a valid `stack_t`; the call only writes it.
     unsafe {
@@ -78,7 +78,7 @@ pub fn on_alternate_stack() -> bool {
     }
 }
 
-/// What a probe met.
+/// The result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probed {
     Done,
@@ -89,8 +89,8 @@ pub enum Probed {
 pub fn try_store(mapping: &Mapping, offset: usize, word: u64) -> Probed {
     let at = mapping.pointer(offset, 8);
     let faulted: u64;
-    // SAFETY: the word is inside a mapping that is reached by atomics only. Where the store faults, the
-    // handler goes on behind it; it changes only the registers named here.
+    // SAFETY: the word is inside a mapping that is reached by atomics only. If the store faults, the handler
+    // continues behind it, and changes only the registers named here.
     unsafe {
         std::arch::asm!(
             "lea rax, [rip + 3f]",

@@ -1,4 +1,4 @@
-//! System calls that move bytes between mappings and files, pipes and processes, each to its last byte.
+//! System calls that move bytes between mappings and files, pipes and processes, down to the last byte.
 
 use std::fs::{File, OpenOptions};
 use std::marker::PhantomData;
@@ -43,7 +43,7 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// A file without a name.
+/// An unnamed file.
 #[derive(Debug)]
 pub struct Scratch(File);
 
@@ -54,7 +54,7 @@ impl Scratch {
         })
     }
 
-    /// A file past the page cache, where the file system knows such.
+    /// Opens a file that bypasses the page cache, if the file system supports that.
     pub fn direct(folder: &Path) -> Option<Self> {
         Self::open(folder, libc::O_DIRECT).ok()
     }
@@ -125,8 +125,8 @@ impl Debugged {
         }))
     }
 
-    /// Copies a range. Returns false where a page is missing: the kernel waits for nobody then, and asks
-    /// nobody for the page.
+    /// Copies a range. Returns `false` if a page is missing: in this call, the kernel does not ask a pager
+    /// for it.
     pub fn read(&self, from: Slice<'_>, to: Slice<'_>) -> bool {
         // SAFETY: the target is mapped while it is borrowed, and no reference borrows its bytes. The source
         // is an offset in a file.

@@ -1,4 +1,4 @@
-//! What one worker thread is given: its share of memory, its random numbers, its end, and where it counts.
+//! The state of one worker thread: its share of memory, its random numbers, its end, and its counts.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::memory::{Mapping, PAGE};
 use crate::random::{Random, mix};
 
-/// A fault that the program makes itself, to show that its checks find one.
+/// An error that the program makes on purpose, to show that its checks find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// A byte of a page that was just written changes.
@@ -18,7 +18,7 @@ pub enum Sabotage {
     Zero,
     /// An increment of a counter is undone.
     Lose,
-    /// A page stays writable that should not be.
+    /// A page that should be protected stays writable.
     Open,
 }
 
@@ -31,7 +31,7 @@ impl Sabotage {
     ];
 }
 
-/// Every so many writings one is spoilt.
+/// One in this many writes is spoilt.
 const WRITINGS_TO_SABOTAGE: u64 = 20;
 
 /// Counts of operations by name, in memory that forked children share.
@@ -55,14 +55,14 @@ impl Tally {
         self.of(name).fetch_add(count, Relaxed);
     }
 
-    /// Names with counts, in one line.
+    /// Returns the counts with their names, in one line.
     pub fn line(&self) -> String {
         let each = |name: &&str| format!("{} {name}", self.of(name).load(Relaxed));
         self.names.iter().map(each).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// What all workers of one kind share.
+/// The state that all workers of one kind share.
 #[derive(Clone, Copy, Debug)]
 pub struct Team<'a> {
     pub tally: &'a Tally,
@@ -76,7 +76,7 @@ pub struct Team<'a> {
 }
 
 impl<'a> Team<'a> {
-    /// Runs as many workers as there are threads, and waits for all of them.
+    /// Runs one worker per thread, and waits for all of them.
     pub fn run(&self, worker: impl Fn(&mut Work<'a>) + Sync) {
         thread::scope(|scope| {
             for index in 0..self.threads {
@@ -88,7 +88,7 @@ impl<'a> Team<'a> {
     }
 }
 
-/// One worker's own.
+/// The state of one worker.
 #[derive(Debug)]
 pub struct Work<'a> {
     pub team: Team<'a>,
@@ -136,7 +136,7 @@ impl<'a> Work<'a> {
         thread::sleep(pause.min(self.team.end.saturating_duration_since(Instant::now())));
     }
 
-    /// Whether this kind of sabotage is due now.
+    /// Returns whether this kind of sabotage is due now.
     pub fn spoils(&mut self, sabotage: Sabotage) -> bool {
         if self.team.sabotage != Some(sabotage) {
             return false;
@@ -145,7 +145,7 @@ impl<'a> Work<'a> {
         self.writings.is_multiple_of(WRITINGS_TO_SABOTAGE)
     }
 
-    /// Spoils what was just written, where that is asked for and due.
+    /// Spoils pages that were just written, if that is requested and due.
     pub fn sabotage(&mut self, mapping: &Mapping, pages: Range<usize>) {
         let page = pages.start + self.random.below(pages.len());
         if self.spoils(Sabotage::Flip) {

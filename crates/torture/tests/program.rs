@@ -1,4 +1,4 @@
-//! The program as a whole: it passes where nothing is wrong, and finds what is.
+//! The program as a whole: it passes if nothing is wrong, and finds errors.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -28,11 +28,11 @@ fn all_kinds_at_once_find_nothing_wrong_and_say_what_they_did() {
     }
 }
 
-/// What a machine may refuse, or need not.
+/// Operations that a machine may refuse.
 const OPTIONAL: [&str; 4] =
     ["refused", "direct file reads", "into registered buffers", "from registered buffers"];
 
-/// Counts that are still zero, of a line `kind: 5 reads, 0 writes`.
+/// Returns the names of the zero counts in a line such as `kind: 5 reads, 0 writes`.
 fn never(line: &str) -> BTreeSet<String> {
     let counts = line.split_once(": ").map_or("", |(_, counts)| counts);
     let zero = counts.split(", ").filter_map(|count| count.strip_prefix("0 "));
@@ -60,8 +60,8 @@ fn every_kind_does_all_that_it_lists() {
     }
 }
 
-/// A check that cannot fail is none. Each kind finds a byte that changed and a page that was lost; counters
-/// find a lost increment, and probes a store that no permission stopped.
+/// A check must be able to fail. Each kind finds a changed byte and a lost page. Counters find a lost
+/// increment, and probes find a store that the permission should have stopped.
 #[test]
 fn every_kind_finds_what_is_spoilt() {
     let both = KINDS.into_iter().flat_map(|kind| [(kind, "flip"), (kind, "zero")]);

@@ -1,8 +1,8 @@
 //! The break: a heap that grows and shrinks by `sbrk`.
 //!
 //! The break belongs to the allocator of the process. So the work happens in a forked child, whose only
-//! thread allocates nothing while the break is moved. What `sbrk` gives back must be zero when it comes
-//! again.
+//! thread allocates nothing while it moves the break. Memory that `sbrk` gave back must be zero when it
+//! returns.
 
 use crate::finding::{insist, last_error};
 use crate::memory::PAGE;
@@ -21,8 +21,8 @@ pub fn run(team: Team<'_>) {
 /// The most pages of a break.
 const MOST_PAGES: usize = 1 << 18;
 
-/// The key of each page's words; 0 is a page of zeros. It stands in a mapping, so that nothing here
-/// allocates.
+/// A heap with the key of each page's words. The key 0 is a page of zeros. The keys are in a mapping, so that
+/// nothing here allocates.
 struct Heap {
     base: *mut u8,
     pages: usize,
@@ -131,10 +131,10 @@ impl Heap {
     }
 }
 
-/// Moves the break, and answers where it was.
+/// Moves the break, and returns where it was.
 fn sbrk(by: isize) -> *mut u8 {
-    // SAFETY: the process has one thread, which only takes back what it took here. The allocator finds its
-    // own part untouched, and copes with a break that others moved.
+    // SAFETY: the process has one thread, which only gives back memory that it took here. The allocator finds
+    // its own part untouched, and copes with a break that was moved elsewhere.
     let before = unsafe { libc::sbrk(by) };
     insist!(before as isize != -1, "sbrk by {by} was refused: {}", last_error());
     before.cast()

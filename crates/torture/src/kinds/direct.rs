@@ -1,7 +1,7 @@
-//! Direct reads of up to 16 MiB, while other threads look at the same pages and fork.
+//! Direct reads of up to 16 MiB, while other threads check the same pages and fork.
 //!
-//! No processor stores to these pages: devices write them, by the pages that the kernel holds for each read.
-//! A pager that protects such a page, and then takes the next store for the first, keeps old bytes.
+//! No processor stores to these pages: the kernel pins them for each read, and devices write them. A pager
+//! that protects such a page, and waits for the next store to learn of a change, keeps old bytes.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,13 +24,13 @@ pub const OPERATIONS: &[&str] = &[
 
 /// The longest run of pages that one call reads.
 const LONGEST_RUN: usize = 4096;
-/// By so much the file is longer, so that a page is read from many places of it.
+/// How many pages longer the file is, so that a page is read from many places of it.
 const MORE_PAGES: usize = 1024;
-/// Pages that are written to the file at once.
+/// How many pages are written to the file at once.
 const PIECE_PAGES: usize = 256;
-/// The longest run of pages that is looked at during a read, before another.
+/// The longest run of pages that is checked during a read, before the next run.
 const LOOKED_AT: usize = 64;
-/// Words of a page that are looked at during a read.
+/// How many words of a page are checked during a read.
 const SEEN_WORDS: usize = 8;
 
 pub fn run(team: Team<'_>) {
@@ -44,7 +44,7 @@ pub fn run(team: Team<'_>) {
         while work.goes_on() {
             let target = work.random.run(memory.pages(), LONGEST_RUN);
             step(work, &source, &mut memory, target);
-            // So a pager has sent the pages out that the device has written.
+            // By now, a pager may have sent out pages that the device has written.
             memory.check_all("some time after a direct read");
             if work.random.once_in(4) {
                 work.idle(50);
@@ -81,7 +81,7 @@ impl Source {
 fn step(work: &mut Work<'_>, source: &Source, memory: &mut Patterned, target: Range<usize>) {
     let first = work.random.below(source.contents.len() - target.len() + 1);
     let contents = &source.contents[first..first + target.len()];
-    // Pages that come in for reading are clean when the device wants them.
+    // Pages that come in for a read are clean when the device writes them.
     let before = work.random.run(target.len(), target.len());
     memory.check(target.start + before.start..target.start + before.end, "before a direct read");
     let forks = work.random.once_in(8);
@@ -93,7 +93,7 @@ fn step(work: &mut Work<'_>, source: &Source, memory: &mut Patterned, target: Ra
             let child = fork(|| check_in_child(memory, &target));
             child.wait("a child that was forked during a direct read");
         }
-        // At first in step with the device, and then here and there.
+        // Follow the device at first, and then check random runs.
         let (mut seen, mut run) = (0, 0..target.len());
         while !reader.is_finished() {
             let page = run.next().unwrap_or_else(|| {
@@ -115,7 +115,7 @@ fn step(work: &mut Work<'_>, source: &Source, memory: &mut Patterned, target: Ra
     memory.check(target, "after a direct read");
 }
 
-/// Looks at words of a page that a device may be writing: each is as it was, or as it will be.
+/// Checks words of a page that a device may be writing: each must be the old one or the new one.
 fn see(memory: &Patterned, page: usize, new: Content) {
     let old = memory.content(page);
     let words = memory.mapping.words(page * PAGE, PAGE);
@@ -131,7 +131,7 @@ fn see(memory: &Patterned, page: usize, new: Content) {
     }
 }
 
-/// Checks all pages but those that a device is writing.
+/// Checks all pages except those that a device is writing.
 fn check_in_child(memory: &Patterned, target: &Range<usize>) {
     for page in (0..target.start).chain(target.end..memory.pages()) {
         if let Some(wrong) = memory.wrong_word(page, memory.content(page)) {

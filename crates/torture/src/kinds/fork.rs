@@ -1,4 +1,4 @@
-//! Forked children that go on: both sides write, and each must see its own words only.
+//! Forked children that keep running: both sides write, and each must see its own words only.
 
 use std::thread;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub const ORPHANS: &[&str] = &["orphans", "pages written"];
 pub const WIPED: &[&str] =
     &["children without a part of the memory", "children with all of it", "pages written"];
 
-/// A child may copy all pages, and a grandchild too.
+/// A child may copy all pages, and so may a grandchild.
 const COPIES: usize = 3;
 const STORM: usize = 24;
 const EXEC_STACK_BYTES: usize = 64 << 10;
@@ -60,7 +60,7 @@ pub fn run(team: Team<'_>) {
     });
 }
 
-/// The children of children that end at once.
+/// Runs orphans: children of children that end at once.
 pub fn run_orphans(team: Team<'_>) {
     team.run(|work| {
         let mut memory = Patterned::new(work.bytes / COPIES);
@@ -73,7 +73,7 @@ pub fn run_orphans(team: Team<'_>) {
     });
 }
 
-/// Children without what is not for them.
+/// Runs children that do not get all of the memory (`MADV_WIPEONFORK`).
 pub fn run_wiped(team: Team<'_>) {
     team.run(|work| {
         let mut memory = Patterned::new(work.bytes);
@@ -87,8 +87,8 @@ pub fn run_wiped(team: Team<'_>) {
     });
 }
 
-/// A child that has zeros in place of the first pages. It may use them, and its parent keeps its own words
-/// there.
+/// Forks a child that gets zeros for the first pages. The child may use them, and its parent keeps its own
+/// words.
 fn wipe(work: &mut Work<'_>, memory: &mut Patterned, wiped: usize) {
     for (pages, advice) in [(0..wiped, libc::MADV_WIPEONFORK), (wiped..memory.pages(), libc::MADV_KEEPONFORK)]
     {
@@ -105,7 +105,7 @@ fn wipe(work: &mut Work<'_>, memory: &mut Patterned, wiped: usize) {
     work.count(if wiped > 0 { WIPED[0] } else { WIPED[1] });
 }
 
-/// Checks some pages, and writes them anew.
+/// Checks some pages, and overwrites them.
 fn overwrite(work: &mut Work<'_>, memory: &mut Patterned, longest: usize, when: &str) {
     let run = work.random.run(memory.pages(), longest);
     memory.check(run.clone(), when);
@@ -152,8 +152,8 @@ fn with_grandchild(work: &mut Work<'_>, memory: &mut Patterned) {
     child.wait("a child that forked");
 }
 
-/// The child reads all pages slowly, as a snapshot is written to a disk, while the parent overwrites all of
-/// them.
+/// The child reads all pages slowly, like a snapshot that is written to disk, while the parent overwrites all
+/// of them.
 fn snapshot(work: &mut Work<'_>, memory: &mut Patterned) {
     let part = memory.pages().div_ceil(8);
     let child = fork(|| {
@@ -187,7 +187,7 @@ fn orphan(work: &mut Work<'_>, memory: &mut Patterned) {
     work.count("orphans");
 }
 
-/// Many children that end at once, some of them after a look at a page.
+/// Forks many children that end at once, some of them after they have checked a page.
 fn storm(work: &mut Work<'_>, memory: &mut Patterned) {
     let mut children = Vec::with_capacity(STORM);
     for number in 0..STORM {
@@ -206,7 +206,7 @@ fn storm(work: &mut Work<'_>, memory: &mut Patterned) {
     work.team.tally.add("forks in a storm", STORM as u64);
 }
 
-/// The work of a program that was started anew: a little memory, written and read.
+/// The work of this program when it is started again: it writes and checks a little memory.
 pub fn started_anew(work: &mut Work<'_>) {
     let mut memory = Patterned::new(64 * PAGE);
     memory.fill_all(work);

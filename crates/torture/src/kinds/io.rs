@@ -29,11 +29,11 @@ pub const OPERATIONS: &[&str] = &[
     "idle times",
 ];
 
-/// The longest run of pages of one transfer.
+/// The longest run of pages that one transfer moves.
 const LONGEST_RUN: usize = 256;
-/// A system call takes at most 1024 ranges.
+/// The most ranges of one call. The kernel allows 1024.
 const MOST_RANGES: usize = 256;
-/// Pages of a registered buffer.
+/// The most pages of a registered buffer.
 const REGISTERED_PAGES: usize = 64;
 
 struct Files {
@@ -44,7 +44,7 @@ struct Files {
 
 pub fn run(team: Team<'_>) {
     team.run(|work| {
-        // One side is sent to the other, so that each holds half.
+        // Each side has half of the memory, and one is sent to the other.
         let mut from = Patterned::new(work.bytes / 2);
         let mut to = Patterned::new(work.bytes / 2);
         from.fill_all(work);
@@ -66,7 +66,7 @@ pub fn run(team: Team<'_>) {
     });
 }
 
-/// Runs of one length in the source and the target.
+/// Returns runs of the same length in the source and in the target.
 fn runs(
     work: &mut Work<'_>,
     from: &Patterned,
@@ -79,7 +79,7 @@ fn runs(
     (source, target)
 }
 
-/// Notes that the target pages hold what the source pages hold, and reads them.
+/// Records that the target pages have the content of the source pages, and checks them.
 fn arrived(from: &Patterned, source: Range<usize>, to: &mut Patterned, target: Range<usize>, when: &str) {
     for (source, target) in source.zip(target.clone()) {
         to.set_copy(target, from.content(source));
@@ -127,7 +127,7 @@ fn through_file(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &
     arrived(from, source, to, target, when);
 }
 
-/// A read to an odd place, whose bytes are compared one by one.
+/// Reads to an unaligned address, and compares the bytes one by one.
 fn unaligned(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &mut Patterned) {
     let (source, target) = runs(work, from, to, 16);
     file.write(slice(from, &source), 0);
@@ -153,7 +153,7 @@ fn unaligned(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &mut
     work.count("unaligned reads");
 }
 
-/// One `readv` into single pages all over the target.
+/// Reads by one `preadv` into single pages all over the target.
 fn scattered(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &mut Patterned) {
     let (source, _) = runs(work, from, to, MOST_RANGES);
     file.write(slice(from, &source), 0);
@@ -199,7 +199,7 @@ fn through_process(work: &mut Work<'_>, from: &mut Patterned, to: &mut Patterned
     arrived(from, source, to, target, "after a transfer between processes");
 }
 
-/// A debugger gets the right bytes, or an error. What it was refused, others get.
+/// A debugger gets the right bytes, or an error. After an error, another call must get them.
 fn through_debugger(work: &mut Work<'_>, debugged: &Debugged, from: &mut Patterned, to: &mut Patterned) {
     let (source, target) = runs(work, from, to, 8);
     let (sent, received) = (slice(from, &source), slice(to, &target));
@@ -212,8 +212,7 @@ fn through_debugger(work: &mut Work<'_>, debugged: &Debugged, from: &mut Pattern
     arrived(from, source, to, target, "after a debugger's read");
 }
 
-/// Registers a buffer, leaves it alone so that a pager would take it, and has the kernel write it by its
-/// pages.
+/// Registers a buffer, leaves it alone so that a pager may take it, and has the kernel write to its pages.
 fn through_ring(work: &mut Work<'_>, files: &Files, from: &mut Patterned, to: &mut Patterned) {
     let (source, target) = runs(work, from, to, REGISTERED_PAGES);
     let file = files.direct.as_ref().unwrap_or(&files.buffered);
@@ -232,7 +231,7 @@ fn through_ring(work: &mut Work<'_>, files: &Files, from: &mut Patterned, to: &m
         to.fill(work, target.clone());
         work.idle(60);
         ring.write_fixed(file, slice(to, &target));
-        // The file's bytes come back to the source, where they must be the buffer's.
+        // Read the file back into the source, which must then equal the buffer.
         file.read(slice(from, &source), 0);
         arrived(to, target.clone(), from, source.clone(), "after a write from a registered buffer");
         work.count("writes from registered buffers");

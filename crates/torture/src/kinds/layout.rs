@@ -1,4 +1,4 @@
-//! Mappings that come, go, move, grow, shrink, and are advised about, with all pages known throughout.
+//! Maps, unmaps, moves, grows, shrinks and advises about memory whose pages are known throughout.
 
 use std::ops::Range;
 
@@ -35,8 +35,8 @@ pub const OPERATIONS: &[&str] = &[
 /// The most mappings of one worker.
 const MOST_PLOTS: usize = 24;
 
-/// One mapping. It is whole as long as nothing has made the kernel divide it, so that calls on all of it must
-/// go well.
+/// One mapping. It is whole as long as nothing has made the kernel divide it. Until then, calls on all of it
+/// must succeed.
 struct Plot {
     memory: Patterned,
     whole: bool,
@@ -83,7 +83,7 @@ impl Land {
                 work.count("idle times");
             }
         }
-        // A call on one mapping touches no other.
+        // A call on one mapping must not change another.
         if !self.plots.is_empty() {
             let other = work.random.below(self.plots.len());
             let memory = &mut self.plots[other].memory;
@@ -135,7 +135,7 @@ impl Land {
         let (pages, how, name) = match work.random.below(5) {
             0 => (grown, Remap::InPlace, "mremap that grows in place"),
             1 => (grown, Remap::MayMove, "mremap that may move"),
-            // The kernel may move parts of a divided range, and nobody can say which.
+            // The kernel may move only some parts of a divided range, and does not say which.
             2 if whole => (grown, Remap::Fixed, "mremap to a fixed place"),
             3 => (1 + work.random.below(before), Remap::InPlace, "mremap that shrinks"),
             _ if whole && before <= free => (before, Remap::DontUnmap, "mremap that leaves the old range"),
@@ -216,7 +216,7 @@ impl Plot {
             (libc::MADV_DOFORK, "MADV_DOFORK"),
         ][work.random.below(9)];
         let error = self.memory.mapping.advise(run.start, run.len(), advice);
-        // A kernel without huge pages does not know that advice.
+        // A kernel without huge pages does not support that advice.
         let optional =
             [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE].contains(&advice) && error == libc::EINVAL;
         insist!(error == 0 || optional, "{name} on {} pages was refused: {}", run.len(), last_error());

@@ -15,11 +15,11 @@ pub use fork::started_anew;
 
 use crate::work::Team;
 
-/// One kind.
+/// A kind of torture.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub name: &'static str,
-    /// What it counts.
+    /// The names of the operations that it counts.
     pub operations: &'static [&'static str],
     /// Runs until the team's end.
     pub run: fn(Team<'_>),
@@ -39,7 +39,7 @@ pub const ALL: [Kind; 11] = [
     Kind { name: "threads", operations: threads::OPERATIONS, run: threads::run },
 ];
 
-/// The kind of this name.
+/// Returns the kind of this name.
 pub fn named(name: &str) -> Option<Kind> {
     ALL.into_iter().find(|kind| kind.name == name)
 }

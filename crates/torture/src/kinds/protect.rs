@@ -1,8 +1,7 @@
-//! A large reservation that is committed in pieces, as virtual machines of languages do, and permissions that
-//! come and go.
+//! A large reservation that is committed in pieces, as language runtimes do, and permissions that change.
 //!
-//! Exactly those loads and stores must fault that the permission forbids. The handler runs on an alternate
-//! stack in memory of this kind, and the words on both sides of the stack are known.
+//! Exactly those loads and stores that the permission forbids must fault. The handler runs on an alternate
+//! stack in such memory, and the words on both sides of the stack are known.
 
 use std::ops::Range;
 
@@ -29,7 +28,7 @@ pub const OPERATIONS: &[&str] = &[
 ];
 
 const RESERVED_BYTES: usize = 1 << 30;
-/// The unit of permission; V8 opens 4 to 256 KiB at once.
+/// The most pieces that change at once. V8 opens 4 to 256 KiB at once.
 const LONGEST_PIECES: usize = 16;
 const PIECE_PAGES: usize = 4;
 const STACK_PAGES: usize = 8;
@@ -48,7 +47,7 @@ struct Heap {
     /// Pieces that may hold memory.
     held: usize,
     most_held: usize,
-    /// The first piece of the part in use, which wanders through the reservation.
+    /// The first piece of the part in use, which moves through the reservation.
     window: usize,
 }
 
@@ -78,7 +77,7 @@ fn pages(pieces: &Range<usize>) -> Range<usize> {
 }
 
 impl Heap {
-    /// A run of pieces in the part in use, which is twice as large as the memory that may be held.
+    /// Returns a run of pieces in the part in use, which is twice as large as the memory that may be held.
     fn run(&mut self, work: &mut Work<'_>) -> Range<usize> {
         let part = (2 * self.most_held).min(self.permissions.len());
         if work.random.once_in(2000) {
@@ -101,7 +100,7 @@ impl Heap {
         self.set(pieces, Permission::None, true);
     }
 
-    /// Notes the permission. `empty` says that the pieces hold no memory now.
+    /// Records the permission. `empty` means that the pieces hold no memory now.
     fn set(&mut self, pieces: &Range<usize>, permission: Permission, empty: bool) {
         for piece in pieces.clone() {
             self.permissions[piece] = permission;
@@ -187,7 +186,7 @@ impl Heap {
         }
     }
 
-    /// Reads what may be read, and writes what may be written.
+    /// Checks the pieces that may be read, and fills some that may be written.
     fn use_open(&mut self, work: &mut Work<'_>, pieces: &Range<usize>) {
         for piece in pieces.clone() {
             let pages = pages(&(piece..piece + 1));
@@ -202,7 +201,7 @@ impl Heap {
         }
     }
 
-    /// Touches one word, and expects a fault exactly where the permission says so.
+    /// Accesses one word, which must fault exactly if the permission forbids the access.
     fn probe(&mut self, work: &mut Work<'_>, piece: usize) {
         let permission = self.permissions[piece];
         let (page, index) = (piece * PIECE_PAGES + work.random.below(PIECE_PAGES), work.random.below(WORDS));

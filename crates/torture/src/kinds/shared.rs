@@ -1,4 +1,4 @@
-//! Memory that processes share. No pager may have it, and all of its owners see each store.
+//! Memory that processes share. No pager may take it, and every owner must see each store.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use crate::work::Team;
 
 pub const OPERATIONS: &[&str] = &["pages written", "pages read by a child", "stores of children seen"];
 
-/// Stores of one child.
+/// How many stores one child makes.
 const STORES: u64 = 1000;
 const LONGEST_RUN: usize = 1024;
 

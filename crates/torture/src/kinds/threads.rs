@@ -1,4 +1,4 @@
-//! Threads that come and go, and what the kernel does for them in memory: futexes, robust mutexes, signal
+//! Threads that start and end, and memory that the kernel accesses for them: futexes, robust mutexes, signal
 //! frames.
 
 use std::cell::Cell;
@@ -30,7 +30,7 @@ const STACK_BYTES: usize = 4 << 20;
 const FRAME_WORDS: usize = 1024;
 const CROWD: usize = 12;
 const SIGNAL_PAGES: usize = 8;
-/// A wait that takes so many seconds is none.
+/// A wait that takes this many seconds is a finding.
 const PATIENCE_SECONDS: i64 = 60;
 
 thread_local! {
@@ -42,7 +42,7 @@ thread_local! {
 pub fn run(team: Team<'_>) {
     set_handler(libc::SIGUSR1, count_signal);
     team.run(|work| {
-        // Stacks take the other half.
+        // The other half is for stacks.
         let mut memory = Patterned::new((work.bytes / 2).max(4 * SIGNAL_PAGES * PAGE));
         memory.fill_all(work);
         let key = work.new_generation();
@@ -88,13 +88,13 @@ fn check_locals(key: u64) {
     });
 }
 
-/// Fills a frame, goes deeper, and finds the frame as it was.
+/// Fills a frame, calls itself, and checks the frame.
 #[inline(never)]
 fn deep(levels: usize, random: &mut Random) -> u64 {
     let key = random.next();
     let frame: [AtomicU64; FRAME_WORDS] =
         std::array::from_fn(|index| AtomicU64::new(mix(key + index as u64)));
-    // The compiler must not know what the frame holds.
+    // Hide the frame's content from the compiler.
     let frame = std::hint::black_box(&frame);
     let below = match levels {
         0 => {
@@ -126,7 +126,7 @@ fn start<'scope>(
 }
 
 fn large_stacks(work: &mut Work<'_>) {
-    // Stacks together stay within this worker's share.
+    // Together, the stacks stay within this worker's share.
     let threads = (work.bytes / 4 / STACK_BYTES).clamp(1, 4);
     let levels = 1 + work.random.below(STACK_BYTES / 2 / (FRAME_WORDS * 8));
     let seeds: Vec<u64> = (0..threads).map(|_| work.random.next()).collect();
@@ -156,8 +156,8 @@ fn crowd(work: &mut Work<'_>) {
     work.team.tally.add("threads that ended at once", CROWD as u64);
 }
 
-/// A thread ends while it holds a mutex in the memory. The kernel has to write so, and the next owner has to
-/// learn it.
+/// A thread ends while it holds a mutex in the memory. The kernel must record that in the mutex, and the next
+/// owner must get the error.
 fn robust_mutex(work: &mut Work<'_>, memory: &mut Patterned) {
     let page = work.random.below(memory.pages());
     memory.check(page..page + 1, "before a mutex lay here");
@@ -184,7 +184,7 @@ fn robust_mutex(work: &mut Work<'_>, memory: &mut Patterned) {
     work.count("robust mutexes handed on");
 }
 
-/// Two threads pass a word of the memory to and fro, and sleep in the kernel meanwhile.
+/// Two threads pass a word of the memory back and forth, and sleep in the kernel meanwhile.
 fn futexes(work: &mut Work<'_>, memory: &mut Patterned) {
     const TURNS: u32 = 40;
     let page = work.random.below(memory.pages());
@@ -216,7 +216,7 @@ fn futexes(work: &mut Work<'_>, memory: &mut Patterned) {
     work.team.tally.add("futexes passed to and fro", u64::from(TURNS));
 }
 
-/// Waits until the word shows this turn, and passes the next one on.
+/// Waits until the word is this turn, and passes on the next one.
 fn pass(word: &AtomicU32, turn: u32) {
     loop {
         let now = word.load(SeqCst);
@@ -245,7 +245,7 @@ extern "C" fn count_signal(_: i32, _: *mut libc::siginfo_t, _: *mut c_void) {
     HANDLED.with(|handled| handled.set(handled.get() + 1));
 }
 
-/// Signals whose frames the kernel writes into the memory.
+/// Raises signals whose frames the kernel writes into the memory.
 fn signals(work: &mut Work<'_>, memory: &mut Patterned) {
     const SIGNALS: u64 = 16;
     let first = work.random.below(memory.pages() - SIGNAL_PAGES);

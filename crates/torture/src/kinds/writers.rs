@@ -1,7 +1,7 @@
 //! Threads that write and read back: in sequence, at random, with a stride, and counters.
 //!
-//! Counters lie one to a page. An atomic counter belongs to all threads, and a plain one to one thread, which
-//! increments it by one instruction. A store that a pager loses is a count that lags behind.
+//! Each counter is on a separate page. All threads share the atomic counters. A plain counter belongs to one
+//! thread, which increments it by one instruction. If a pager loses a store, the counter is too low.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -22,12 +22,12 @@ pub const OPERATIONS: &[&str] = &[
     "idle times",
 ];
 
-/// Of all memory, one part in so many holds counters.
+/// Counters take 1/[`COUNTERS_PART`] of the memory.
 const COUNTERS_PART: usize = 32;
 /// The longest run of pages of one operation.
 const LONGEST_RUN: usize = 2048;
 
-/// A page for each counter, and the threads' own knowledge of how far it has got.
+/// A page for each counter, and its expected value.
 struct Counters {
     memory: Mapping,
     expected: Vec<AtomicU64>,
@@ -40,7 +40,7 @@ impl Counters {
         Self { memory, expected }
     }
 
-    /// Where the counter of a page stands, so that they do not all have one place in the cache.
+    /// Returns where the counter of a page is. Offsets differ, so that counters do not share one cache set.
     fn offset(page: usize) -> usize {
         page * PAGE + page % WORDS * 8
     }
