@@ -15,12 +15,12 @@
 //! # }
 //! ```
 //!
-//! `blocks` finds the window of an address without a lock, and `global` is the allocator below which the
-//! windows lie.
+//! `blocks` finds the windows of an address without a lock, and `global` is the global allocator above the
+//! windows.
 //!
-//! An object of at least [`LEAST_BYTES`] has a window of its own. Smaller ones come from the global
-//! allocator: a window costs some system calls and whole pages. Zeroed memory costs nothing more, since fresh
-//! windows are zero.
+//! An object of at least [`LEAST_BYTES`] has a window of its own. Smaller objects come from the global
+//! allocator, since a window costs some system calls and whole pages. Zeroed memory costs nothing more, since
+//! fresh windows are zero.
 
 pub(crate) mod blocks;
 pub(crate) mod global;
@@ -42,8 +42,8 @@ pub(crate) fn is_large(layout: Layout) -> bool {
 }
 
 // SAFETY: a block is a window that nobody else has, or the global allocator's. It stays where it is until it
-// is deallocated or the last clone of the windows is dropped. All clones share their blocks. Which of the two
-// allocators a block is from follows from its layout alone.
+// is deallocated or the last clone of the windows is dropped. All clones share their blocks. The layout alone
+// determines which of the two allocators a block comes from.
 unsafe impl Allocator for Windows {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if is_large(layout) {

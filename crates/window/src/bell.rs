@@ -1,4 +1,4 @@
-//! The bell: other threads have the driver look for work.
+//! The bell: other threads ring it to make the driver look for work.
 //!
 //! ```text
 //!   Looks   the driver looks for work, or does it      ─ ring ─► Rung
@@ -6,13 +6,14 @@
 //!   Sleeps  it has found none, and sleeps              ─ ring ─► Rung, and it is woken
 //! ```
 //!
-//! A driver that takes a nap sleeps though it was rung, for a moment that is bounded.
+//! A driver that naps sleeps for a bounded moment even if it was rung.
 //!
-//! Whoever has work says so, and rings then. The driver says that it looks, and looks then. Both exchange the
-//! same word. So the later of the two sees the earlier: the driver finds the work, or that it was rung.
+//! A thread publishes its work, and then rings. The driver announces that it looks, and then looks. Both
+//! exchange the same word, so the later exchange sees the earlier: the driver finds the work, or finds that
+//! it was rung.
 //!
-//! Costs: an exchange for a ring, and one for a turn of the driver. A system call only where the driver
-//! sleeps.
+//! Costs: one exchange per ring, and one per turn of the driver. A ring makes a system call only if the
+//! driver sleeps.
 
 use std::sync::Arc;
 use std::task::Wake;
@@ -29,7 +30,7 @@ const LOOKS: u8 = 0;
 const RUNG: u8 = 1;
 const SLEEPS: u8 = 2;
 
-/// Whether the driver looks for work.
+/// The driver's state: whether it looks for work.
 #[derive(Debug)]
 struct Attention(AtomicU8);
 
@@ -38,9 +39,9 @@ impl Attention {
         Self(AtomicU8::new(LOOKS))
     }
 
-    // AcqRel: whichever exchange comes later sees what the other's thread did before its own.
+    // AcqRel: the later exchange sees everything that the other thread did before its own.
 
-    /// There is work. Returns whether the driver has to be woken.
+    /// Announces work. Returns whether the driver must be woken.
     fn call(&self) -> bool {
         self.0.swap(RUNG, Ordering::AcqRel) == SLEEPS
     }
@@ -49,7 +50,7 @@ impl Attention {
         self.0.load(Ordering::Acquire) == SLEEPS
     }
 
-    /// From here on, the driver sees all work of which it was told so far.
+    /// After this, the driver sees all work that was announced so far.
     fn look(&self) {
         self.0.swap(LOOKS, Ordering::AcqRel);
     }
@@ -59,7 +60,7 @@ impl Attention {
         self.0.compare_exchange(LOOKS, SLEEPS, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// The driver sleeps for a moment, whether it was called or not.
+    /// The driver will sleep for a moment, whether it was called or not.
     fn nod(&self) {
         self.0.swap(SLEEPS, Ordering::AcqRel);
     }
@@ -83,14 +84,14 @@ impl Bell {
     /// Makes a bell.
     ///
     /// # Errors
-    /// The kernel's, when the process has too many descriptors.
+    /// The kernel's error if the process has too many descriptors.
     pub fn new() -> std::io::Result<Arc<Self>> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (attention, ends, turns) = (Attention::new(), AtomicBool::new(false), AtomicU32::new(0));
         Ok(Arc::new(Self { attention, descriptor, ends, turns }))
     }
 
-    /// Has the driver look for work.
+    /// Makes the driver look for work.
     pub fn ring(&self) {
         if self.attention.call() {
             let _ = write(&self.descriptor, &1_u64.to_ne_bytes());
@@ -103,39 +104,38 @@ impl Bell {
         self.ring();
     }
 
-    /// Returns whether the driver that this bell is for has something to do, which it has not seen: an event,
-    /// or a ring.
+    /// Returns whether the bell's driver has something to do that it has not seen: an event, or a ring.
     pub fn is_awaited(&self, events: BorrowedFd<'_>) -> bool {
         self.is_rung()
             || self.poll(events, &NO_TIME).is_ok_and(|(has_events, was_rung)| has_events || was_rung)
     }
 
-    /// Returns whether it was rung since the driver's last turn began.
+    /// Returns whether the bell was rung since the driver's last turn began.
     pub(crate) fn is_rung(&self) -> bool {
         self.attention.is_called()
     }
 
-    /// Returns whether the driver sleeps: the next that it does is to look for events.
+    /// Returns whether the driver sleeps: when it wakes, it first looks for events.
     pub fn is_asleep(&self) -> bool {
         self.attention.is_asleep()
     }
 
-    /// The driver begins a turn. Returns whether it is to end instead.
+    /// Begins a turn of the driver. Returns whether the driver must end instead.
     pub(crate) fn begin_turn(&self) -> bool {
-        // Relaxed: nobody does more with it than to compare two looks. Only the driver counts.
+        // Relaxed: readers only compare two values. Only the driver writes it.
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.attention.look();
         self.ends.load(Ordering::Acquire)
     }
 
-    /// The driver found nothing to do in this turn. Returns whether it may sleep: nobody has rung since the
-    /// turn began.
+    /// Ends a turn in which the driver found nothing to do. Returns whether it may sleep: nobody has rung
+    /// since the turn began.
     pub(crate) fn may_sleep(&self) -> bool {
         self.attention.doze()
     }
 
-    /// Sleeps until there are events, somebody rings who saw that the driver [may sleep](Self::may_sleep), or
-    /// so long. Returns whether anything happened.
+    /// Sleeps until there are events, until a ring after the driver found that it [may
+    /// sleep](Self::may_sleep), or for `longest`. Returns whether anything happened.
     pub(crate) fn sleep(&self, events: BorrowedFd<'_>, longest: &Timespec) -> std::io::Result<bool> {
         match self.poll(events, longest) {
             Ok((has_events, was_rung)) => {
@@ -149,7 +149,7 @@ impl Bell {
         }
     }
 
-    /// Sleeps for a moment, though somebody may have rung. Who rings from here on ends it, and events do.
+    /// Sleeps for a moment, even if the bell was rung before. A later ring ends the nap, and so do events.
     pub(crate) fn nap(&self, events: BorrowedFd<'_>, moment: &Timespec) -> std::io::Result<bool> {
         self.attention.nod();
         self.sleep(events, moment)
@@ -163,17 +163,17 @@ impl Bell {
     }
 }
 
-/// What somebody has seen of a driver who looks after it now and then.
+/// A watcher's memory of a driver that it checks now and then.
 #[derive(Debug, Default)]
 pub struct Lateness {
-    /// The turn in which it was away from its events.
+    /// The turn in which the driver was away from its events.
     turn: Option<u32>,
 }
 
 impl Lateness {
-    /// Looks at the driver that a bell is for. Returns whether it keeps its events waiting since the last
-    /// look: it has begun no turn, and is busy, or sleeps on though it `has_events`. One that was woken may
-    /// have to wait for a CPU.
+    /// Looks at a bell's driver. Returns whether it has kept its events waiting since the last look: it has
+    /// begun no turn, and is busy or still sleeps although it `has_events`. A driver that was woken may have
+    /// to wait for a CPU.
     pub fn look(&mut self, bell: &Bell, has_events: bool) -> bool {
         let turn = (has_events || !bell.is_asleep()).then(|| bell.turns.load(Ordering::Relaxed));
         let before = std::mem::replace(&mut self.turn, turn);

@@ -6,30 +6,30 @@
 //!     └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! One thread drives many faults. A fault whose page is at hand is served on the spot, together with the
-//! pages that a program in order wants next. Any other fault is a future that waits for a device or for room.
+//! One thread drives many faults. The driver serves a fault on the spot if its page needs no waiting,
+//! together with the next pages if the program uses its memory in order. Any other fault is a future that
+//! waits for a device or for room.
 //!
 //! A fault on the spot costs three system calls: the read of its event, the copy, and the call that wakes the
 //! faulting thread. It allocates nothing. A fault that waits allocates its future.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `listener` | is told of forks and ends, and brings work of its own |
+//! | `listener` | is told of forks and changes, and brings work of its own |
 //! | `intake` | takes in changes of mappings, in their order |
-//! | `ahead` | shows the pages that a program in order wants next |
-//! | `wakefulness` | decides whether to sleep or to look on |
+//! | `ahead` | decides how many pages to show ahead of a program that uses its memory in order |
+//! | `wakefulness` | decides whether to sleep or to stay awake |
 //!
-//! **Whoever reads events never waits for room.** As long as an event is unread, the kernel lets no page of
-//! the target go: a driver that waited for room would wait for itself. So making room is a future like a
-//! fault, and gives way after each batch of pages. Memory is adopted as far as there is room for it. What may
-//! take longer (a fork that copies pages, a batch of another process) keeps the driver from reading, and then
-//! [others read](Window::read_for_driver): threads that are refused a move, and a thread that looks after
-//! drivers which have not come by. The driver takes what was read in its turn, and all changes in their
-//! order.
+//! **The driver never waits for room while it must read events.** While an event is unread, the kernel lets
+//! no page of the target go: a driver that waited for room would wait for itself. So making room is a future
+//! like a fault, and yields after each batch of pages. Memory is adopted as far as there is room for it.
+//! Longer work (a fork that copies pages, a batch of another process) keeps the driver from reading. Then
+//! [others read](Window::read_for_driver): threads whose moves are refused, and a thread that watches for
+//! late drivers. The driver takes those events in its next turn, and all changes in their order.
 //!
-//! **Devices are kept busy.** The read of a fault begins before those are looked after whose reads have
-//! ended, a few at a time. While reads are under way, the driver looks for their ends as long as that pays:
-//! to sleep and to be woken takes longer than many reads.
+//! **Devices are kept busy.** The driver begins new reads before it handles all reads that have ended; it
+//! handles a few at a time. While reads are in flight, the driver polls for their ends as long as that pays:
+//! sleeping and waking takes longer than many reads.
 
 pub(crate) mod ahead;
 mod intake;
@@ -58,34 +58,35 @@ use crate::reach::Reach;
 use crate::window::Window;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Runs of so many pages have their next pages shown beforehand.
+/// After a run of at least this many pages, the driver shows the next pages beforehand.
 const LEAST_BEFOREHAND: u64 = 32;
-/// Pages that were shown lately. One that is missing again at once was dropped unnoticed.
+/// The number of remembered faulting pages. A page that faults again soon was dropped unnoticed.
 const RECENT: usize = 64;
-/// Between two looks for a page that arrives with a change which waits.
+/// The pause between two looks for a page that a waiting change will bring.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
-/// The most threads that wait for each other's pages, and that new faults wait for.
+/// With this many wake-ups queued, the driver ends no more waits in a turn: their threads, and new faults,
+/// wait meanwhile.
 const MOST_USABLE: usize = 8;
 /// How long the driver looks for the next fault before it sleeps.
 const LINGERS: Duration = Duration::from_micros(20);
 /// How long the driver looks for the end of a read before it sleeps.
 const ATTENDS: Duration = Duration::from_micros(200);
-/// Others had the CPU if so much time lies between two looks.
+/// If more time lies between two looks, others had the CPU.
 const UNDISTURBED: Duration = Duration::from_micros(100);
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// How long the driver sleeps before faults look again at pages that others hold, and at most.
+/// How long the driver sleeps before faults look again at pages that others hold.
 const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
-/// How long the driver sleeps where nothing could go.
+/// How long the driver sleeps if no page could be evicted.
 const WITHOUT_ROOM: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How long faults wait, with none of them served, before that is told.
+/// How long faults may wait, with none of them served, before the listener is told.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
-/// How often in a row a fault may fail at one page before that is the target's end.
+/// How often in a row faults may fail at one page before the driver gives up.
 const MOST_FAILURES: u32 = 1000;
 /// How often in a row the read of a page may fail.
 const MOST_UNREAD: u32 = 4;
 
-/// What a look has found.
+/// What a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -95,27 +96,27 @@ enum Found {
     Others,
 }
 
-/// A fault under way.
+/// A fault in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fault {
     page: u64,
     access: Access,
     is_protected: bool,
-    /// A thread waits. Otherwise it is the kernel that will want the page.
+    /// A thread waits for the page. Otherwise the kernel will need it.
     is_met: bool,
 }
 
-/// What the driver has in hand from turn to turn.
+/// The driver's work that lasts from turn to turn.
 #[derive(Default)]
 struct InHand<'a> {
     /// Faults that wait for a device or for room.
     waiting: FuturesUnordered<BoxFuture<'a, (Fault, octavo::Result<()>)>>,
-    /// Room that is made for the listener.
+    /// Makes room for the listener.
     making_room: Option<BoxFuture<'a, octavo::Result<()>>>,
-    /// Faults that are to wait. Empty between turns, as the next two are.
+    /// Faults that must wait. Empty between turns, like the next two.
     to_wait: Vec<Fault>,
     events: Vec<Event>,
-    /// Pages that others want.
+    /// Pages that the kernel will need.
     wanted: Vec<u64>,
 }
 
@@ -127,36 +128,36 @@ pub struct Driver<'a, R, L> {
     bell: Arc<Bell>,
     listener: L,
     ahead: Ahead,
-    /// What the last long run is to have beforehand.
+    /// The pages to show beforehand after the last long run.
     beforehand: Option<(Advice, u64, Access)>,
     recent: [u64; RECENT],
     failing: (u64, u32),
     /// Pages whose last reads have failed, and how often.
     unread: Vec<(u64, u32)>,
-    /// Faults that wait. A thread that a signal disturbs asks for its page again and again.
+    /// Faults that wait, kept to recognize repeats: a thread that a signal interrupts faults again and again.
     waiting: Vec<Fault>,
-    /// When a fault that waited was served, or none waited.
+    /// When a waiting fault was last served, or none waited.
     served_at: Instant,
-    /// Pages whose threads are to be woken.
+    /// Ranges whose threads must be woken.
     usable: Vec<(u64, u64)>,
-    /// For the next fault.
+    /// Whether to stay awake for the next fault.
     lingering: Wakefulness,
-    /// For the ends of reads.
+    /// Whether to stay awake for the ends of reads.
     attending: Wakefulness,
-    /// The reads that are under way are attended.
+    /// Whether the driver attends the reads in flight.
     attends: bool,
-    /// Since when none of them has ended that was attended.
+    /// Since when the driver has attended reads without an end.
     attended: Option<Instant>,
-    /// `None`: it stays where the kernel puts it.
+    /// `None` if the driver stays where the kernel puts it.
     placement: Option<Placement>,
-    /// A lack of room, or what else may pass, is to be tried again.
+    /// Room was lacking, or another passing error came: try again.
     lacks_room: bool,
     served: Served,
     changes: Changes,
 }
 
 impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
-    /// Makes a driver of the faults that `events` tells of.
+    /// Makes a driver for the faults that `events` reports.
     pub fn new(
         space: &'a TranslatedSpace,
         window: &'a Window<R>,
@@ -192,21 +193,21 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Has the driver run beside the thread that faults, where that is better. The calling thread is the one
-    /// that runs it, and somebody calls [`Watch::look`] every few milliseconds.
+    /// Lets the driver run beside the thread that faults, if that is better. Call this on the thread that
+    /// will run the driver, and have another thread call [`Watch::look`] every few milliseconds.
     #[must_use]
     pub fn watched_by(mut self, watch: Arc<Watch>) -> Self {
         self.placement = Placement::new(watch);
         self
     }
 
-    /// Serves faults until the bell says that it is over, or the target has ended.
+    /// Serves faults until the bell ends the driver, or the target has ended.
     ///
     /// # Errors
-    /// The kernel's, where events cannot be read.
+    /// The kernel's error if events cannot be read.
     pub fn run(mut self) -> std::io::Result<()> {
         let result = self.serve_until_its_end();
-        // A child of the target may go on, and wants what its parent had.
+        // A child of the target may live on, and needs its parent's pages.
         let mut events = self.window.take_last_events();
         events.retain(|event| !matches!(event, Event::Fault { .. }));
         events.into_iter().for_each(|change| self.take_change(change));
@@ -219,12 +220,12 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
         let mut hand = InHand::default();
-        // The last turn found nothing to do, but for a fault that wanted to look again.
+        // The last turn found nothing to do, except for a fault that wanted to look again.
         let mut asked_again = false;
         while !self.bell.begin_turn() && !self.window.reach().is_gone() {
             self.placement.iter().for_each(Placement::turn);
             let has_ended = self.end_waits(&mut hand, &mut context);
-            // That may be a fault that wants to look again at a page which somebody holds.
+            // The ring may come from a fault that wants to look again at a page that another holder has.
             let asks_again = !has_ended && self.bell.is_rung();
             self.wake_all();
             let is_alone = hand.waiting.is_empty();
@@ -243,7 +244,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             self.look_whether_stuck();
             let has_work = self.changes.are_settled() && self.work(&mut hand.making_room, &mut context);
             if std::mem::take(&mut self.lacks_room) {
-                // Nothing can go just now. Whoever holds pages, or tells of something, comes first.
+                // No page can be evicted for now. Let their holders, and events, come first.
                 self.bell.nap(self.events, &WITHOUT_ROOM)?;
             }
             let goes_on = !is_idle || has_work;
@@ -257,7 +258,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(())
     }
 
-    /// Ends the waits whose pages have come. Returns whether there were any.
+    /// Ends the waits of faults whose pages have come in. Returns whether there were any.
     fn end_waits(&mut self, hand: &mut InHand<'a>, context: &mut Context<'_>) -> bool {
         let mut has_ended = false;
         while self.usable.len() < MOST_USABLE
@@ -272,12 +273,12 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         has_ended
     }
 
-    /// Reads events, serves those faults whose pages are at hand, and takes in changes. Returns how many
-    /// events there were.
+    /// Reads events, serves the faults that need no waiting, and takes in changes. Returns the number of
+    /// events.
     fn take_events(&mut self, hand: &mut InHand<'a>) -> std::io::Result<usize> {
         let (read, ask) = self.window.take_events(&mut hand.events);
         if let Some(ask) = ask {
-            // The answer takes its time.
+            // The answer may take long.
             self.placement.iter_mut().for_each(Placement::leave);
             ask();
         }
@@ -285,19 +286,19 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         for (index, event) in hand.events.drain(..).enumerate() {
             hand.to_wait.extend(self.take(event, events - index - 1));
         }
-        // A fork that others have read is taken in first.
+        // Events that others have read, such as a fork, are taken in before an error is returned.
         read?;
         Ok(events)
     }
 
-    /// Brings pages that others want.
+    /// Begins to bring pages that the kernel will need.
     fn bring_wanted(&mut self, hand: &mut InHand<'a>) {
         self.window.reach().add_wanted(&mut hand.wanted);
         hand.to_wait.extend(hand.wanted.drain(..).filter_map(|page| self.bring(page)));
     }
 
-    /// Begins the waits of faults whose pages are not at hand. Where there is one fault alone, its page may
-    /// come at once. Returns whether any has begun.
+    /// Begins the waits of faults that could not be served at once. A single fault may be served by a
+    /// blocking read instead. Returns whether any wait has begun.
     fn begin_waits(&mut self, hand: &mut InHand<'a>, is_alone: bool) -> bool {
         if !hand.to_wait.is_empty() {
             self.attends = self.attending.is_worth_it();
@@ -312,8 +313,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let has_begun = !hand.to_wait.is_empty();
         for fault in hand.to_wait.drain(..) {
             let mut future: BoxFuture<'a, _> = Box::pin(wait(self.space, fault));
-            // Its read begins before those that have waited are looked after, so that the device always has
-            // something to do. The next turn asks again.
+            // Begins its read before the driver handles ended waits, so that the device always has work. The
+            // next turn polls again.
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Pending => hand.waiting.push(future),
                 Poll::Ready((fault, result)) => {
@@ -326,12 +327,12 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         has_begun
     }
 
-    /// Sleeps until something comes; or for a moment, where a fault looks again and again at a page that
-    /// somebody holds.
+    /// Sleeps until something comes, or only for a moment if a fault keeps looking at a page that another
+    /// holder has.
     fn rest(&mut self, hand: &InHand<'a>, looks_in_vain: bool) -> std::io::Result<()> {
         let waits = !hand.waiting.is_empty();
         if looks_in_vain {
-            // Whoever holds the page may need this CPU.
+            // The page's holder may need this CPU.
             if waits {
                 self.space.leave_driving();
             }
@@ -350,8 +351,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(())
     }
 
-    /// Goes on with the listener's work, or with making room for it. Returns whether there is more to do at
-    /// once.
+    /// Continues the listener's work, or making room for it. Returns whether there is more to do at once.
     fn work(
         &mut self,
         making_room: &mut Option<BoxFuture<'a, octavo::Result<()>>>,
@@ -375,7 +375,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.placement.as_ref().is_some_and(Placement::is_beside)
     }
 
-    /// Stays awake for a moment, where that was worth it of late. Returns whether something has come.
+    /// Stays awake for a moment, if that was worth it lately. Returns whether something has come.
     fn stay_awake(&mut self, waits: bool) -> std::io::Result<bool> {
         if waits {
             return if self.attends { self.attend() } else { Ok(false) };
@@ -391,12 +391,12 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(matches!(found, Found::Events | Found::Ring))
     }
 
-    /// Looks for the ends of reads. A CPU that sleeps meanwhile has to be woken by the device, and many
-    /// devices read faster than that.
+    /// Polls for the ends of reads. The device would have to wake a sleeping CPU, and many devices read
+    /// faster than that.
     fn attend(&mut self) -> std::io::Result<bool> {
         let began = Instant::now();
         if !self.is_beside() {
-            // Beside a thread, this one runs only where nobody else wants the CPU.
+            // Beside a thread, the driver runs only if no other thread wants the CPU.
             std::thread::yield_now();
         }
         let space = self.space;
@@ -407,11 +407,11 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         };
         let attended = *self.attended.get_or_insert(began);
         match found {
-            // Beside a thread, nothing is lost by that.
+            // Beside a thread, this costs the others nothing.
             Found::Others if self.is_beside() => {}
             Found::Others => self.attending.disturbed(),
             Found::Ring => self.attending.note(true),
-            // Faults come, and nothing ends.
+            // Faults come, but no read ends.
             Found::Events if attended.elapsed() < ATTENDS => return Ok(true),
             Found::Events | Found::Nothing => self.attending.note(false),
         }
@@ -420,8 +420,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(found != Found::Nothing)
     }
 
-    /// Looks for so long whether there are events, or the bell rings, and acts between the looks. To sleep
-    /// and to be woken takes longer than to serve a fault.
+    /// Polls for events and rings for at most `longest`, and calls `act` before each look. Sleeping and
+    /// waking takes longer than serving a fault.
     fn look_for(&self, longest: Duration, act: impl Fn()) -> std::io::Result<Found> {
         let began = Instant::now();
         loop {
@@ -444,8 +444,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Serves a fault, or takes a change in, while so many events wait `behind` it. Returns a fault that has
-    /// to wait.
+    /// Serves a fault or takes a change in, while `behind` more events wait. Returns a fault that must wait.
     fn take(&mut self, event: Event, behind: usize) -> Option<Fault> {
         if let Event::Fault { address, write, protected, thread } = event {
             if let (Some(placement), Some(thread)) = (&mut self.placement, thread) {
@@ -454,15 +453,15 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             }
             return self.serve(address & !(PAGE - 1), write, protected, (behind, thread));
         }
-        // The change may take its time.
+        // The change may take long.
         self.wake_all();
         self.placement.iter_mut().for_each(Placement::leave);
         self.take_change(event);
         None
     }
 
-    /// Serves a fault, behind which so many others wait and which a thread has met. Returns it where it has
-    /// to wait.
+    /// Serves a fault. `among` holds the number of events behind it, and its thread. Returns the fault if it
+    /// must wait.
     fn serve(
         &mut self,
         page: u64,
@@ -483,8 +482,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Some(fault)
     }
 
-    /// Begins a fault that no thread has met, for a page that has to be open to stores. Returns one that has
-    /// to wait.
+    /// Begins a fault that no thread has met, for a page that must be open to stores. Returns the fault if it
+    /// must wait.
     fn bring(&mut self, page: u64) -> Option<Fault> {
         let fault = Fault { page, access: Access::Write, is_protected: true, is_met: false };
         if !self.listener.is_mapped(page, page + PAGE) || self.waiting.contains(&fault) {
@@ -494,8 +493,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Some(fault)
     }
 
-    /// Serves a fault by one read, for which the thread blocks: nobody else wants anything just now. Returns
-    /// false where it takes more.
+    /// Serves a fault by one read, for which the driver blocks, since it has nothing else to do. Returns
+    /// false if more is needed.
     fn serve_now(&mut self, fault: Fault) -> bool {
         if fault.is_protected {
             return false;
@@ -504,13 +503,14 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         !self.end_wait(fault, result)
     }
 
-    /// Shows the page of a fault, and those that come next, as far as they are at hand.
+    /// Shows the page of a fault and the next pages, as far as they need no waiting. Returns whether the
+    /// fault is served.
     fn show(&mut self, fault: Fault, (behind, thread): (usize, Option<u32>)) -> bool {
         let Fault { page, access, is_protected, .. } = fault;
         let advice = self.ahead.advise(page / PAGE, is_protected, behind, thread);
         let advice = advice.within(page / PAGE, || self.space.spare_pages());
         if advice.pages >= LEAST_BEFOREHAND {
-            // Those who wait for a page do not wait for so many of others.
+            // Threads that wait for a page should not wait for so many other pages.
             self.wake_all();
         }
         let access = if advice.writes { Access::Write } else { access };
@@ -542,7 +542,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         true
     }
 
-    /// Wakes the threads that wait for pages which are usable now.
+    /// Makes the pages of a fault usable, and wakes their threads later.
     fn wake(&mut self, fault: Fault, start: u64, len: u64) {
         if fault.is_protected {
             self.open(fault);
@@ -551,18 +551,19 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Ends the protection of a fault's page against stores. A page that a fork has left to its child may be
-    /// protected, though it may be stored to unnoticed. Whoever has protected it since counts it as written.
+    /// protected, although Octavo counts it as open to stores. If it was protected again since, it counts as
+    /// written.
     fn open(&self, fault: Fault) {
         let opened = self.window.reach().protect(fault.page, PAGE, false);
-        // Where a thread waits, a refusal is met by its next fault. A page that is no longer there is not
+        // If a thread waits, its next fault handles a refusal. A page that is no longer present is not
         // protected.
         if !fault.is_met && opened.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
             self.window.reach().still_wanted(fault.page);
         }
     }
 
-    /// Has the threads that wait for pages woken after the others of the same turn. To wake a CPU costs
-    /// several microseconds, and a thread that is woken alone soon sleeps again, and its CPU too.
+    /// Queues the threads that wait for pages to be woken together with others of the same turn. Waking a CPU
+    /// costs several microseconds, and a thread that is woken alone soon sleeps again, and so does its CPU.
     fn wake_later(&mut self, start: u64, len: u64) {
         self.usable.push((start, len));
     }
@@ -573,8 +574,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Shows pages that a program in order wants soon, while it uses those that it has just got. Whoever
-    /// waits for a page comes first.
+    /// Shows pages that a program will soon need if it uses its memory in order, while it uses the last ones.
+    /// Faults come first.
     fn show_beforehand(&mut self) {
         let Some((advice, start, access)) = self.beforehand.take() else { return };
         let pages = advice.within(start / PAGE, || self.space.spare_pages()).pages;
@@ -586,7 +587,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// A fault has waited, and its page is there, or cannot be had. Returns whether it is to be tried again.
+    /// Ends the wait of a fault, with its page or with an error. Returns whether to try it again.
     fn end_wait(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
         self.served.waited += u64::from(fault.is_met);
         let again = self.answer(fault, result);
@@ -606,8 +607,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.served_at = Instant::now();
     }
 
-    /// Wakes the threads that wait for a fault's page, or says why they cannot go on. Returns whether it is
-    /// to be tried again.
+    /// Wakes the threads that wait for a fault's page, or reports why they cannot continue. Returns whether
+    /// to try the fault again.
     fn answer(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
         if let Err(error) = &result
             && let ErrorKind::SwapRead | ErrorKind::Corrupt = error.kind()
@@ -621,16 +622,16 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             return false;
         };
         match error.kind() {
-            // What belongs there has not arrived yet.
+            // The page of a waiting change has not arrived yet.
             ErrorKind::NotMapped if self.changes.bring(fault.page) => {
                 std::thread::sleep(BETWEEN_LOOKS);
                 return true;
             }
-            // Nobody waits there.
+            // No thread waits for the page.
             _ if !fault.is_met => self.answer_unmet(fault, error.kind()),
             ErrorKind::NotMapped if self.listener.unknown(fault.page) => {}
             // The program changes its mappings, or holds the page. The thread tries again, and meets what is
-            // there now.
+            // mapped now.
             ErrorKind::NotMapped | ErrorKind::Protected | ErrorKind::Unsupported | ErrorKind::Busy => {
                 let (page, times) = &mut self.failing;
                 *times = if *page == fault.page { *times + 1 } else { 0 };
@@ -645,26 +646,26 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         false
     }
 
-    /// A page cannot be had. Returns whether the fault is to be tried again, after a moment.
+    /// Reports that a page cannot be had. Returns whether to try the fault again, after a moment.
     fn fail(&mut self, page: u64, error: octavo::Error) -> bool {
         let again = self.listener.failed(page, error);
         self.lacks_room |= again;
         again
     }
 
-    /// A page cannot be had that no thread waits for.
+    /// Handles the error of a page that no thread waits for.
     fn answer_unmet(&self, fault: Fault, why: ErrorKind) {
         match why {
-            // It has gone, or has lost its bytes, of which a thread hears that wants them.
+            // It is unmapped, or has lost its bytes; a thread that needs them will get the error.
             ErrorKind::NotMapped | ErrorKind::Corrupt => {}
-            // It may be there, without Octavo.
+            // It may be present without Octavo's doing.
             ErrorKind::Unsupported => self.open(fault),
-            // That may pass.
+            // The error may pass.
             _ => self.window.reach().still_wanted(fault.page),
         }
     }
 
-    /// The read of a page has failed. Returns whether it is to be tried once more: an error of a device may
+    /// Notes that the read of a page has failed. Returns whether to try once more, since a device's error may
     /// pass.
     fn read_again(&mut self, page: u64) -> bool {
         let at = self.unread.iter().position(|(failed, _)| *failed == page).unwrap_or_else(|| {
@@ -676,7 +677,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 }
 
-/// Waits until a page is usable there, for a device or for room.
+/// Waits for a device or for room, until a page is usable.
 async fn wait(space: &TranslatedSpace, fault: Fault) -> (Fault, octavo::Result<()>) {
     let result = space.fault_driven(fault.page, fault.access, !fault.is_protected).await;
     (fault, result)

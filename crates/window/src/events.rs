@@ -1,10 +1,10 @@
-//! The events by which the kernel tells of changes of mappings.
+//! The events by which the kernel reports changes of mappings.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `gate` | keeps events unread while pages are on their way, and refuses pages of events that are not taken in |
+//! | `gate` | keeps events unread while pages are in transit, and refuses pages of unsettled events |
 //! | `changes` | the order in which changes are taken in |
-//! | `dropped` | ranges whose pages the program has dropped, and that may be there still |
+//! | `dropped` | ranges whose pages the program has dropped, and that may still be present |
 
 pub(crate) mod changes;
 pub(crate) mod dropped;

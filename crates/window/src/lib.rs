@@ -1,8 +1,8 @@
 //! Octavo's spaces at real addresses, in another process or in this one.
 //!
-//! A window is a space's [translation](octavo::translation::Translation) over userfaultfd. Pages come in
-//! by a copy and go out by a move. The engine that serves handles also decides when they do.
-//! `docs/pager.md` describes the protocol and its races.
+//! A window is a space's [translation](octavo::translation::Translation) over userfaultfd. Pages come in by a
+//! copy and go out by a move. The same engine that serves handles decides when. `docs/pager.md` describes the
+//! protocol and its races.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | `allocator` | the windows of this process as an allocator, and below the global one |
 //! | `driver` | the thread that serves a target's faults |
 //! | `placement` | where the driver runs |
-//! | `events` | changes of mappings: when they are read, and in which order they are taken in |
+//! | `events` | changes of mappings: when they are read, and the order in which they are applied |
 //! | `bell` | wakes the driver |
 //! | `used` | which pages of a target were used |
 

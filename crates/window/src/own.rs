@@ -1,11 +1,11 @@
 //! This process as a target: its own threads are the faulting ones, and it moves its own pages.
 //!
 //! A page is moved to a staging range, copied from there, and discarded. The ranges are reservations that
-//! only a window hands out, so nobody unmaps or drops them behind Octavo's back, and no events are needed.
+//! only a window hands out, so nothing unmaps or drops them behind Octavo's back, and no events are needed.
 //!
 //! **A thread that serves faults must never fault itself.** The engine keeps its structures in memory of its
-//! own, and the driver allocates from the program's allocator. That may be a `WindowAlloc`, which has memory
-//! in windows only for threads that ask for it, and only while they are outside of the engine.
+//! own, and the driver allocates from the program's allocator. That may be a `WindowAlloc`, which uses
+//! windows only for threads that ask for it, and only while they are outside the engine.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +24,7 @@ use crate::reach::{Reach, Taken, Taking};
 use crate::used::{Asked, Used};
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Pages that are moved out at once.
+/// The most pages that are moved out at once.
 const STAGED: usize = 64;
 
 /// The memory of this process.
@@ -32,7 +32,7 @@ const STAGED: usize = 64;
 pub(crate) struct Own {
     faults: Userfaultfd,
     staging: Mutex<Reservation>,
-    /// Staging still holds pages, so nothing more may go there.
+    /// Staging could not be discarded, so nothing more may go there.
     is_stuck: AtomicBool,
     pagemap: Pagemap,
     process: OwnedFd,
@@ -43,15 +43,15 @@ impl Own {
     /// Prepares this process to be reached.
     ///
     /// # Errors
-    /// The kernel's: it allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to those who may open
-    /// `/dev/userfaultfd`, and to all where `vm.unprivileged_userfaultfd` is 1. `Unsupported` before Linux
-    /// 6.8.
+    /// The kernel's error. It allows userfaultfd to root, to a process with CAP_SYS_PTRACE, to a user who may
+    /// open `/dev/userfaultfd`, and to everyone if `vm.unprivileged_userfaultfd` is 1. `Unsupported` before
+    /// Linux 6.8.
     pub(crate) fn new() -> io::Result<Self> {
         let faults = Userfaultfd::of_this_process(Features::WRITE_PROTECT | Features::MOVE)?;
         let staging = Reservation::new(STAGED * PAGE_BYTES, PAGE_BYTES)?;
         staging.advise_backing(0..staging.len(), Backing::BasePages);
         // SAFETY: the range is the reservation just made, which nobody else uses. A page that is missing
-        // there reads as zeros, as the range is watched for stores only.
+        // there reads as zeros, since the range is watched for stores only.
         unsafe {
             let mode = Mode { missing: false, write_protect: true };
             faults.register(staging.base().as_ptr() as u64, staging.len() as u64, mode)?;
@@ -71,10 +71,10 @@ impl Own {
         &self.faults
     }
 
-    /// Takes a range under watch.
+    /// Starts to watch a range.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     ///
     /// # Safety
     /// The range is a reservation whose users wait for its pages.
@@ -86,12 +86,12 @@ impl Own {
     /// Takes up to [`STAGED`] pages out.
     ///
     /// # Safety
-    /// As [`Reach::take_out`].
+    /// As for [`Reach::take_out`].
     unsafe fn take(&self, staging: &Reservation, address: u64, len: u64, to: *mut u8) -> Progress {
         let staged = staging.base().as_ptr();
         // SAFETY: the window's users wait for missing pages, and staging is ours, under its lock.
         let mut progress = unsafe { self.faults.move_pages(staged as u64, address, len) };
-        // A page that is missing at the window reads as zeros, and so does its place here.
+        // A page that is missing in the window reads as zeros, and so does its place here.
         let moved = match progress.error {
             None => len,
             Some(_) => self.staged(staging, len).max(progress.done_bytes),
@@ -99,8 +99,8 @@ impl Own {
         progress.done_bytes = moved;
         if !to.is_null() {
             let remote = [(staged as u64, moved)];
-            // SAFETY: the caller vouches for the destination. The kernel makes the copy, as loads of the
-            // engine may look at an old frame meanwhile. Nobody waits for a page of staging.
+            // SAFETY: the caller vouches for the destination. The kernel makes the copy, since the engine may
+            // still load from an old frame meanwhile. No thread waits for a page of staging.
             let read = unsafe { read_process(std::process::id(), &remote, &[(to, moved as usize)]) };
             if !read.is_ok_and(|read| read as u64 == moved) {
                 // The process cannot go on without these pages.
@@ -142,7 +142,7 @@ impl Reach for Own {
             while done < run.len && error.is_none() && !self.is_stuck.load(Ordering::Relaxed) {
                 let part = (run.len - done).min(staging.len() as u64);
                 let to = if run.to.is_null() { run.to } else { run.to.wrapping_add(done as usize) };
-                // SAFETY: as of this call.
+                // SAFETY: the caller's promise, for this part of the run.
                 let progress = unsafe { self.take(&staging, run.address + done, part, to) };
                 done += progress.done_bytes;
                 error = progress.error;
@@ -168,7 +168,7 @@ impl Reach for Own {
     }
 
     fn wake(&self, start: u64, len: u64) {
-        // The range may have been given back meanwhile, and then nobody waits there.
+        // The range may be unmapped by now, and then no thread waits there.
         let _ = self.faults.wake(start, len);
     }
 

@@ -1,27 +1,27 @@
-//! Where a driver runs: wherever the kernel puts it, or beside the thread whose faults it serves.
+//! Decides where a driver runs: where the kernel puts it, or beside the thread whose faults it serves.
 //!
 //! ```text
 //!   apart    the thread faults ─► another CPU is woken ─► serves ─► wakes the first CPU     two CPUs wake up for each fault
 //!   beside   the thread faults ─► switch of threads ─► serves ─► switch of threads          on the thread's own CPU
 //! ```
 //!
-//! To wake a CPU takes much longer than to serve a fault. Left alone, the kernel always pays for it: it looks
-//! for an idle CPU for whoever is woken. So a driver that is *beside* a thread is bound to the CPU on which
-//! the thread ran last. It is also in the class of those that run when nobody else wants their CPU. The
-//! kernel takes that CPU for idle then, leaves the thread there when it is woken, and lets it go on at once.
+//! Waking a CPU takes much longer than serving a fault. By default the kernel always pays for it: it looks
+//! for an idle CPU for a woken thread. So a driver that is *beside* a thread is bound to the CPU on which the
+//! thread ran last. It also has the policy `SCHED_IDLE`. The kernel then counts that CPU as idle, leaves the
+//! woken thread there, and runs it at once.
 //!
-//! The price: such a driver gets nothing where others want the CPU, and nothing is done while the thread
-//! runs. So it is measured which place is better, in turns of [`EPOCH`] faults of one thread. What counts is
-//! the time that the thread loses for a fault: time that has passed, less what the thread has computed. Now
-//! and then the other place is tried again. Where several threads fault, the driver stays apart.
+//! The price: such a driver gets no CPU time if others want the CPU, and does nothing while the thread runs.
+//! So the driver measures which place is better, in epochs of [`EPOCH`] faults of one thread. The measure is
+//! the time that the thread loses per fault: the time that has passed, minus the thread's CPU time. Now and
+//! then it tries the other place again. If several threads fault, the driver stays apart.
 //!
-//! Whoever watches over the driver calls it back if it is awaited and gets no CPU ([`Watch::look`]).
+//! A watcher calls the driver back if it is awaited and gets no CPU ([`Watch::look`]).
 //!
-//! `choice` says which place is better, `faulter` asks about the thread that faults, and `watch` is what the
-//! driver shares with whoever watches.
+//! `choice` decides which place is better, `faulter` asks about the thread that faults, and `watch` holds the
+//! state that the driver shares with its watcher.
 //!
-//! Costs: a comparison for each fault. Beside a thread, one look at where it runs for every [`LOOK_EVERY`]
-//! faults, and for every [`LOOK_AFTER_SLEEPS`] times that the driver sleeps.
+//! Costs: a comparison per fault. Beside a thread, one look at the thread's CPU per [`LOOK_EVERY`] faults,
+//! and after the driver has slept [`LOOK_AFTER_SLEEPS`] times.
 
 mod choice;
 mod faulter;
@@ -37,16 +37,16 @@ use choice::{Choice, Place};
 use faulter::Faulter;
 pub use watch::Watch;
 
-/// Faults of one thread after which a place is judged.
+/// The faults of one thread after which a place is judged.
 const EPOCH: u32 = 128;
-/// Faults from one look at where the thread runs to the next.
+/// The faults between two looks at the thread's CPU.
 const LOOK_EVERY: u32 = 16;
-/// Or the driver has slept so often.
+/// The driver's sleeps after which it looks too.
 const LOOK_AFTER_SLEEPS: u32 = 2;
-/// Faults of other threads in an epoch that end it.
+/// An epoch with more faults of other threads than this does not count.
 const FEW: u32 = 4;
-/// The most faults of others after which another thread is asked about: it takes two files. Their number
-/// doubles each time that no epoch came to its end.
+/// The largest number of other threads' faults after which the driver follows another thread, which opens two
+/// files. The number doubles each time until an epoch completes.
 const MANY: u32 = 256;
 
 /// The place of a driver.
@@ -57,23 +57,23 @@ pub(crate) struct Placement {
     place: Place,
     choice: Choice,
     faulter: Option<Faulter>,
-    /// The CPU to which the driver is bound.
+    /// The CPU that the driver is bound to.
     bound_to: Option<usize>,
-    /// How often the driver has slept since it looked where the thread runs.
+    /// How often the driver has slept since its last look at the thread's CPU.
     sleeps: u32,
-    /// This epoch: faults of the thread and of others, when it began, and what the thread had computed then.
+    /// This epoch: the faults of the thread and of others, its start, and the thread's CPU time at the start.
     faults: u32,
     others: u32,
     began: Instant,
     computed: Duration,
-    /// Faults of others after which another thread is asked about.
+    /// The faults of others after which the driver follows another thread.
     most_others: u32,
-    /// The driver has left the thread for something else, and goes back at the thread's next fault.
+    /// The driver has left the thread for other work, and goes back at the thread's next fault.
     goes_back: bool,
 }
 
 impl Placement {
-    /// Makes the placement of the thread that calls, which has not run beside another. `None`: it has to stay
+    /// Makes the placement of the calling thread, which must be apart. Returns `None` if it has to stay
     /// apart.
     pub(crate) fn new(watch: Arc<Watch>) -> Option<Self> {
         let cpus = sched_getaffinity(None).ok().filter(|_| may_leave_idle())?;
@@ -99,20 +99,20 @@ impl Placement {
         self.place == Place::Beside
     }
 
-    /// The driver goes on: whoever waits for it, it gets its CPU.
+    /// Notes that the driver runs: if it is awaited, it does get a CPU.
     pub(crate) fn turn(&self) {
         if self.is_beside() {
             self.watch.turn();
         }
     }
 
-    /// The driver is about to sleep, and no fault waits. Beside a thread that it has woken, it seldom gets to
-    /// that: the thread takes the CPU. So the thread may have gone to another.
+    /// Notes that the driver is about to sleep, and no fault waits. Beside a thread that it has woken, this
+    /// is rare, since the thread takes the CPU. So the thread may have moved to another CPU.
     pub(crate) fn sleeps(&mut self) {
         self.sleeps = self.sleeps.saturating_add(1);
     }
 
-    /// A thread has met a fault, which is still to be served.
+    /// Notes that a thread has met a fault, before the driver serves it.
     pub(crate) fn note(&mut self, thread: u32) {
         if self.watch.take_call() {
             self.choice.forbid();
@@ -143,8 +143,8 @@ impl Placement {
         }
     }
 
-    /// Something else than a fault is to be done: it may take its time, and start threads, which would
-    /// inherit the place.
+    /// Leaves the thread for work other than a fault: such work may take long, and may start threads that
+    /// would inherit the place.
     pub(crate) fn leave(&mut self) {
         let goes_back = self.is_beside() || self.goes_back;
         self.move_to(Place::Apart);
@@ -187,14 +187,14 @@ impl Placement {
         }
     }
 
-    /// Goes where the thread is.
+    /// Binds the driver to the thread's CPU.
     fn follow(&mut self) {
         self.sleeps = 0;
         let Some(cpu) = self.faulter.as_ref().and_then(Faulter::cpu) else { return };
         if self.bound_to != Some(cpu) && cpu < CpuSet::MAX_CPU {
             let mut there = CpuSet::new();
             there.set(cpu);
-            // A CPU that the driver may not use stays another's.
+            // The driver may not be allowed on that CPU, and then is bound to none.
             self.bound_to = sched_setaffinity(None, &there).is_ok().then_some(cpu);
             self.watch.note_bound(self.bound_to);
         }

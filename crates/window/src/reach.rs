@@ -1,41 +1,41 @@
-//! What a window needs of whoever reaches the memory of its target: the seam under every window.
+//! The seam under every window: what it needs to reach the memory of its target.
 //!
-//! Two implementations use userfaultfd: [`Target`](crate::Target) with a mover inside another program, and
-//! the one of this process's own windows. Machines that do not allow userfaultfd will have another.
+//! Two implementations use userfaultfd: [`Target`](crate::Target), with a mover inside another program, and
+//! the one for this process's own windows. Machines without userfaultfd will need another.
 
 use std::io;
 
 use octavo_platform::userfaultfd::{Event, Progress};
 
-/// Pages that are to leave the target's memory.
+/// Pages to take out of the target's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Taking {
     /// The address of the first page.
     pub address: u64,
     /// Bytes, in whole pages.
     pub len: u64,
-    /// The destination of the bytes; null where nobody wants them.
+    /// The destination of the bytes; null if nobody wants them.
     pub to: *mut u8,
-    /// A store to them must not go unnoticed, neither before they leave nor where they stay.
+    /// Stores to them must be noticed, before they leave and if they stay.
     pub is_clean: bool,
 }
 
 impl Taking {
-    /// Returns whether the pages may become open to stores before they leave: Octavo gets their bytes, and
-    /// counts them as written anyway.
+    /// Returns whether the pages may become open to stores before they leave: Octavo takes their bytes, and
+    /// treats them as written anyway.
     pub(crate) fn may_be_opened(&self) -> bool {
         !self.is_clean && !self.to.is_null()
     }
 }
 
-/// The outcome for pages that were to leave.
+/// The outcome for pages that should leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// All of them are gone, and their bytes are where they were wanted.
+    /// All of them are gone, and their bytes are at their destination.
     All,
-    /// So many bytes are gone, from the start. Somebody holds the rest for now.
+    /// This many bytes from the start are gone. The rest is held for now.
     Part(u64),
-    /// None of them: the target tells of a change that nobody has read.
+    /// None of them is gone: an event of the target is unread.
     Unread,
     /// The kernel will never let them go.
     Never,
@@ -54,17 +54,17 @@ impl Taken {
 
 /// Reaches the memory of a process.
 pub trait Reach: Send + Sync {
-    /// Copies `len` bytes to pages that are missing. A `protected` page tells of its first store. Wakes
-    /// nobody.
+    /// Copies `len` bytes to pages that are missing. The first store to a `protected` page is a fault. Wakes
+    /// no thread.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
     unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> Progress;
 
-    /// Protects pages against stores, or ends that and wakes those who wait.
+    /// Protects pages against stores, or ends the protection and wakes the threads that wait.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn protect(&self, start: u64, len: u64, on: bool) -> io::Result<()>;
 
     /// Takes pages out of the target's memory, each with its bytes in one step. `runs` are in order and do
@@ -77,36 +77,36 @@ pub trait Reach: Send + Sync {
     /// Calls `there` for each page of the range that is present.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()>;
 
-    /// Calls `used` for each page of the runs that was used since it was last told, as far as that is known,
-    /// and for others that were. A page that has come since may look used. `runs` have addresses and lengths
+    /// Calls `used` for each page of the runs that is known to have been used since it was last reported, and
+    /// for other such pages. A page that has come in since may look used. `runs` hold addresses and lengths
     /// in bytes, in order. This is a hint.
     ///
     /// # Errors
-    /// Unsupported where nobody knows; the kernel's.
+    /// `Unsupported` if use cannot be known; otherwise the kernel's error.
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()>;
 
-    /// Adds pages that the kernel will want to write to, and that will not be waited for then. They have to
-    /// come back, open to stores. Costs a load where nothing has left since the last call.
+    /// Adds pages that the kernel will write to without waiting for them. They must come back, open to
+    /// stores. Costs a load if no page has left since the last call.
     fn add_wanted(&self, _pages: &mut Vec<u64>) {}
 
-    /// A page that was [wanted](Self::add_wanted) could not be had just now.
+    /// Notes that a [wanted](Self::add_wanted) page could not be brought back for now.
     fn still_wanted(&self, _page: u64) {}
 
-    /// Wakes threads that wait at pages, so that they try again.
+    /// Wakes threads that wait for pages, so that they try again.
     fn wake(&self, start: u64, len: u64);
 
-    /// Reads what happened: faults, and changes of mappings. Returns at once.
+    /// Reads events: faults, and changes of mappings. Returns at once.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize>;
 
-    /// The events of so many forks were just read, and nobody reads more before this returns. Returns a
-    /// question that the caller asks as soon as others may go on: what has to be known of the memory as it
-    /// is, of which such an event tells nothing.
+    /// Notes that this many fork events were just read; nobody reads more before this returns. Returns a
+    /// question that the caller asks as soon as others may continue: it asks for facts about the memory that
+    /// a fork event does not carry.
     fn has_forked(&self, _forks: usize) -> impl FnOnce() {
         || {}
     }
@@ -114,7 +114,7 @@ pub trait Reach: Send + Sync {
     /// Returns whether the target's memory is known to be gone. Costs a load.
     fn is_gone(&self) -> bool;
 
-    /// Looks whether the target's memory is gone.
+    /// Checks whether the target's memory is gone.
     fn look_whether_gone(&self) -> bool {
         self.is_gone()
     }

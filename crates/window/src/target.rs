@@ -6,31 +6,31 @@
 //! ```
 //!
 //! The kernel refuses to move pages from another process. So a mover, which shares the program's memory,
-//! makes these calls in its place (`octavo-stub`). A page is unmapped, and refused where it is under direct
-//! I/O, in one step. The first descriptor's guard refuses moves while a mapping changes. A discard of the
-//! second staging range raises no event.
+//! makes these calls in its place (`octavo-stub`). One step unmaps a page, or refuses it if it is under
+//! direct I/O. The first descriptor refuses moves while a mapping changes. A discard of the second staging
+//! range raises no event.
 //!
-//! A frame that was moved out is discarded and never used again: a pipe or a socket may still show it.
+//! A frame that was moved out is discarded and never reused: a pipe or a socket may still refer to it.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `take_out` | takes runs out, batch by batch |
-//! | `refused` | takes out in its own way what the kernel refuses to move as it is |
+//! | `refused` | takes out pages that the kernel refuses to move as they are |
 //! | `batch` | moves one batch, and reads it |
 //! | `robust` | knows the mutexes that the kernel marks when a thread ends: their pages stay |
 //!
-//! **An answer other than success does not mean that nothing was moved.** So after one, staging is scanned,
-//! and the pages that are found there are the ones that were moved.
+//! **A call that fails may have moved pages.** So after a failure the target scans staging: the pages that it
+//! finds there are the ones that were moved.
 //!
 //! A fork leaves pages shared, and the kernel refuses to move a page that was ever shared until it is written
-//! again. So the mover has the kernel make such a page writable, as a store would: it becomes the program's
-//! own, by a copy where it is still shared. The copy has taken memory, so it moves within the same batch.
+//! again. So the mover makes the kernel treat such a page as if it were written. The page becomes the
+//! program's own, by a copy if it is still shared. The copy takes memory, so it moves within the same batch.
 //!
-//! Memory that may not be written, and executable memory, moves in its own ways (`refused`).
+//! Executable memory, and memory that is not writable, move in special ways (`refused`).
 //!
 //! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it
-//! takes one more round trip, and for each stretch of them a scan, a change of protection and a round trip
-//! for 127 pages.
+//! takes one more round trip, and for each stretch of them a scan, a change of protection, and a round trip
+//! per 127 pages.
 
 mod batch;
 mod refused;
@@ -56,8 +56,8 @@ use crate::used::{Asked, Used};
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
 
-/// The ranges whose bytes a fork's child has not got (`MADV_WIPEONFORK`), as soon as the kernel has answered.
-/// An error says that nobody knows.
+/// The ranges whose bytes a fork's child does not get (`MADV_WIPEONFORK`), once the kernel has answered. An
+/// error means that they are unknown.
 pub type Wiped = Arc<OnceLock<io::Result<Vec<Range<u64>>>>>;
 
 /// A process whose memory is reached by userfaultfd and a mover.
@@ -65,16 +65,16 @@ pub type Wiped = Arc<OnceLock<io::Result<Vec<Range<u64>>>>>;
 pub struct Target {
     /// The descriptor that carries the events.
     events: Userfaultfd,
-    /// What is known of the process. A fork's child is served before anybody knows which process it is.
+    /// The process and its mover. The driver serves a fork's child before it is known which process it is.
     process: OnceLock<Process>,
-    /// Whoever has pages moved holds this.
+    /// Held while pages are moved.
     moving: Mutex<Moving>,
-    /// Pages have left since it was looked which of them hold mutexes.
+    /// Pages have left since the last look at which pages hold mutexes.
     has_moved: AtomicBool,
     /// Pages with mutexes that could not be made usable.
     unusable: Mutex<Vec<u64>>,
     used: Mutex<Used>,
-    /// For each fork that was read, in order.
+    /// One for each fork that was read, in order.
     wiped: Mutex<VecDeque<Wiped>>,
     /// See [`unfaulted_pages`](Self::unfaulted_pages).
     unfaulted_pages: AtomicU64,
@@ -96,17 +96,17 @@ struct Moving {
     is_staged: bool,
     /// The staging ranges are executable.
     is_executable: bool,
-    /// Until then nobody tries to have the program stand still.
+    /// Until then, no attempt is made to stop the program.
     left_alone_until: Option<Instant>,
-    /// `None`: the process is not known yet.
+    /// `None` if the process is not known yet.
     mutexes: Option<RobustMutexes>,
 }
 
 impl Moving {
-    /// Returns how many bytes of each run may go. `None`: all.
+    /// Returns how many bytes of each run may go, or `None` if all may go.
     fn may_go(&mut self, runs: &[Taking]) -> Option<Vec<u64>> {
         let mutexes = self.mutexes.as_mut()?;
-        // What was not written since it came has not been locked since.
+        // A page that was not written since it came has not been locked since.
         if runs.iter().any(Taking::may_be_opened) {
             mutexes.look();
         }
@@ -114,7 +114,7 @@ impl Moving {
     }
 }
 
-/// The mover, and staging, in the hands of one thread.
+/// The mover and staging, held by one thread.
 #[derive(Debug)]
 struct Equipment<'a> {
     mover: &'a Mover,
@@ -122,8 +122,8 @@ struct Equipment<'a> {
 }
 
 impl Target {
-    /// Makes a target of whatever process the descriptor is for. Its faults can be served. Until it is
-    /// [equipped](Self::equip) with a mover, nothing can be taken out.
+    /// Makes a target of the process that the descriptor is for. Its faults can be served, but no page can be
+    /// taken out until the target is [equipped](Self::equip) with a mover.
     pub fn new(events: Userfaultfd) -> Self {
         let moving = Mutex::new(Moving {
             is_staged: true,
@@ -146,10 +146,10 @@ impl Target {
         }
     }
 
-    /// Puts the mover of the process to use, which has the descriptor.
+    /// Equips the target with the mover of its process.
     ///
     /// # Errors
-    /// The kernel's, where the process has ended or may not be looked at.
+    /// The kernel's error if the process has ended or may not be inspected.
     pub fn equip(&self, pid: u32, mover: Mover) -> io::Result<()> {
         let process = Process { pid, mover, pagemap: Pagemap::of(pid)? };
         self.moving.lock().expect("nobody panics here").mutexes = Some(RobustMutexes::of(pid)?);
@@ -176,7 +176,7 @@ impl Target {
         self.process.get().map(|process| &process.pagemap)
     }
 
-    /// Returns the range of the mover in the program, which must not be taken.
+    /// Returns the mover's address range in the program, which must not be paged.
     pub fn own_range(&self) -> Range<u64> {
         self.process.get().map_or(0..0, |process| process.mover.range())
     }
@@ -186,37 +186,38 @@ impl Target {
         &self.events
     }
 
-    /// Takes a range under watch: its missing pages become faults, and its protected pages tell of stores.
+    /// Starts to watch a range: accesses to its missing pages, and stores to its protected pages, become
+    /// faults.
     ///
     /// # Errors
-    /// The kernel's: another descriptor has the range, or it is no anonymous memory.
+    /// The kernel's error if another descriptor has the range, or if it is not anonymous memory.
     pub fn watch(&self, start: u64, len: u64) -> io::Result<()> {
         // SAFETY: the range is another process's.
         unsafe { self.events.register(start, len, Mode { missing: true, write_protect: true }) }
     }
 
-    /// Returns the ranges whose bytes the child of the next fork has not got, as they were when its event was
-    /// read. Forks come in the order of their events. Whoever has read the event may still be asking.
+    /// Returns the ranges whose bytes the child of the next fork did not get, as of the reading of its event.
+    /// Forks come in the order of their events. The thread that read the event may still be asking.
     pub fn take_wiped(&self) -> Wiped {
         let next = self.wiped.lock().expect("nobody panics here").pop_front();
         next.expect("each fork is asked about once, by whoever reads of it")
     }
 
-    /// Asks which ranges a fork's child does not get. The kernel tells of no such advice, so it is asked at
-    /// each fork. The mover has the memory that was forked also where the program has ended since, or runs
-    /// another one.
+    /// Asks the kernel which ranges a fork's child does not get. No event reports such advice, so this asks
+    /// at each fork. The mover keeps the forked memory even if the program has ended since, or has run
+    /// `exec`.
     fn ask_wiped(&self) -> io::Result<Vec<Range<u64>>> {
         let Some(Process { mover, .. }) = self.process.get() else { return Ok(Vec::new()) };
-        // A program that ends right after its fork does not take the memory away meanwhile.
+        // If the program ends right after its fork, the memory stays meanwhile.
         mover.stay().map_err(io::Error::other)?;
         let wiped = flagged(mover.pid(), "wf")?.collect::<io::Result<_>>()?;
         // A list that ends with the memory may lack the rest.
         if self.events.is_alive() { Ok(wiped) } else { Err(Errno::SRCH.into()) }
     }
 
-    /// Gives back what is left in staging, after the last batch for a while.
+    /// Discards the pages that the last batch has left in staging.
     pub fn tidy(&self) {
-        // A batch under way discards it by itself.
+        // A batch in progress discards them itself.
         if let Some(process) = self.process.get()
             && let Ok(mut moving) = self.moving.try_lock()
             && std::mem::take(&mut moving.is_staged)
@@ -226,19 +227,18 @@ impl Target {
         }
     }
 
-    /// Returns whether the driver should look which of the pages that have left are wanted back. Costs a
-    /// load.
+    /// Returns whether the driver should check which pages that have left must come back. Costs a load.
     pub fn has_moved(&self) -> bool {
         self.has_moved.load(Ordering::Relaxed)
     }
 
-    /// Returns why the target can be served no longer though it lives. It must not go on: pages of it may be
-    /// nowhere else.
+    /// Returns why the target can no longer be served although it lives, if so. It must not continue: pages
+    /// of it may be lost.
     pub fn failure(&self) -> Option<&'static str> {
         self.failure.get().copied()
     }
 
-    /// Takes note that pages could not be moved. The program has ended, or it must not go on.
+    /// Notes that pages could not be moved. The program has ended, or it must not continue.
     fn fail(&self, why: &'static str) {
         if self.events.is_alive() {
             let _ = self.failure.set(why);
@@ -247,11 +247,11 @@ impl Target {
         }
     }
 
-    /// Returns how many pages the process has got up to now for which the kernel counts no fault of its own:
-    /// those that came along with another page, and copies that were made of shared pages on their way out.
-    /// Some of these were no copies: nobody else had the page any more.
+    /// Returns how many pages the process has got so far without a fault that the kernel counts: pages that
+    /// came along with another, and copies of shared pages on their way out. Some of the latter were not
+    /// copied, since no other process had the page any more.
     pub fn unfaulted_pages(&self) -> u64 {
-        // Relaxed: a figure.
+        // Relaxed: a statistic.
         self.unfaulted_pages.load(Ordering::Relaxed)
     }
 
@@ -260,7 +260,7 @@ impl Target {
         self.taken_pages.load(Ordering::Relaxed)
     }
 
-    /// Lets the target go, and its memory with it. It is served no longer.
+    /// Ends the service of the target and its mover, which frees the memory.
     pub fn end(&self) {
         self.lose();
         if let Some(equipment) = self.equipment() {
@@ -268,13 +268,13 @@ impl Target {
         }
     }
 
-    /// Lets the target go. Its mover has its memory still: forks that were read of may have to be asked
-    /// about.
+    /// Ends the service of the target. Its mover keeps the memory: the ranges of forks that were read may
+    /// still be asked for.
     pub fn lose(&self) {
         self.is_gone.store(true, Ordering::Release);
     }
 
-    /// Returns the mover, if there is one, when no batch is under way.
+    /// Returns the mover and staging, if there is a mover, after the batch in progress.
     fn equipment(&self) -> Option<Equipment<'_>> {
         let mover = &self.process.get()?.mover;
         Some(Equipment { mover, moving: self.moving.lock().expect("nobody panics here") })
@@ -297,7 +297,7 @@ impl Reach for Target {
         let Some(mut equipment) = self.equipment().filter(|_| self.failure().is_none()) else {
             return outcomes.resize(outcomes.len() + runs.len(), Taken::Part(0));
         };
-        // SAFETY: as of this call.
+        // SAFETY: the caller's promise.
         unsafe { self.take_unheld(&mut equipment, runs, outcomes) }
     }
 
@@ -305,7 +305,7 @@ impl Reach for Target {
         if !self.has_moved() {
             return;
         }
-        // A batch under way looks by itself.
+        // A batch in progress looks itself.
         if let Ok(mut moving) = self.moving.try_lock()
             && let Some(mutexes) = &mut moving.mutexes
         {
@@ -320,7 +320,7 @@ impl Reach for Target {
 
     fn still_wanted(&self, page: u64) {
         self.unusable.lock().expect("nobody panics here").push(page);
-        // The driver is rung for, and looks again.
+        // Makes the driver look again.
         self.has_moved.store(true, Ordering::Relaxed);
     }
 
@@ -335,14 +335,14 @@ impl Reach for Target {
 
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
         let process = self.process.get().ok_or(io::ErrorKind::NotFound)?;
-        // The mover has the program's memory as long as this is needed.
+        // The mover keeps the program's memory as long as this needs it.
         let (pid, descriptor) = (process.mover.pid(), process.mover.process());
         let asked = Asked { pid, descriptor, pagemap: &process.pagemap };
         self.used.lock().expect("nobody panics here").harvest(asked, runs, used)
     }
 
     fn wake(&self, start: u64, len: u64) {
-        // An error says that the target has ended.
+        // An error means that the target has ended.
         let _ = self.events.wake(start, len);
     }
 

@@ -1,27 +1,26 @@
-//! Which pages of a process were used, by the processor's accessed bits.
+//! Finds which pages of a process were used, by the processor's accessed bits.
 //!
 //! ```text
 //!   a page is asked about ──► used since the last sweep, and not told yet: used
 //!   so many are asked about ──► sweep: the next blocks are looked at, what was not told is told, and all is forgotten there
 //! ```
 //!
-//! To forget that a page was used interrupts every CPU that runs the process, which in a virtual machine
-//! takes longer than to have the page brought back: 40 µs here, and 25 µs on the other CPU. It takes hardly
-//! longer for many pages that lie together. So a page is not forgotten when it is asked about. *Sweeps* go
-//! round the memory in which pages are asked about, a block of 2 MiB after another, and tell of pages that
-//! nobody has asked about as well. Between two sweeps of its block a page is told at most once. What is used
-//! within a sweep may not be told.
+//! Clearing the bit of a page interrupts every CPU that runs the process. In a virtual machine that takes
+//! longer than bringing the page back: 40 µs here, and 25 µs on the other CPU. It takes hardly longer for
+//! many adjacent pages. So a query does not clear the bit. *Sweeps* go round the memory in which pages are
+//! asked about, one block of 2 MiB after another, and report pages that nobody has asked about too. Between
+//! two sweeps of its block, a page is reported at most once. A use during a sweep may go unreported.
 //!
-//! The kernel does not clear the bits of a page that a fork shares, nor of a locked one. Such a page would
-//! look used for ever, so it counts as unused. A page that was used again since it was forgotten is the
-//! process's alone, mostly, and counts as used.
+//! The kernel does not clear the bit of a page that a fork shares, nor of a locked page. Such a page would
+//! look used for ever, so it counts as unused. A page that was used again after its bit was cleared mostly
+//! belongs to the process alone, and counts as used.
 //!
-//! A page that has come since the last sweep looks used: the kernel has set its bit.
+//! A page that came in since the last sweep looks used: the kernel has set its bit.
 //!
-//! Costs: up to 0.1 µs for each page that is asked about. A sweep of four blocks takes some 100 µs, and comes
-//! after 128 pages; the program loses some 80 µs, and half a microsecond at the next use of each page. Where
-//! the blocks do not lie together, or are made of several mappings, there are several interruptions. Some 200
-//! bytes for a block.
+//! Costs: up to 0.1 µs per page that is asked about. A sweep of four blocks takes about 100 µs, and comes
+//! after 128 queried pages; the program loses about 80 µs, and half a microsecond at the next use of each
+//! page. If the blocks are not adjacent, or consist of several mappings, there are several interruptions. A
+//! block takes about 200 bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,19 +33,18 @@ use octavo_platform::pagemap::{EXCLUSIVE, Pagemap};
 const PAGE: u64 = PAGE_BYTES as u64;
 const BLOCK_PAGES: u64 = 512;
 const BLOCK: u64 = BLOCK_PAGES * PAGE;
-/// A block is swept for so many pages that are asked about, where there are four blocks or more.
+/// With four blocks or more, one block is swept per this many queried pages.
 const ASKED_FOR_A_SWEEP: u64 = 32;
-/// Blocks of one sweep. Those that lie together take one interruption.
+/// Blocks of one sweep. Adjacent blocks take one interruption.
 const SWEPT_TOGETHER: usize = 4;
-/// Blocks that lie together are swept as one range where at most so much between them was never asked about.
+/// Adjacent blocks are swept as one range if at most this many bytes between them were never asked about.
 const LARGEST_GAP: u64 = 64 * PAGE;
-/// More blocks than these are not remembered.
+/// Above this many blocks, all are forgotten.
 const MOST_BLOCKS: usize = 1 << 17;
-/// Calls by which pages are found that the kernel refuses. Where these are not enough, it counts as refusing
-/// the rest.
+/// The most calls to find the pages that the kernel refuses. After these, the rest count as refused.
 const MOST_CALLS: u32 = 128;
 
-/// Bits of the pages of a block.
+/// One bit for each page of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Bits([u64; 8]);
 
@@ -66,7 +64,7 @@ impl Bits {
         self.0[word] &= !bit;
     }
 
-    /// Returns whether it was not there.
+    /// Sets the bit of a page. Returns whether it was clear.
     fn add(&mut self, page: u64) -> bool {
         let (word, bit) = Self::place(page);
         let is_new = self.0[word] & bit == 0;
@@ -75,14 +73,14 @@ impl Bits {
     }
 }
 
-/// What is known of a block.
+/// The state of a block.
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    /// Pages that were told since the last sweep.
+    /// Pages that were reported since the last sweep.
     told: Bits,
-    /// Pages whose bits the last sweep could not clear. They tell nothing.
+    /// Pages whose bits the last sweep could not clear. Their bits mean nothing.
     stuck: Bits,
-    /// The first and the last page that was asked about. What lies outside may be none of Octavo's.
+    /// The first and the last page that was asked about. Pages outside may not be Octavo's.
     first: u64,
     last: u64,
 }
@@ -92,7 +90,7 @@ impl Block {
         Self { told: Bits::default(), stuck: Bits::default(), first: page, last: page }
     }
 
-    /// A page's bit is set. Returns whether that is to be told.
+    /// Notes that a page's accessed bit is set. Returns whether to report the page.
     fn tells(&mut self, page: u64) -> bool {
         !self.stuck.has(page) && self.told.add(page)
     }
@@ -102,12 +100,12 @@ impl Block {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) pid: u32,
-    /// For the same memory, as is the page map.
+    /// A pidfd for the same memory, like the page map.
     pub(crate) descriptor: BorrowedFd<'a>,
     pub(crate) pagemap: &'a Pagemap,
 }
 
-/// Remembers which pages of a process were told.
+/// Remembers which pages of a process were reported.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     /// By address.
@@ -119,11 +117,11 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Calls `used` for each page of the runs that was used since it was last told, as far as that is known,
-    /// and for others that were. `runs` have addresses and lengths in bytes, in order.
+    /// Calls `used` for each page of the runs that is known to have been used since it was last reported, and
+    /// for other such pages. `runs` hold addresses and lengths in bytes, in order.
     ///
     /// # Errors
-    /// Unsupported where nobody has [prepared](AccessedBits::prepare) the bits; the kernel's.
+    /// `Unsupported` if nobody has [prepared](AccessedBits::prepare) the bits; otherwise the kernel's error.
     pub(crate) fn harvest(
         &mut self,
         of: Asked<'_>,
@@ -134,21 +132,21 @@ impl Used {
         let pages: Vec<_> =
             runs.iter().flat_map(|(start, len)| (*start..start + len).step_by(PAGE as usize)).collect();
         if self.blocks.len() > MOST_BLOCKS {
-            // Whatever is asked about comes back.
+            // Blocks that are asked about come back.
             self.blocks.clear();
         }
         for (page, seen) in pages.iter().zip(bits.look(of.pid, &pages)?) {
             let block = self.blocks.entry(block_start(*page)).or_insert(Block::new(*page));
             (block.first, block.last) = (block.first.min(*page), block.last.max(*page));
             if !seen.is_used() {
-                // Whatever it was that nobody could clear, it is another page now, or the process's own.
+                // The page whose bit stayed set has been replaced, or is the process's own now.
                 block.stuck.remove(*page);
             } else if block.tells(*page) {
                 used(*page);
             }
         }
         self.asked += pages.len() as u64;
-        // A turn goes over each block once at the most.
+        // One call sweeps each block at most once.
         let for_a_sweep = SWEPT_TOGETHER as u64 * ASKED_FOR_A_SWEEP;
         let due = self.asked / for_a_sweep;
         self.asked %= for_a_sweep;
@@ -158,7 +156,7 @@ impl Used {
         Ok(())
     }
 
-    /// Tells of pages of the next blocks that were used, and forgets that they were.
+    /// Reports the used pages of the next blocks, and clears their bits.
     fn sweep(&mut self, bits: &AccessedBits, of: Asked<'_>, used: &mut dyn FnMut(u64)) -> io::Result<()> {
         let round = self.blocks.range(self.hand..).chain(self.blocks.range(..self.hand));
         let starts: Vec<u64> = round.take(SWEPT_TOGETHER).map(|(start, _)| *start).collect();
@@ -183,7 +181,7 @@ impl Used {
                 let is_missing =
                     |(page, seen): (&u64, &Seen)| block_start(*page) != *start || *seen == Seen::Unknown;
                 if pages.iter().zip(&seen).all(is_missing) {
-                    // It comes back when it is asked about.
+                    // The block comes back when it is asked about.
                     self.blocks.remove(start);
                 } else if let Some(block) = self.block(*start) {
                     (block.told, block.stuck) = (Bits::default(), Bits::default());
@@ -207,8 +205,8 @@ fn block_start(page: u64) -> u64 {
     page & !(BLOCK - 1)
 }
 
-/// Forgets that pages were used, and those in between. Some of them may be `shared` by a fork: then the
-/// kernel is asked which. Returns the pages whose bits stay.
+/// Forgets that pages, and those in between, were used. If a fork may share some (`shared`), this asks the
+/// kernel which. Returns the pages whose bits stay.
 fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64], shared: bool) -> io::Result<Vec<u64>> {
     let ([first, ..], [.., last]) = (pages, pages) else { return Ok(Vec::new()) };
     if !shared {
@@ -223,7 +221,7 @@ fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64], shared: bool) -> io
     Ok(stuck)
 }
 
-/// As [`forget`], of pages that are hardly shared.
+/// Like [`forget`], for pages that are probably not shared.
 fn forget_own(bits: &AccessedBits, of: Asked<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
     let (mut parts, mut refused, mut calls) = (vec![pages], Vec::new(), 0);
     while let Some(part) = parts.pop() {
@@ -252,7 +250,7 @@ fn forget_own(bits: &AccessedBits, of: Asked<'_>, pages: &[u64]) -> io::Result<V
     Ok(stuck)
 }
 
-/// Returns the pages that were seen used.
+/// Returns the pages that look used.
 fn used_ones(pages: &[u64], seen: &[Seen]) -> Vec<u64> {
     let is_used = |(page, seen): (&u64, &Seen)| seen.is_used().then_some(*page);
     pages.iter().zip(seen).filter_map(is_used).collect()
@@ -268,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// Fewer than are asked about for a sweep.
+    /// Fewer than the queried pages that cause a sweep.
     const PAGES: usize = 120;
 
     /// Pages of this process that are there.
@@ -280,7 +278,7 @@ mod tests {
     }
 
     impl Pages {
-        /// `None` where accessed bits cannot be read.
+        /// Returns `None` if accessed bits cannot be read.
         fn new() -> Option<Self> {
             if let Err(why) = AccessedBits::prepare() {
                 assert!(!rustix::process::geteuid().is_root(), "{why}");
@@ -289,7 +287,7 @@ mod tests {
             }
             let range = Reservation::new(PAGES * PAGE_BYTES, PAGE_BYTES).unwrap();
             range.advise_backing(0..range.len(), Backing::BasePages);
-            // Another test's child would share them, for as long as it lives.
+            // Otherwise another test's child would share them while it lives.
             range.exclude_from_fork().unwrap();
             range.populate(0..range.len()).unwrap();
             let (pid, used) = (std::process::id(), Used::default());
@@ -380,8 +378,8 @@ mod tests {
                 (asked, told) == (vec![50], vec![7, 110]) && pages.ask(0..PAGES).is_empty()
             })
         };
-        // Somebody else on the machine may look at the same bits, and does so at some places for long. The
-        // tries are at different ones.
+        // Another user of the machine may clear the same bits, at some places for long. So each try uses
+        // another place.
         let mut tried = Vec::new();
         let is_told = (0..12).any(|_| {
             let Some(mut pages) = Pages::new() else { return true };
@@ -405,7 +403,7 @@ mod tests {
                 }
                 !pages.ask_on(0..1).is_empty()
             };
-            // After the sweep, what was not used is not told.
+            // After the sweep, an unused page is not reported.
             (2..least + 1).all(|_| !asked(true)) && !asked(false) && asked(true)
         });
         assert!(comes);

@@ -1,23 +1,23 @@
 //! A window: the translation of a space's pages to real addresses of a target.
 //!
 //! ```text
-//!   install    copied in; a page that may only be read unnoticed is protected, and tells of its first store
+//!   install    copied in; a read-only page is protected, and its first store is a fault
 //!   remove     moved out in one step, read, and discarded (see `target.rs`)
 //!   protect    protected, or not
-//!   harvest    is it there? Was it used, where the processor's accessed bits can be read? Stores are told by faults alone
+//!   harvest    is it present? Was it used, if the accessed bits can be read? Only faults report stores
 //! ```
 //!
-//! Each call holds the gate (`events/gate.rs`), so that no event is read meanwhile. A page that an event
-//! concerns which Octavo has not taken in yet is refused, and so is a page for which the kernel says EAGAIN.
-//! As long as an event is unread, the kernel lets no page go. So the thread that is refused a move reads the
-//! event, and leaves it to the driver.
+//! Each call holds the gate (`events/gate.rs`), so that no event is read meanwhile. A page is refused if an
+//! event that Octavo has not taken in yet concerns it, or if the kernel returns EAGAIN. While an event is
+//! unread, the kernel lets no page go. So a thread whose move is refused reads the event, and leaves it to
+//! the driver.
 //!
-//! A copy wakes nobody. The driver wakes the threads that wait when all pages of a run are there. Otherwise a
-//! program that goes through its memory in order would be woken at each page, only to wait for the next.
+//! A copy wakes no thread. The driver wakes the waiting threads when all pages of a run are present.
+//! Otherwise a program that uses its memory in order would be woken at each page, only to wait for the next.
 //!
-//! A page is clean from its copy in until its first store. It is never made clean again in place.
+//! A page is clean from its copy in until its first store. It never becomes clean again in place.
 //!
-//! A call costs the gate, and one system call for pages that lie together at both sides.
+//! A call costs the gate, and one system call for each range of pages that is contiguous on both sides.
 
 use std::io;
 use std::ops::Range;
@@ -42,10 +42,10 @@ static ZERO_BYTES: [u8; ZEROS * PAGE_BYTES] = [0; ZEROS * PAGE_BYTES];
 pub struct Window<R> {
     reach: R,
     gate: Gate<Event>,
-    /// Held before the gate by the thread that takes pages out: under the gate, nobody waits for another's
-    /// batch.
+    /// Held before the gate by the thread that takes pages out: no thread waits for another's batch while it
+    /// holds the gate.
     taking: Mutex<()>,
-    /// Of the driver, once there is one.
+    /// The driver's bell, once there is a driver.
     bell: OnceLock<Arc<Bell>>,
 }
 
@@ -60,44 +60,44 @@ impl<R: Reach> Window<R> {
         &self.reach
     }
 
-    /// Looks at the target while Octavo shows, takes out and protects nothing, and no event is read. `look`
-    /// must not call the engine, which may be waiting for a call of this window.
+    /// Calls `look` while Octavo shows, takes out and protects no page of the target, and no event is read.
+    /// `look` must not call the engine, which may be waiting for a call of this window.
     pub fn hold_still<T>(&self, look: impl FnOnce() -> T) -> T {
         self.gate.alone(|_| look())
     }
 
-    /// As [`Window::hold_still`], at a range. `None`: a change that was told of, and is not taken in,
-    /// concerns it. What is there now may be something else than the space has.
+    /// Like [`Window::hold_still`], for a range. Returns `None` if an unsettled change concerns the range:
+    /// its memory may then differ from the space.
     pub fn hold_settled<T>(&self, start: u64, len: u64, look: impl FnOnce() -> T) -> Option<T> {
         self.gate.alone(|unsettled| (!unsettled.concerns(start, len)).then(look))
     }
 
-    /// Returns whether a change that was told of, and is not taken in, concerns a range.
+    /// Returns whether an unsettled change concerns a range: one that was read, and that Octavo has not taken
+    /// in.
     pub fn is_unsettled(&self, start: u64, len: u64) -> bool {
         self.gate.hold().concerns(start, len)
     }
 
-    /// Returns whether all changes that were told of are taken in. It waits for nobody: false where that is
-    /// not known just now.
+    /// Returns whether all changes that were read are taken in. It does not wait: it returns false if that is
+    /// unknown at the moment.
     pub fn is_settled(&self) -> bool {
         self.gate.is_known_settled()
     }
 
-    /// Begins to ask which pages are still there of those that the target has dropped. Returns whether it has
-    /// dropped any since they were [taken](Self::take_dropped) last. The caller then sees that every thread
-    /// has left such a call.
+    /// Begins to ask which of the pages that the target has dropped are still present. Returns whether it has
+    /// dropped any since they were last [taken](Self::take_dropped). If so, the caller makes sure that every
+    /// thread has left such a call.
     pub fn ask_about_dropped(&self) -> bool {
         self.gate.alone(|unsettled| unsettled.dropped().ask())
     }
 
-    /// Returns the ranges that were asked about, from address to address. What is there now was not dropped
-    /// by calls before that question.
+    /// Returns the ranges that were asked about, as start and end addresses. Pages that are present there now
+    /// were not dropped by calls before that question.
     pub fn take_dropped(&self) -> Vec<(u64, u64)> {
         self.gate.alone(|unsettled| unsettled.dropped().take())
     }
 
-    /// Takes note that a range of the target was moved, with pages that it has dropped and that are there
-    /// still.
+    /// Notes that a range of the target was moved, with dropped pages that are still present.
     pub(crate) fn move_dropped(&self, from: Range<u64>, to: u64) {
         self.gate.alone(|unsettled| unsettled.dropped().relocate(from, to));
     }
@@ -106,41 +106,41 @@ impl<R: Reach> Window<R> {
         &self.gate
     }
 
-    /// Has the driver hear of what others read. A window has one driver.
+    /// Sets the bell by which the driver hears of events that others read. A window has one driver.
     pub(crate) fn set_bell(&self, bell: Arc<Bell>) {
         let _ = self.bell.set(bell);
     }
 
-    /// Reads what the program tells, in place of a driver that is busy, and leaves it to the driver. The
-    /// program's calls go on. Nothing is read while a batch of pages is on its way: a thread that is refused
-    /// its pages reads by itself.
+    /// Reads the program's events in place of a busy driver, and leaves them to the driver. The program's
+    /// calls then continue. This reads nothing while a batch of pages is in transit: a thread whose pages are
+    /// refused reads by itself.
     pub fn read_for_driver(&self) {
         let read = self.gate.try_alone(|unsettled| self.read_more(unsettled));
         read.into_iter().for_each(|(is_told, ask)| self.go_on(is_told, ask));
     }
 
-    /// As [`Window::read_for_driver`], by a thread that was refused pages.
+    /// Like [`Window::read_for_driver`], for a thread whose pages were refused.
     fn read_after_refusal(&self) {
         let (is_told, ask) = self.gate.alone(|unsettled| self.read_more(unsettled));
         self.go_on(is_told, ask);
     }
 
-    /// Asks what is to be asked after a fork, and has the driver come by if there is something for it.
+    /// Asks the question that a fork raises, and rings for the driver if there is something for it.
     fn go_on(&self, is_told: bool, ask: Option<impl FnOnce()>) {
         ask.into_iter().for_each(|ask| ask());
         self.bell.get().filter(|_| is_told).into_iter().for_each(|bell| bell.ring());
     }
 
-    /// Reads for the driver. An error is the driver's to meet. Returns whether there is something for it, and
-    /// what is to be asked.
+    /// Reads for the driver, and leaves errors to the driver. Returns whether there is something for it, and
+    /// the question to ask.
     fn read_more(&self, unsettled: &mut Unsettled<Event>) -> (bool, Option<impl FnOnce() + use<'_, R>>) {
         let may_read = self.bell.get().is_some() && unsettled.takes_more();
         let ask = may_read.then(|| self.read(unsettled).1).flatten();
         (!unsettled.told().is_empty(), ask)
     }
 
-    /// Reads what the program tells, and takes it together with what others have read before, also where it
-    /// cannot read all. Returns what the driver is to ask before anything else.
+    /// Reads events, and takes them together with those that others have read before, even if it cannot read
+    /// all. Returns the question that the driver must ask first.
     pub(crate) fn take_events(
         &self,
         events: &mut Vec<Event>,
@@ -152,15 +152,15 @@ impl<R: Reach> Window<R> {
         })
     }
 
-    /// Takes what others have read, before the driver ends.
+    /// Takes the events that others have read, before the driver ends.
     pub(crate) fn take_last_events(&self) -> Vec<Event> {
         let mut events = Vec::new();
         self.gate.alone(|unsettled| unsettled.take_last(&mut events));
         events
     }
 
-    /// Reads events, and notes what they change. Returns what is to be asked about forks, once the gate is
-    /// open: all pages are refused then, and nobody but the driver reads more.
+    /// Reads events, and notes what they change. If there were forks, returns a question to ask once the gate
+    /// is open: all pages are refused even then, and only the driver reads more.
     fn read(&self, unsettled: &mut Unsettled<Event>) -> (io::Result<()>, Option<impl FnOnce() + use<'_, R>>) {
         let mut told = std::mem::take(unsettled.told());
         let (first, mut forks) = (told.len(), 0);
@@ -184,7 +184,7 @@ impl<R: Reach> Window<R> {
         (result.map(|_| ()), (forks > 0).then(|| self.reach.has_forked(forks)))
     }
 
-    /// Asks about a run under the gate, unless a change is unsettled that concerns it.
+    /// Asks about a run under the gate, unless an unsettled change concerns it.
     fn under_gate<A: Copy>(
         &self,
         run: &Run<A>,
@@ -193,7 +193,7 @@ impl<R: Reach> Window<R> {
         let (start, len) = extent(run);
         let unsettled = self.gate.hold();
         if unsettled.concerns(start, len) {
-            // Also where the target has ended: a fork of it may still have to get what it had.
+            // Even if the target has ended: its fork's child may still need the target's pages.
             Answer::Busy
         } else if self.reach.is_gone() {
             Answer::Done
@@ -217,18 +217,18 @@ impl<R: Reach> Window<R> {
             done += progress.done_bytes;
             match progress.error {
                 None => {}
-                // A page is there that the program has dropped. The kernel may be about to take it, so it is
-                // none of Octavo's: its bytes must not come back. The program may use it as it is.
+                // A page is present that the program has dropped. The kernel may be about to take it, so
+                // Octavo leaves it alone: its bytes must not come back. The program may use it as it is.
                 Some(Errno::EXIST) if unsettled.may_be_dropped(start + done) => {
-                    // A refusal is met by the next fault.
+                    // The next fault handles a refusal.
                     let _ = self.reach.protect(start + done, PAGE, false);
                     return match done / PAGE {
                         0 => Answer::Unsupported,
                         pages => Answer::Partly(pages as u32),
                     };
                 }
-                // A page is there that Octavo did not know of: a zero page from before, or one that a fork
-                // has left to its child. It may be written from now on.
+                // A page is present that Octavo did not know of: an earlier zero page, or one that a fork has
+                // left to its child. From now on, `protected` applies to it.
                 Some(Errno::EXIST) if self.reach.protect(start + done, PAGE, protected).is_ok() => {
                     done += PAGE
                 }
@@ -239,40 +239,40 @@ impl<R: Reach> Window<R> {
     }
 }
 
-/// Returns the addresses of a run: the first one, and the bytes.
+/// Returns the start address of a run, and its length in bytes.
 fn extent<A>(run: &Run<A>) -> (u64, u64) {
     (run.page.address(), u64::from(run.count) * PAGE)
 }
 
-/// Returns the answer that the kernel's progress over `len` bytes amounts to.
+/// Returns the answer for the kernel's progress over `len` bytes.
 fn answer_to(progress: Progress, len: u64) -> Answer {
     match progress.error {
         None if progress.done_bytes >= len => Answer::Done,
-        // The target has ended. There is nothing to show any more.
+        // The target has ended, so there is nothing to show any more.
         Some(Errno::SRCH) => Answer::Done,
-        // The mapping is gone, or something is there. The fault fails, and the program meets what is there
-        // now.
+        // The mapping is gone, or something else is there. The fault fails, and the program's retry meets
+        // what is there now.
         Some(Errno::NOENT | Errno::EXIST | Errno::INVAL) if progress.done_bytes == 0 => Answer::Unsupported,
         _ if progress.done_bytes >= PAGE => Answer::Partly((progress.done_bytes / PAGE) as u32),
         _ => Answer::Busy,
     }
 }
 
-/// Returns the answer where pages are to leave a target that has ended. There are no bytes any more, and
-/// Octavo must not take what is in its frame for them: after a fork, other targets may have the same page in
-/// the same place.
+/// Returns the answer for pages that should leave a target that has ended. Their bytes are gone, and Octavo
+/// must not mistake the frame's contents for them: after a fork, other targets may have the same page in the
+/// same place.
 fn answer_of_gone(ask: Remove) -> Answer {
     if ask.to.is_some() { Answer::Busy } else { Answer::Done }
 }
 
-// SAFETY: the kernel copies out of the frames that runs of `install` name, and into those that runs of
-// `remove` name, before the calls return; see their bodies.
+// SAFETY: the kernel copies out of the frames named by runs of `install`, and into those named by runs of
+// `remove`, before the calls return; see their bodies.
 unsafe impl<R: Reach> Translation for Window<R> {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         for run in runs {
             let Install { bytes, protection } = run.ask;
             run.answer = self.under_gate(run, |start, len, unsettled| match bytes {
-                // The kernel's zero pages cannot be protected in one step with being shown.
+                // The kernel cannot show its zero page and protect it in one step.
                 Bytes::ZeroPages => Answer::Unsupported,
                 Bytes::Zeros => self.copy_zeros(start, len, !protection.write, unsettled),
                 Bytes::Frames(frame) => self.copy_bytes(start, len, home.pointer(frame), !protection.write),
@@ -297,12 +297,11 @@ unsafe impl<R: Reach> Translation for Window<R> {
             }
         }
         let mut outcomes = Vec::with_capacity(taking.len());
-        // SAFETY: the frames that want bytes are the engine's, and nobody else uses them until this has
-        // returned.
+        // SAFETY: the destination frames are the engine's, and nobody else uses them until this returns.
         unsafe { self.reach.take_out(&taking, &mut outcomes) };
         drop((unsettled, batch));
         if outcomes.contains(&Taken::Unread) {
-            // These pages are asked for again later, and not before the driver has taken the events in.
+            // The engine asks for these pages again later, after the driver has taken the events in.
             self.read_after_refusal();
         }
         for (index, taken) in asked.into_iter().zip(outcomes) {
@@ -337,7 +336,7 @@ unsafe impl<R: Reach> Translation for Window<R> {
 
     fn harvest(&self, runs: &mut [Run<Touch>], touched: &mut dyn FnMut(PageNumber)) {
         let accessed: Vec<_> = runs.iter().filter(|run| run.ask == Touch::Accessed).map(extent).collect();
-        // It needs no gate: this is a hint, whatever happens to the pages meanwhile.
+        // This needs no gate: it is a hint, whatever happens to the pages meanwhile.
         let mut tell = |address| touched(PageNumber::containing(address));
         let is_known = !accessed.is_empty() && self.reach.harvest(&accessed, &mut tell).is_ok();
         for run in runs {
@@ -372,7 +371,7 @@ mod tests {
         }
     }
 
-    /// A kernel that lets no page go until an event is read, which is about other pages.
+    /// A kernel that lets no page go until an event about other pages is read.
     #[derive(Default)]
     struct Telling {
         has_told: AtomicBool,

@@ -38,7 +38,7 @@ use crate::driver::listener::{Listener, Served};
 use crate::own::Own;
 use crate::window::Window;
 
-/// Windows are aligned to the pages that the kernel likes best.
+/// Windows are aligned to the kernel's huge pages.
 pub(crate) const ALIGN: usize = 2 << 20;
 
 /// Makes arrays in this process whose pages can be evicted, under a manager's budget. A clone refers to
@@ -53,7 +53,7 @@ pub(crate) struct Serving {
     driver: Option<JoinHandle<io::Result<()>>>,
     /// A forked child has neither the windows nor the driver.
     canary: ForkCanary,
-    /// Windows that are lent as blocks, by their addresses.
+    /// Windows that are lent as blocks, by address.
     lent: Mutex<HashMap<usize, Reservation>>,
 }
 
@@ -66,10 +66,10 @@ impl Windows {
     /// Makes the windows of a manager, and starts the thread that serves them.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel does not allow userfaultfd, or is older than Linux 6.8 and cannot
-    /// move pages. Userfaultfd is allowed to root, to a process with CAP_SYS_PTRACE, to a user who may
-    /// open `/dev/userfaultfd`, and to everyone if `vm.unprivileged_userfaultfd` is 1. `System` where
-    /// there are no descriptors or threads left. `ForkedChild` for the manager of a parent.
+    /// `Unsupported` if the kernel does not allow userfaultfd, or is older than Linux 6.8 and cannot move
+    /// pages. Userfaultfd is allowed to root, to a process with CAP_SYS_PTRACE, to a user who may open
+    /// `/dev/userfaultfd`, and to everyone if `vm.unprivileged_userfaultfd` is 1. `System` if no descriptors
+    /// or threads are left. `ForkedChild` if the manager belongs to the parent of this process.
     pub fn new(manager: &Manager) -> octavo::Result<Self> {
         let _inside = Inside::enter();
         let system = |error: io::Error| refused("windows cannot be made", &error);
@@ -89,12 +89,11 @@ impl Windows {
         Ok(Self(Arc::new(Serving { space, window, bell, driver, canary, lent })))
     }
 
-    /// Makes an array of `len` elements, whose bytes are all zero. It takes no memory until it is touched.
+    /// Makes an array of `len` elements whose bytes are all zero. It takes no memory until it is touched.
     ///
     /// # Errors
-    /// `System` where there are no addresses for it. `OutOfMemory` where the budget has no room for the
-    /// table. `InvalidRange` for elements that are aligned to more than 2 MiB, or that have 2^63 bytes or
-    /// more together.
+    /// `System` if no addresses are left. `OutOfMemory` if the budget has no room for the table.
+    /// `InvalidRange` if the elements are aligned to more than 2 MiB, or together have 2^63 bytes or more.
     pub fn vec<T: FromBytes + IntoBytes>(&self, len: usize) -> octavo::Result<WindowVec<T>> {
         let too_long =
             || Error::new(ErrorKind::InvalidRange, "an array has fewer than 2^63 bytes; make a shorter one");
@@ -110,7 +109,7 @@ impl Windows {
         Ok(WindowVec { start: range.start().cast(), len, _range: range })
     }
 
-    /// As [`Windows::vec`], for an array whose length does not change.
+    /// Like [`Windows::vec`], as a boxed array.
     ///
     /// # Errors
     /// As [`Windows::vec`].
@@ -118,12 +117,12 @@ impl Windows {
         self.vec(len).map(WindowBox)
     }
 
-    /// Returns whether the windows are this process's, and not those of the parent that forked it.
+    /// Returns whether the windows belong to this process, not to the parent that forked it.
     pub(crate) fn are_here(&self) -> bool {
         self.0.canary.is_original_process()
     }
 
-    /// Makes a window of at least `bytes` bytes, for an allocator. There is none in a forked child.
+    /// Makes a window of at least `bytes` bytes, for an allocator. Fails in a forked child.
     pub(crate) fn lend(&self, bytes: usize) -> octavo::Result<NonNull<[u8]>> {
         if !self.are_here() {
             return Err(Error::new(
@@ -138,8 +137,8 @@ impl Windows {
         Ok(block)
     }
 
-    /// Makes a window that was lent for `old_bytes` serve for `bytes`, where it is long enough. Whole pages
-    /// that are wanted no more go. The owner of the block asks.
+    /// Makes a window that was lent for `old_bytes` serve for `bytes`. Returns false if it is too short.
+    /// Frees whole pages that are no longer needed. Only the owner of the block may call this.
     pub(crate) fn resize(&self, block: NonNull<u8>, old_bytes: usize, bytes: usize) -> bool {
         if !self.are_here() {
             return false;
@@ -155,29 +154,29 @@ impl Windows {
         let pages = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
         if let Some(excess @ 1..) = pages(old_bytes).checked_sub(pages(bytes)) {
             let start = block.addr().get() + pages(bytes);
-            // Pages that cannot go cost memory until the window ends.
+            // Pages that cannot be freed cost memory until the window ends.
             let _ = self.0.space.advise(start as u64, excess as u64, Advice::Free);
         }
         true
     }
 
-    /// Makes a number of the windows, which then live until [`Windows::from_raw`].
+    /// Turns the windows into a raw pointer. They then live until [`Windows::from_raw`].
     pub(crate) fn into_raw(self) -> *mut Serving {
         Arc::into_raw(self.0).cast_mut()
     }
 
-    /// Makes windows of their number.
+    /// Turns a raw pointer back into windows.
     ///
     /// # Safety
-    /// The number is of [`Windows::into_raw`], and this is its one use, unless the value that this returns is
+    /// The pointer is from [`Windows::into_raw`], and this is its only use, unless the returned value is
     /// never dropped.
     pub(crate) unsafe fn from_raw(raw: *mut Serving) -> Self {
         // SAFETY: the caller's promise.
         Self(unsafe { Arc::from_raw(raw) })
     }
 
-    /// Ends a window that was lent. In a forked child nothing is there to end, and the parent's lock may be
-    /// held for ever.
+    /// Ends a window that was lent. Does nothing in a forked child, which has no windows: the parent's lock
+    /// may be held for ever there.
     pub(crate) fn take_back(&self, block: NonNull<u8>) {
         if !self.are_here() {
             return;
@@ -224,14 +223,14 @@ impl Drop for Serving {
         let _inside = Inside::enter();
         self.bell.end();
         if let Some(driver) = self.driver.take() {
-            // A panic in it has been printed.
+            // A panic in the driver has been printed.
             let _ = driver.join();
         }
     }
 }
 
-/// A page that cannot be had ends the process: the thread that wants it cannot go on, and has no error to
-/// get.
+/// Ends the process if a page cannot be had: the thread that needs the page cannot continue, and no error can
+/// reach it.
 struct Plain;
 
 impl Listener for Plain {
@@ -264,7 +263,7 @@ impl Listener for Plain {
     fn counted(&mut self, _: Served) {}
 }
 
-/// Says why this process has no userfaultfd.
+/// Makes the error that says why this process has no userfaultfd.
 fn not_allowed(error: &io::Error) -> Error {
     if matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) {
         return refused("windows cannot be made", error);
@@ -276,7 +275,7 @@ fn not_allowed(error: &io::Error) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// Says what the kernel has refused.
+/// Makes the error that says what the kernel has refused.
 fn refused(what: &str, error: &io::Error) -> Error {
     let message = format!(
         "{what}: {error}; raise the limits of this process on addresses, descriptors and threads (`ulimit -a`)"
@@ -284,7 +283,7 @@ fn refused(what: &str, error: &io::Error) -> Error {
     Error::new(ErrorKind::System, message)
 }
 
-/// Addresses of a window, mapped in its space as long as this lives.
+/// Addresses of a window, mapped in its space while this lives.
 struct Range {
     memory: Option<Reservation>,
     serving: Arc<Serving>,
@@ -313,7 +312,7 @@ impl Serving {
         let system = |error: io::Error| refused(&format!("a window of {bytes} bytes cannot be had"), &error);
         let memory = Reservation::new(bytes, ALIGN).map_err(system)?;
         memory.advise_backing(0..memory.len(), Backing::BasePages);
-        // A forked child has no windows: it would read zeros where pages are out.
+        // A forked child has no windows: it would read zeros for pages that are out.
         memory.exclude_from_fork().map_err(system)?;
         let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
         self.space.map_at(start, len, RegionOptions::default())?;
@@ -331,10 +330,10 @@ impl Serving {
     fn close(&self, memory: Reservation) {
         let _inside = Inside::enter();
         let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
-        // Nobody uses the pages any more, so they need not be asked for one by one. They go with the
+        // The pages are no longer in use, so there is no need to remove them one by one. They go with the
         // reservation.
         if let Err(error) = self.space.forget_mapping(start, len) {
-            // Pinned pages keep the range. Its addresses must not be given to others.
+            // Pinned pages keep the range. Its addresses must not be reused.
             eprintln!("octavo: a window at {start:#x} stays mapped: {error}");
             std::mem::forget(memory);
         }
@@ -358,8 +357,7 @@ impl<T: FromBytes + IntoBytes> Deref for WindowVec<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: the range has room for `len` elements, is aligned to 2 MiB and lives as long as `self`. Any
-        // bytes are a T. Pages go and come back with the bytes that they had, in one step each, as under
-        // kernel swap.
+        // bytes are a T. Pages go out and come back with their bytes, in one step each, as under kernel swap.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! A program whose global allocator has its large objects in windows.
+//! A program whose global allocator puts large objects in windows.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::cell::RefCell;
@@ -130,7 +130,7 @@ fn only_large_objects_of_the_scope_lie_in_windows() {
         let aligned = Layout::from_size_align(4 * MIB, 4 * MIB).unwrap();
         // SAFETY: the layout is not empty, and the block is freed with it.
         unsafe { dealloc(alloc(aligned), aligned) };
-        // Who asks from another thread is not in the scope.
+        // Another thread is not in the scope.
         let foreign = thread::spawn(|| vec![1_u8; 4 * MIB]).join().unwrap();
         assert_eq!(mapped(&windows), 0);
         let large = vec![0_u8; LEAST_BYTES];
@@ -239,7 +239,7 @@ fn the_engine_has_no_memory_in_windows() {
     let (manager, windows) = windows();
     windows.large_objects(|| {
         let space = manager.space().unwrap();
-        // So many regions that their list is large. Neighbours differ, so that each is one of its own.
+        // Enough regions that their list is a large object. Neighbours differ, so that none are merged.
         for at in 1..100_000_u64 {
             let protection = if at % 2 == 0 { Protection::READ } else { Protection::READ_WRITE };
             space.map_at(at << 12, 1 << 12, RegionOptions::default().protection(protection)).unwrap();
@@ -301,14 +301,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A block, and what it holds: a byte of its own at every 509th place.
+/// A block and its content: a byte of its own at every 509th place.
 struct Held {
     block: *mut u8,
     bytes: usize,
     fill: u8,
 }
 
-// SAFETY: a block is of no thread.
+// SAFETY: a block belongs to no thread.
 unsafe impl Send for Held {}
 
 impl Held {
@@ -329,7 +329,7 @@ impl Held {
 
     fn free(self) {
         assert!(self.holds(self.bytes, self.fill));
-        // SAFETY: the block was made with this layout, and goes once.
+        // SAFETY: the block was made with this layout, and is freed once.
         unsafe { dealloc(self.block, self.layout()) };
     }
 }

@@ -82,7 +82,7 @@ fn handles_and_pins_reach_the_same_bytes() {
     assert_eq!((array[5], array[6]), (55, 66));
 }
 
-/// A page that cannot be had would end the process.
+/// If a page could not be had, the process would end.
 #[test]
 fn what_is_out_can_be_read_while_swap_is_full() {
     const WORDS: usize = 4096 / 8;
@@ -119,7 +119,7 @@ fn what_is_out_can_be_read_while_swap_is_full() {
             });
         }
     });
-    // A store to a page that is there is no new page.
+    // A store to an existing page needs no new page.
     (0..words).step_by(WORDS).for_each(|index| array[index] += 1);
     assert!((0..words).step_by(WORDS).all(|index| array[index] == number(index) + 1));
     drop(array);

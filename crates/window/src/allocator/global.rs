@@ -25,42 +25,42 @@
 //! | an object of at least [`LEAST_BYTES`], aligned to at most 2 MiB | lies |
 //! |---|---|
 //! | made in a scope of `large_objects`, by the thread of the scope | in a window of its own |
-//! | that grows from elsewhere in such a scope | in a window |
-//! | in a window, that grows or shrinks anywhere | in the same windows, and in the same one while it fits |
-//! | any other; each smaller one, and one that shrinks to less | in the allocator below |
+//! | grown in such a scope, from outside windows | in a window |
+//! | in a window, resized anywhere | in the same windows, and in the same window while it fits |
+//! | any other; smaller objects, and an object that shrinks below that size | in the allocator below |
 //!
-//! A scope is of one thread. A thread that is started inside of the scope does not belong to it, nor do the
+//! A scope belongs to one thread. Threads that are started inside the scope do not belong to it, nor do the
 //! threads of a pool.
 //!
 //! **Invariants.**
 //!
 //! - *The engine never waits for itself.* Its own threads are in no scope. A thread that calls the engine
-//!   gets memory from below until the call returns (`Inside`), and each call from here to the engine is such
-//!   a call.
+//!   gets memory from below until the call returns (`Inside`). Each call from this allocator to the engine is
+//!   marked so.
 //! - *A free finds its allocator by the address* (`blocks.rs`). So any thread may free, at any time, in a
 //!   scope or not.
-//! - *A block keeps its windows alive*, with their thread and their manager. The last free ends windows that
-//!   were dropped before.
+//! - *A block keeps its windows alive*, with their thread and their manager. The last free ends windows whose
+//!   owner dropped them before.
 //! - *Nothing unwinds from here.* A panic of the engine ends the process.
 //!
-//! **Out of memory.** Where the kernel has no addresses, or the budget has no room for the table, the answer
-//! is null. So `try_reserve` returns an error, and other growth ends the process. To go on below would break
-//! the budget that the program has asked for.
+//! **Out of memory.** If the kernel has no addresses, or the budget has no room for the table, the allocator
+//! returns null. So `try_reserve` returns an error, and other growth ends the process. Falling back to the
+//! allocator below would break the budget that the program has asked for.
 //!
-//! **Fork.** A forked child has no windows. It gets memory from below, even in a scope. To free a block of
-//! the parent's does nothing there. To touch one is a fault that ends the child, as with any window.
+//! **Fork.** A forked child has no windows. It gets memory from below, even in a scope. Freeing one of the
+//! parent's blocks does nothing there. Touching one is a fault that ends the child, as with any window.
 //!
 //! **Locking.** The allocator has no lock. The windows have one for their blocks, and the engine has its own.
-//! None is held while memory of a window is touched.
+//! No lock is held while a thread touches a window's memory.
 //!
-//! **Cost.** An object below [`LEAST_BYTES`] costs one comparison more than below. A large one that lies
-//! below costs a look at three thread-local and global words. One in a window costs some system calls, as an
-//! array in a window does, and growth beyond its last page costs a copy: its bytes come in where they are
-//! out.
+//! **Cost.** An object below [`LEAST_BYTES`] costs one more comparison than in the allocator below. A large
+//! object outside windows costs loads of three thread-local and global words. An object in a window costs
+//! some system calls, as an array in a window does. Growth beyond its last page costs a copy, which brings in
+//! bytes that are out.
 //!
-//! **What it does not do.** It does not tell which memory threads that serve faults will use. Keep out of the
-//! scope: a device of your own, and what a library keeps for the whole process and shares with them, such as
-//! a log. If such a thread touches a window, it waits for itself.
+//! **What it does not do.** It cannot know which memory the threads that serve faults will use. Keep these
+//! objects out of the scope: a device of your own, and a library's process-wide data that these threads
+//! share, such as a log. If such a thread touches a window, it waits for itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -73,12 +73,12 @@ use crate::allocator::{LEAST_BYTES, is_large};
 use crate::windows::{ALIGN, Windows};
 
 thread_local! {
-    /// The windows that this thread's large objects come from. It needs no memory and no destructor, so it is
-    /// there as long as the thread is.
+    /// The windows that this thread's large objects come from. It needs no memory and no destructor, so it
+    /// lives as long as the thread.
     static LENDER: Cell<*const Windows> = const { Cell::new(ptr::null()) };
 }
 
-/// An allocator whose large objects lie in windows where a thread has asked for it, and all others in `A`.
+/// An allocator that puts large objects in windows if a thread has asked for it, and all others in `A`.
 ///
 /// Make it the global allocator, and call [`Windows::large_objects`].
 #[derive(Debug, Default)]
@@ -101,11 +101,11 @@ impl<A> WindowAlloc<A> {
 }
 
 impl Windows {
-    /// Acts, and has the large objects that this thread makes meanwhile lie in these windows. For that, the
-    /// program's global allocator is a [`WindowAlloc`]. The objects may live longer, and may go to other
-    /// threads.
+    /// Calls `act`, and puts the large objects that this thread makes meanwhile in these windows. The
+    /// program's global allocator must be a [`WindowAlloc`]. The objects may live longer, and may move to
+    /// other threads.
     ///
-    /// The innermost of several scopes counts. Do not make a device of your own for the engine here: its
+    /// Of nested scopes, the innermost counts. Do not make a device of your own for the engine here: its
     /// memory must not lie in a window.
     pub fn large_objects<T>(&self, act: impl FnOnce() -> T) -> T {
         struct Before(*const Windows);
@@ -120,18 +120,18 @@ impl Windows {
     }
 }
 
-/// Returns the windows that a large object of this thread is to lie in.
+/// Returns the windows for a large object of this thread.
 fn lender() -> Option<Windows> {
     if Inside::is_here() {
         return None;
     }
-    // SAFETY: the pointer is null, or `large_objects` of this thread borrows the windows until it has put the
-    // pointer before back.
+    // SAFETY: the pointer is null, or `large_objects` on this thread borrows the windows until it has
+    // restored the earlier pointer.
     let windows = unsafe { LENDER.get().as_ref() }?;
     windows.are_here().then(|| windows.clone())
 }
 
-/// Acts in the engine. An allocator must not unwind.
+/// Calls `act` inside the engine. Aborts on a panic, since an allocator must not unwind.
 fn in_the_engine<T>(act: impl FnOnce() -> T) -> T {
     struct Unwinds;
     impl Drop for Unwinds {
@@ -146,7 +146,7 @@ fn in_the_engine<T>(act: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Makes a block in a window. Null: it cannot be had.
+/// Makes a block in a window. Returns null if that fails.
 #[cold]
 fn lend(windows: Windows, bytes: usize) -> *mut u8 {
     in_the_engine(|| {
@@ -168,11 +168,11 @@ fn lend(windows: Windows, bytes: usize) -> *mut u8 {
 /// The caller owns the block.
 #[cold]
 unsafe fn take_back(block: NonNull<u8>) -> bool {
-    // SAFETY: the caller owns the block, and frees it below at the earliest.
+    // SAFETY: the caller owns the block, and it is freed no earlier than below.
     let Some(windows) = (unsafe { blocks::windows_of(block) }) else { return false };
     if windows.are_here() {
         in_the_engine(|| {
-            // These are the windows that the block counts as. They may end here.
+            // These are the clone that the block counts as. The windows may end here.
             if let Some(windows) = blocks::forget(block) {
                 windows.take_back(block);
             }
@@ -188,7 +188,7 @@ impl<A: GlobalAlloc> WindowAlloc<A> {
     /// As [`GlobalAlloc::realloc`].
     #[cold]
     unsafe fn realloc_large(&self, block: NonNull<u8>, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: the caller owns the block, and it is freed at the end of this function at the earliest.
+        // SAFETY: the caller owns the block, and it is freed no earlier than at the end of this function.
         let windows = unsafe { blocks::windows_of(block) };
         let stays_large = bytes >= LEAST_BYTES;
         let new = match &windows {
@@ -199,19 +199,21 @@ impl<A: GlobalAlloc> WindowAlloc<A> {
                 lend(Windows::clone(windows), bytes)
             }
             Some(_) => {
-                // SAFETY: the caller vouches for the size, which is above zero and fits the alignment.
+                // SAFETY: the caller promises a size above zero that fits the alignment.
                 unsafe { self.alloc(Layout::from_size_align_unchecked(bytes, layout.align())) }
             }
             None => match lender() {
                 Some(windows) if stays_large && bytes > layout.size() && layout.align() <= ALIGN => {
                     lend(windows, bytes)
                 }
-                // SAFETY: the block lies below, with this layout, and the caller vouches for the size.
+                // SAFETY: the block is from the allocator below, with this layout, and the caller promises a
+                // valid size.
                 _ => return unsafe { self.below.realloc(block.as_ptr(), layout, bytes) },
             },
         };
         if !new.is_null() {
-            // SAFETY: both blocks have at least so many bytes, and are two. The caller gives the old one up.
+            // SAFETY: both blocks have at least this many bytes, and are distinct. The caller gives up the
+            // old one.
             unsafe {
                 ptr::copy_nonoverlapping(block.as_ptr(), new, layout.size().min(bytes));
                 self.dealloc(block.as_ptr(), layout);
@@ -221,10 +223,10 @@ impl<A: GlobalAlloc> WindowAlloc<A> {
     }
 }
 
-// SAFETY: a block is a window that nobody else has, or is of the allocator below. A window is as long as was
-// asked for, aligned to 2 MiB, and there until the block is freed: the block counts as a clone of its
-// windows. Bytes stay what they are under pages that come and go. A free goes to where the block came from,
-// which the table of blocks says. No call unwinds.
+// SAFETY: a block is a window that nobody else has, or is from the allocator below. A window is as long as
+// requested, aligned to 2 MiB, and lives until the block is freed: the block counts as a clone of its
+// windows. Its bytes stay the same while pages go out and come back. A free goes to the allocator that the
+// block came from, according to the table of blocks. No call unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for WindowAlloc<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

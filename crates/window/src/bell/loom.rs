@@ -1,4 +1,4 @@
-//! Rings against a driver that goes to sleep. Loom reports a deadlock where a ring is lost.
+//! Rings against a driver that goes to sleep. Loom reports a deadlock if a ring is lost.
 
 use ::loom::sync::Notify;
 use ::loom::sync::atomic::AtomicU32;

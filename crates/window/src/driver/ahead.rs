@@ -1,38 +1,38 @@
-//! How many pages a fault brings along: faults that follow each other show that the program goes through its
-//! memory in order.
+//! Decides how many pages a fault brings along: adjacent faults show that the program uses its memory in
+//! order.
 //!
-//! A run that a fault continues is twice as long as the last one, up to [`LONGEST`]. Any other fault brings
-//! its own page. Many runs are followed at once, as threads and arrays take turns. Each fault that waits
-//! behind another halves what that one brings along, down to [`LEAST_OF_MANY`] pages. While another thread
-//! often wants single pages, a run brings [`LONGEST_BESIDE_OTHERS`] at most: that thread waits for a quarter
-//! of a millisecond and not for two, and the run pushes fewer of its pages out. Nor does the run take the
-//! last of the room ([`Advice::has_others`]).
+//! A fault that continues a run brings twice as many pages as the run's last fault, up to [`LONGEST`]. Any
+//! other fault brings its own page only. Many runs are followed at once, since threads and arrays alternate.
+//! Each event that waits behind a fault halves what the fault brings along, down to [`LEAST_OF_MANY`] pages.
+//! While another thread often needs single pages, a run brings at most [`LONGEST_BESIDE_OTHERS`]: that thread
+//! then waits for a quarter of a millisecond instead of two, and the run pushes fewer of its pages out. Nor
+//! does the run take the last of the room ([`Advice::has_others`]).
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
 
-/// Runs followed at once: those of a few threads, each of which fills a region of memory for each size of its
-/// objects. To look at all of them takes a hundredth of what a fault takes.
+/// Runs followed at once: those of a few threads, each with a region of memory for each size of its objects.
+/// A look at all of them takes a hundredth of a fault's time.
 const RUNS: usize = 64;
 /// The most pages that a fault brings along.
 const LONGEST: u64 = 256;
-/// A run goes on with so many pages however many faults wait behind it: they cost less than the thread's next
+/// A run brings this many pages however many events wait behind it: they cost less than the thread's next
 /// fault.
 const LEAST_OF_MANY: u64 = 16;
 
 const LONGEST_BESIDE_OTHERS: u64 = 32;
-/// Single pages are wanted often where that is one fault in so many of late. The latest fault counts for one
-/// in `SINGLE_MEMORY`.
+/// Single pages are needed often if more than one in `OFTEN` recent faults is single. The latest fault weighs
+/// one in `SINGLE_MEMORY`.
 const OFTEN: u32 = 32;
 const SINGLE_MEMORY: u32 = 16;
 const SINGLE_SCALE: u32 = 1024;
 
-/// Pages shown for reading, after which the shares of the past are halved.
+/// After this many pages shown for reading, older counts are halved.
 const MEMORY: u32 = 256;
-/// One fault in so many looks whether pages that are brought for reading are stored to.
+/// One fault in this many brings its pages for reading anyway, to learn whether they are stored to.
 const SAMPLE: u64 = 16;
 
-/// Where the next fault of a run will be.
+/// The direction of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
     /// One fault has been seen.
@@ -55,7 +55,7 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the way in which a fault at `page` continues the run.
+    /// Returns the direction in which a fault at `page` continues the run, if it does.
     fn way_to(&self, page: u64) -> Option<Way> {
         if self.pages == 0 {
             None
@@ -77,7 +77,7 @@ pub(crate) struct Ahead {
     /// The share of faults that continue no run, in `SINGLE_SCALE`ths, and the thread of the last one.
     singles: u32,
     single_of: Option<u32>,
-    /// Of the pages shown for reading of late, and how many of them were stored to.
+    /// The pages shown for reading lately, and how many of them were stored to.
     read: u32,
     stored: u32,
 }
@@ -109,8 +109,8 @@ pub(crate) struct Advice {
 }
 
 impl Advice {
-    /// The same for a fault at `page` that leaves room to others: so many pages are to `spare`. Its own page
-    /// comes in any case.
+    /// Limits the advice for a fault at `page` to the `spare` pages, if others need room. The fault's own
+    /// page comes in any case.
     pub(crate) fn within(self, page: u64, spare: impl Fn() -> u64) -> Self {
         if !self.has_others || self.pages == 1 {
             return self;
@@ -122,8 +122,8 @@ impl Advice {
 }
 
 impl Ahead {
-    /// Advises on a fault of a thread at `page`, which is missing or, if `protected`, is there for reading.
-    /// So many faults wait `behind` it.
+    /// Advises on a thread's fault at `page`. The page is missing or, if `protected`, present for reading.
+    /// `behind` is the number of events that wait behind the fault.
     pub(crate) fn advise(
         &mut self,
         page: u64,
@@ -166,22 +166,21 @@ impl Ahead {
         Advice { run: index, first, pages, writes, has_others }
     }
 
-    /// Returns whether most pages that were shown for reading of late were stored to.
+    /// Returns whether most pages that were shown for reading lately were stored to.
     fn stores_follow(&self) -> bool {
         self.read >= MEMORY / 8 && self.stored * 2 > self.read
     }
 
-    /// Takes note of pages that came beforehand from `first` on, behind those that came for a fault.
+    /// Notes pages that came beforehand from `first` on, after those that came for a fault.
     pub(crate) fn came_beforehand(&mut self, advice: Advice, first: u64, pages: u64) {
         let run = &mut self.runs[advice.run];
-        // Meanwhile the run may have gone on, or another one may be followed in its place.
+        // Meanwhile the run may have continued, or another one may have taken its place.
         if run.end == first {
             run.end += pages;
         }
     }
 
-    /// Takes note of the pages that came for a fault, its own included, and whether they may be stored to
-    /// unnoticed.
+    /// Notes the pages that came for a fault, its own included, and whether they are open to stores.
     pub(crate) fn came(&mut self, advice: Advice, first: u64, pages: u64, open: bool) {
         let run = &mut self.runs[advice.run];
         (run.start, run.end) = (first, first + pages);

@@ -16,7 +16,7 @@ use crate::reach::Reach;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl<R: Reach, L: Listener> Driver<'_, R, L> {
-    /// Takes a change in that was told of, and those that have waited for it. Or it waits itself.
+    /// Takes in a change that was read, and the changes that have waited for it, unless it must wait itself.
     pub(super) fn take_change(&mut self, change: Event) {
         let began = Instant::now();
         self.served.changes += 1;
@@ -34,7 +34,7 @@ impl<R: Reach, L: Listener> Driver<'_, R, L> {
         let result = match change {
             Event::Fork(child) => {
                 self.listener.forked(child);
-                // That may have taken long, and no fault was served meanwhile.
+                // The fork may have taken long, and no fault was served meanwhile.
                 self.served_at = Instant::now();
                 Ok(())
             }
@@ -67,7 +67,7 @@ impl<R: Reach, L: Listener> Driver<'_, R, L> {
         }
     }
 
-    /// After all that was read: settles, unless changes wait. Until then, whatever they concern stays
+    /// Settles after all that was read, unless changes wait. Until then, the ranges that they concern stay
     /// unsettled.
     pub(super) fn settle(&mut self) {
         self.take_waiting();
@@ -76,8 +76,8 @@ impl<R: Reach, L: Listener> Driver<'_, R, L> {
         }
     }
 
-    /// Changes the space. Where there is no room, or a block is pinned for a moment, this tries again for a
-    /// while.
+    /// Changes the space. If there is no room, or a block is pinned for a moment, this retries for
+    /// [`PATIENCE`].
     fn insist(&self, change: impl Fn(&TranslatedSpace) -> octavo::Result<()>) -> octavo::Result<()> {
         let began = Instant::now();
         loop {

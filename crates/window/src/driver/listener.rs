@@ -1,18 +1,17 @@
-//! What the driver of a target cannot deal with by itself: forks, the layout, lost pages, and work beside
-//! faults.
+//! What a target's driver leaves to others: forks, the layout, lost pages, and work beside faults.
 
 use std::time::Duration;
 
 use octavo::Error;
 use rustix::fd::OwnedFd;
 
-/// Hears of what the driver cannot deal with by itself.
+/// Handles what the driver cannot handle itself.
 pub trait Listener {
     /// The target has forked. The descriptor serves the child's faults. Octavo's pages are as they were at
     /// the fork, and nothing is shown or taken until this returns.
     fn forked(&mut self, child: OwnedFd);
 
-    /// A fault has come from an address that the space does not map. Returns whether it does now.
+    /// A fault has come from an address that the space does not map. Returns whether the space maps it now.
     fn unknown(&mut self, address: u64) -> bool;
 
     /// The target drops, unmaps or moves a range.
@@ -27,25 +26,25 @@ pub trait Listener {
     /// The target has moved a range.
     fn moved(&mut self, from: u64, len: u64, to: u64);
 
-    /// The page at `address` could not be had. The thread that wants it waits, and must not go on. Returns
-    /// whether the fault is to be tried again.
+    /// The page at `address` could not be had. The thread that needs it waits, and must not continue. Returns
+    /// whether to try the fault again.
     fn failed(&mut self, address: u64, error: Error) -> bool;
 
-    /// A fault at a page waits, and none that waited has been served for long.
+    /// A fault waits at this page, and no waiting fault has been served for long.
     fn stuck(&mut self, _address: u64) {}
 
-    /// A change of the target's mappings cannot be followed. The target must not go on.
+    /// A change of the target's mappings cannot be followed. The target must not continue.
     fn lost(&mut self, error: Error);
 
-    /// Hears what has been counted so far, now and then and at the end.
+    /// Gets the counts so far, now and then and at the end.
     fn counted(&mut self, served: Served);
 
-    /// Does a piece of other work, which waits for nothing.
+    /// Does a piece of other work, without waiting.
     fn work(&mut self) -> Work {
         Work::Done
     }
 
-    /// The room for which [`Work::Waits`] has waited was made, or not.
+    /// The room that [`Work::Waits`] asked for was made, or could not be made.
     fn made_room(&mut self, _result: octavo::Result<()>) {}
 }
 
@@ -56,7 +55,7 @@ pub enum Work {
     Done,
     /// There is more.
     More,
-    /// It goes on when room was made for so many bytes, or a part of them.
+    /// It can continue when there is room for this many bytes, or for a part of them.
     Waits(u64),
 }
 

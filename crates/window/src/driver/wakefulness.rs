@@ -1,17 +1,17 @@
-//! Whether a thread stays awake for what comes next, or sleeps.
+//! Decides whether a thread stays awake for what comes next, or sleeps.
 //!
-//! To stay awake takes CPU time, and to sleep and be woken takes longer than many a wait. So it is tried, and
-//! tried again where it was worth it of late. Where others wanted the CPU meanwhile, it is tried ever more
-//! seldom.
+//! Staying awake takes CPU time, but sleeping and waking takes longer than many a wait. So the thread tries
+//! to stay awake, and tries again if that was worth it lately. If others wanted the CPU meanwhile, it tries
+//! ever more rarely.
 
 /// Whether it is worth it to stay awake for what comes next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wakefulness {
-    /// How often of late it was worth it, less how often it was not.
+    /// How often it was worth it lately; each failure takes two off.
     credit: u8,
-    /// Without credit, so many more turns do not try it.
+    /// Without credit, this many more turns do not try.
     pause: u32,
-    /// The next pause after others wanted the CPU, and how often it was worth it since.
+    /// Sets the next pause after others wanted the CPU; and how often it was worth it since.
     long_pause: u32,
     undisturbed: u32,
 }
@@ -26,7 +26,7 @@ impl Wakefulness {
     const MOST_CREDIT: u8 = 8;
     const PAUSE: u32 = 31;
     const LONGEST_PAUSE: u32 = 8191;
-    /// The long pause is half as long after so many times.
+    /// The long pause halves after this many successes.
     const UNDISTURBED: u32 = 64;
 
     pub(crate) fn is_worth_it(&mut self) -> bool {
@@ -48,7 +48,7 @@ impl Wakefulness {
         }
     }
 
-    /// Others wanted the CPU meanwhile. To find that out may cost this thread some milliseconds.
+    /// Notes that others wanted the CPU meanwhile. Finding that out may cost this thread some milliseconds.
     pub(crate) fn disturbed(&mut self) {
         (self.credit, self.undisturbed) = (0, 0);
         self.long_pause = (self.long_pause * 4).min(Self::LONGEST_PAUSE);

@@ -5,19 +5,18 @@
 //!         └───► otherwise it waits, and so does all that follows it
 //! ```
 //!
-//! The kernel tells of a change after it has made it. So a later change at the same addresses may be told of
-//! first: a range that moves to where something is mapped still has come before the event that unmaps that.
-//! It waits for that event. Changes that concern the ranges of a change which waits come after it in time, so
-//! they wait behind it. Otherwise an unmapping of where the range came from would drop its pages before they
-//! have moved.
+//! The kernel reports a change after it has made it. So a later change at the same addresses may be reported
+//! first: if a range moves to where something is still mapped, the event that unmaps that place is late. The
+//! move waits for that event. Changes that concern the ranges of a waiting change come after it in time, so
+//! they wait behind it. Otherwise, unmapping the move's source would drop the pages before they have moved.
 //!
-//! Only the event that is waited for goes ahead: what is still mapped where a range is to arrive is unmapped,
-//! or moves away. (The same thread may have moved the range on before that event came. Nothing tells the two
-//! apart, and this takes two moves where the other takes one.)
+//! Only the awaited event goes ahead: it unmaps, or moves away, the mapping at a move's destination. (The
+//! same thread may have moved the range on before that event came. Nothing tells the two cases apart, and
+//! this one takes two moves instead of one.)
 //!
-//! The kernel tells of a move by two events: the move, and then the unmapping of where the range came from.
-//! It made both changes at once, so another range may arrive there between the two events. The unmapping is
-//! not for that range.
+//! The kernel reports a move by two events: the move, and then the unmapping of its source. It made both
+//! changes at once, so another range may arrive at the source between the two events. The unmapping does not
+//! concern that range.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -25,19 +24,19 @@ use std::time::{Duration, Instant};
 use octavo_platform::userfaultfd::Event;
 use smallvec::{SmallVec, smallvec};
 
-/// The longest that an event is believed to be late.
+/// The longest time by which an event may be late.
 const LATEST: Duration = Duration::from_secs(2);
 
-/// The changes that wait, in the order in which they were told of.
+/// The waiting changes, in the order in which they were reported.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Each with the time when it was told of.
+    /// Each with the time of its report.
     waiting: Vec<(Instant, Event)>,
     left: Vec<Left>,
 }
 
-/// A range that has moved away, until its unmapping is told of. (It may never be: `MREMAP_DONTUNMAP` leaves
-/// the range.)
+/// A range that has moved away, until its unmapping is reported. (That may never happen: `MREMAP_DONTUNMAP`
+/// leaves the range.)
 #[derive(Debug)]
 struct Left {
     range: Range<u64>,
@@ -47,8 +46,8 @@ struct Left {
 }
 
 impl Changes {
-    /// Takes a change that was told of. Returns it if it is to be taken in at once. `is_mapped` says whether
-    /// a part of a range is mapped as far as changes have been taken in.
+    /// Takes a reported change. Returns it if it must be taken in at once. `is_mapped` says whether a part of
+    /// a range is mapped, according to the changes taken in so far.
     pub(crate) fn told(&mut self, change: Event, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
         match change {
             Event::Remap { from, to, len } => self.leaves(from..from + len, to..to + len),
@@ -74,9 +73,9 @@ impl Changes {
         Some(self.waiting.remove(index).1)
     }
 
-    /// Ends the waiting where the target has ended: what it waits for never comes. Returns what is left, in
-    /// the order in which it was told of, if a fork is among it: the child goes on, and wants what its parent
-    /// had.
+    /// Ends the waiting after the target has ended: the awaited events never come. If a fork is among the
+    /// waiting changes, returns them all in the order of their reports: the child lives on, and needs its
+    /// parent's pages.
     pub(crate) fn rest(&mut self) -> Vec<Event> {
         let has_fork = self.waiting.iter().any(|(_, change)| matches!(change, Event::Fork(_)));
         let rest = self.waiting.drain(..).map(|(_, change)| change);
@@ -87,22 +86,22 @@ impl Changes {
         self.waiting.is_empty()
     }
 
-    /// Returns whether a page is where a range will arrive.
+    /// Returns whether a waiting change will bring a range to a page.
     pub(crate) fn bring(&self, page: u64) -> bool {
         self.waiting.iter().any(|(_, change)| destination(change).is_some_and(|to| to.contains(&page)))
     }
 
-    /// Takes note that a range was told to move.
+    /// Notes the report that a range has moved.
     fn leaves(&mut self, from: Range<u64>, to: Range<u64>) {
         self.left.retain(|left| left.told.elapsed() <= LATEST);
         self.left.iter_mut().for_each(|left| left.is_refilled |= overlap(&left.range, &to));
-        // What was told to arrive there did so after the range had left.
+        // A waiting move to that place arrived there after the range had left.
         let is_refilled =
             self.waiting.iter().filter_map(|(_, change)| destination(change)).any(|to| overlap(&to, &from));
         self.left.push(Left { range: from, told: Instant::now(), is_refilled });
     }
 
-    /// Returns whether an unmapping belongs to a move whose range something else has taken since.
+    /// Returns whether an unmapping belongs to a move whose source something else has refilled since.
     fn is_of_refilled(&mut self, unmapped: Range<u64>) -> bool {
         self.left.retain(|left| left.told.elapsed() <= LATEST);
         let of_refilled = self.left.iter().position(|left| left.range == unmapped && left.is_refilled);
@@ -110,8 +109,8 @@ impl Changes {
             self.left.swap_remove(index);
             return true;
         }
-        // It belongs to the move, or it unmaps all that the move has left there. Where something else had
-        // come, it unmaps that, and the unmapping of the move is still to come.
+        // It belongs to the move, or it unmaps everything that the move has left there. If something else had
+        // arrived, it unmaps that, and the unmapping of the move is still to come.
         self.left.retain_mut(|left| {
             let is_whole = unmapped.start <= left.range.start && left.range.end <= unmapped.end;
             let is_kept = !is_whole || left.is_refilled;
@@ -121,8 +120,8 @@ impl Changes {
         false
     }
 
-    /// Returns whether a change unmaps, or moves away, what keeps another from being taken in. What a change
-    /// that waits in front of the other frees is not it: another thread cannot have freed it, too.
+    /// Returns whether a change unmaps, or moves away, the mapping that blocks another change. That is not so
+    /// if a change that waits before the other frees the same mapping: no other thread can have freed it too.
     fn awaits(&self, change: &Event, is_mapped: &impl Fn(&Range<u64>) -> bool) -> bool {
         let Some(freed) = freed(change) else { return false };
         self.waiting.iter().enumerate().any(|(index, (_, blocked))| {
@@ -134,7 +133,7 @@ impl Changes {
     }
 }
 
-/// Returns whether a range is to arrive where something is mapped still.
+/// Returns whether a change moves a range to where something is still mapped.
 fn is_blocked(change: &Event, is_mapped: &impl Fn(&Range<u64>) -> bool) -> bool {
     destination(change).is_some_and(|to| is_mapped(&to))
 }
@@ -146,7 +145,7 @@ fn destination(change: &Event) -> Option<Range<u64>> {
     }
 }
 
-/// The range that a change unmaps, or moves away.
+/// Returns the range that a change unmaps or moves away.
 fn freed(change: &Event) -> Option<Range<u64>> {
     match *change {
         Event::Unmap { start, end } => Some(start..end),
@@ -155,7 +154,7 @@ fn freed(change: &Event) -> Option<Range<u64>> {
     }
 }
 
-/// Returns whether two changes have addresses in common, so that their order counts.
+/// Returns whether two changes have addresses in common, so that their order matters.
 fn is_followed_by(earlier: &Event, later: &Event) -> bool {
     let (earlier, later) = (ranges(earlier), ranges(later));
     earlier.iter().any(|a| later.iter().any(|b| overlap(a, b)))
@@ -189,7 +188,8 @@ mod tests {
         Event::Remap { from, to, len: 10 }
     }
 
-    /// What is taken in, of changes that are told of in this order while `mapped` is mapped at first.
+    /// Returns the changes in the order in which they are taken in, if they are reported in this order and
+    /// `mapped` is mapped at first.
     fn order(mapped: &[(u64, u64)], told: Vec<Event>) -> Vec<String> {
         let mut mapped: Vec<_> = mapped.iter().map(|(start, end)| *start..*end).collect();
         let mut changes = Changes::default();
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_range_waits_for_the_unmapping_of_its_destination_and_what_follows_waits_for_it() {
-        // A thread unmaps 100 and is slow to say so. Another moves 0 there, unmaps 0, and drops pages.
+        // A thread unmaps 100, and its report is late. Another moves 0 there, unmaps 0, and drops pages.
         let drop = || Event::Remove { start: 102, end: 104 };
         let told = vec![remap(0, 100), unmap(0, 10), drop(), unmap(500, 510), unmap(100, 110)];
         let taken = [unmap(500, 510), unmap(100, 110), remap(0, 100), unmap(0, 10), drop()];
@@ -239,15 +239,15 @@ mod tests {
 
     #[test]
     fn ranges_that_move_in_a_row_arrive_in_a_row() {
-        // 100 has moved to 200 before 0 came to 100, but is told of later.
+        // 100 has moved to 200 before 0 came to 100, but is reported later.
         let told = vec![remap(0, 100), remap(100, 200)];
         assert_eq!(order(&[(0, 10), (100, 110)], told), said(&[remap(100, 200), remap(0, 100)]));
     }
 
     #[test]
     fn a_range_that_moves_on_is_not_what_its_place_waits_for_if_that_is_to_leave_by_an_earlier_change() {
-        // A thread has moved 10 to 30, and is slow to tell of it. Another moves 50 there, then 0 to 50, and
-        // on to 70.
+        // A thread has moved 10 to 30, and its report is late. Another moves 50 there, then 0 to 50, and on
+        // to 70.
         let on = || vec![remap(50, 10), unmap(50, 60), remap(0, 50), unmap(0, 10), remap(50, 70)];
         let told = on().into_iter().chain([remap(10, 30)]).collect();
         let taken: Vec<_> = [remap(10, 30)].into_iter().chain(on()).collect();
@@ -256,20 +256,20 @@ mod tests {
 
     #[test]
     fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_since() {
-        // A thread has moved 10 to 30, and is slow to tell of the unmapping. Another has moved 20 to 10
+        // A thread has moved 10 to 30, and the report of the unmapping is late. Another has moved 20 to 10
         // meanwhile.
         let told = vec![remap(10, 30), remap(20, 10), unmap(10, 20), unmap(20, 30)];
         let taken = [remap(10, 30), remap(20, 10), unmap(20, 30)];
         assert_eq!(order(&[(10, 20), (20, 30)], told), said(&taken));
-        // It is slow to tell of the move, too.
+        // The report of the move is late, too.
         let told = vec![remap(20, 10), unmap(20, 30), remap(10, 30), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30)], told), said(&[remap(10, 30), remap(20, 10), unmap(20, 30)]));
     }
 
     #[test]
     fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_at_last() {
-        // A thread has moved 10 to 30, and is slow to tell of the unmapping. A longer range arrives there, is
-        // unmapped, and a third arrives.
+        // A thread has moved 10 to 30, and the report of the unmapping is late. A longer range arrives there,
+        // is unmapped, and a third arrives.
         let arrives = |from| Event::Remap { from, to: 10, len: 20 };
         let told =
             || vec![remap(10, 30), arrives(50), unmap(50, 70), unmap(10, 30), arrives(80), unmap(80, 100)];

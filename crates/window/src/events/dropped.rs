@@ -1,20 +1,20 @@
 //! Ranges whose pages the program has dropped.
 //!
-//! The kernel tells of `MADV_DONTNEED` and of `MADV_FREE` by the same event, before the call has done
-//! anything. After the one, the pages go at some moment until the call returns. After the other they stay,
-//! and the program may store to them unnoticed.
+//! The kernel reports `MADV_DONTNEED` and `MADV_FREE` by the same event, before the call has done anything.
+//! With the first, the pages go at some moment before the call returns. With the second they stay, and the
+//! program may store to them unnoticed.
 //!
 //! ```text
-//!   told ─► asked about: which threads may be in such a call? ─► none is left: what is there now stays, and may be adopted
+//!   told ─► asked about: which threads may be in such a call? ─► none is left: present pages stay, and may be adopted
 //! ```
 //!
-//! Until then a page that is found there is none of Octavo's.
+//! Until then, a page that is found there is not Octavo's.
 
 use std::ops::Range;
 
 use rangemap::RangeSet;
 
-/// The most ranges that are kept apart.
+/// The most separate ranges that are kept.
 const MOST: usize = 1024;
 
 /// The ranges of one program.
@@ -31,8 +31,8 @@ impl Dropped {
         join_nearest(&mut self.told);
     }
 
-    /// Takes note that a range has moved to the addresses from `to` on, and the pages with it that have
-    /// stayed. Where it was, others may have been dropped since.
+    /// Notes that a range has moved to `to`, with the pages that have stayed. At its old place, other pages
+    /// may have been dropped since.
     pub(crate) fn relocate(&mut self, from: Range<u64>, to: u64) {
         for ranges in [&mut self.told, &mut self.asked] {
             let cut = |range: &Range<u64>| range.start.max(from.start)..range.end.min(from.end);
@@ -48,24 +48,23 @@ impl Dropped {
         self.told.contains(&page) || self.asked.contains(&page)
     }
 
-    /// Begins to ask about all that was told. Returns whether that is anything.
+    /// Begins to ask about all ranges so far. Returns whether there are any.
     pub(crate) fn ask(&mut self) -> bool {
         self.asked.extend(std::mem::take(&mut self.told));
         join_nearest(&mut self.asked);
         !self.asked.is_empty()
     }
 
-    /// Takes the ranges that were asked about: all threads that may have been dropping their pages have done
-    /// so. What was dropped once more since is left to the next question.
+    /// Takes the ranges that were asked about: all threads that may have been dropping their pages are done.
+    /// Ranges that were dropped again since are left to the next question.
     pub(crate) fn take(&mut self) -> Vec<(u64, u64)> {
         let asked = std::mem::take(&mut self.asked);
         asked.iter().flat_map(|range| self.told.gaps(range)).map(|rest| (rest.start, rest.end)).collect()
     }
 }
 
-/// Where there are too many ranges, joins those that are nearest, until three quarters of the most are left.
-/// What lies between counts as dropped, which keeps pages outside for a while that are found there and should
-/// not be.
+/// If there are too many ranges, joins the nearest ones, until three quarters of the maximum are left. The
+/// gaps then count as dropped, so pages that are found there stay outside for a while.
 fn join_nearest(ranges: &mut RangeSet<u64>) {
     if ranges.len() <= MOST {
         return;

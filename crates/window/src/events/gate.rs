@@ -1,35 +1,35 @@
 //! The gate between what a program does to its mappings and what Octavo does to its pages.
 //!
-//! The kernel tells of `munmap`, `mremap`, `madvise` and `fork` by events. The program's call goes on as soon
-//! as its event is read. A page that is moved out, or copied in, on the strength of what was known before the
-//! event may then hit a mapping that has been replaced, or bring bytes back that the program has dropped. So:
+//! The kernel reports `munmap`, `mremap`, `madvise` and `fork` by events. The program's call continues as
+//! soon as its event is read. Moving a page out or in by knowledge from before the event may then hit a
+//! mapping that has been replaced, or bring back bytes that the program has dropped. So:
 //!
 //! ```text
 //!   a copy, a move, a change of protection      shared: no event is read meanwhile
 //!   reading events                              exclusive: keeps them in order, and notes the ranges that they change
-//!   looking for pages to adopt                  exclusive: a page that is seen there does not leave meanwhile
-//!   until Octavo has taken these in             pages of these ranges are refused, and asked for again later
+//!   looking for pages to adopt                  exclusive: a page that is seen then does not leave meanwhile
+//!   until Octavo has taken the events in        pages of their ranges are refused, and asked for again later
 //! ```
 //!
 //! While an event is unread, the kernel itself refuses copies and moves with EAGAIN. That answer goes back to
-//! the engine, which asks again later. A retry in place would come after the event was read.
+//! the engine, which asks again later. A retry in place would run after the event was read.
 //!
-//! **Reading is not taking in.** Any thread may read, and the program's call goes on. Only the driver takes
-//! changes in, in the order in which they were read.
+//! **Reading is not taking in.** Any thread may read, and the program's call then continues. Only the driver
+//! takes changes in, in the order in which they were read.
 //!
 //! ```text
-//!   read ─► told ─► the driver takes it ─► taken ─► it has taken all of these in ─► settled
+//!   read ─► told ─► the driver takes it ─► taken ─► it has taken in all that it took ─► settled
 //! ```
 //!
-//! A change concerns its range from the moment when it is read until it is settled. What settles is what the
-//! driver has taken: others may have read more meanwhile.
+//! A change concerns its range from when it is read until it is settled. Only changes that the driver has
+//! taken settle: others may have been read meanwhile.
 //!
-//! Costs: one lock, taken shared, for a call of the kernel.
+//! Costs: one lock, taken shared, per call of the kernel.
 
 use crate::events::dropped::Dropped;
 use crate::sync::{RwLock, RwLockReadGuard};
 
-/// The most events that others read. A program that tells of more waits for its driver.
+/// The most events that other threads read for the driver. A program with more events waits for its driver.
 const MOST_TOLD: usize = 4096;
 
 /// The pages that changes concern.
@@ -60,13 +60,13 @@ impl Concerns {
     }
 }
 
-/// What a program has told, of events `E`, and Octavo has not taken in.
+/// Events of type `E` that were read, and that Octavo has not taken in.
 #[derive(Debug)]
 pub(crate) struct Unsettled<E> {
-    /// What was read and the driver has not taken, in order.
+    /// Events that were read and that the driver has not taken, in order.
     told: Vec<E>,
     told_of: Concerns,
-    /// Of the changes that the driver has taken, and not settled.
+    /// The pages of changes that the driver has taken, but not settled.
     taken: Concerns,
     dropped: Dropped,
     /// The driver has ended.
@@ -95,31 +95,31 @@ impl<E> Unsettled<E> {
         self.told_of.is_empty() && self.taken.is_empty()
     }
 
-    /// Returns what was read and not taken, to which more may be added.
+    /// Returns the events that were read and not taken. More may be added.
     pub(crate) fn told(&mut self) -> &mut Vec<E> {
         &mut self.told
     }
 
-    /// Returns whether others may read for the driver. Behind a fork they may not: the program would go on,
-    /// and what the child has got could no longer be told by what its parent has.
+    /// Returns whether others may read for the driver. After a fork they may not: the program would continue,
+    /// and the child's memory could no longer be derived from its parent's.
     pub(crate) fn takes_more(&self) -> bool {
         !self.is_closed && !self.told_of.is_all && self.told.len() < MOST_TOLD
     }
 
-    /// The driver takes what was read.
+    /// Takes the events that were read, for the driver.
     pub(crate) fn take(&mut self, events: &mut Vec<E>) {
         events.append(&mut self.told);
         self.taken.append(&mut self.told_of);
     }
 
-    /// The driver takes what was read before it ends. Nobody reads for it any more: the program's next call
-    /// waits.
+    /// Takes the events that were read, before the driver ends. After this no thread reads for it: the
+    /// program's next call waits.
     pub(crate) fn take_last(&mut self, events: &mut Vec<E>) {
         self.is_closed = true;
         self.take(events);
     }
 
-    /// All that was taken is taken in.
+    /// Settles all changes that were taken: Octavo has taken them in.
     fn settle(&mut self) {
         self.taken.clear();
     }
@@ -129,8 +129,8 @@ impl<E> Unsettled<E> {
         self.told_of.ranges.push((start, end));
     }
 
-    /// Notes that the pages of a range are about to go. The kernel takes them after the event was read, at
-    /// any time.
+    /// Notes that the pages of a range are about to go. The kernel drops them at any time after the event was
+    /// read.
     pub(crate) fn add_dropped(&mut self, start: u64, end: u64) {
         self.add(start, end);
         self.dropped.add(start, end);
@@ -163,33 +163,33 @@ impl<E> Default for Gate<E> {
 }
 
 impl<E> Gate<E> {
-    /// Keeps events from being read, as long as the guard lives.
+    /// Keeps events from being read while the guard lives.
     pub(crate) fn hold(&self) -> RwLockReadGuard<'_, Unsettled<E>> {
         self.0.read().expect("nobody panics here")
     }
 
-    /// Acts while no copy, move or change of protection is under way. Whoever reads events here notes what
-    /// they change.
+    /// Calls `act` while no copy, move or change of protection is in progress. If `act` reads events, it
+    /// notes what they change.
     pub(crate) fn alone<T>(&self, act: impl FnOnce(&mut Unsettled<E>) -> T) -> T {
         act(&mut self.0.write().expect("nobody panics here"))
     }
 
-    /// As [`Gate::alone`], without waiting for anybody. `None`: something is under way.
+    /// Like [`Gate::alone`], without waiting. Returns `None` if something is in progress.
     pub(crate) fn try_alone<T>(&self, act: impl FnOnce(&mut Unsettled<E>) -> T) -> Option<T> {
         self.0.try_write().ok().map(|mut unsettled| act(&mut unsettled))
     }
 
-    /// The driver has taken in all that it took.
+    /// Settles all changes that the driver took, after it has taken them in.
     pub(crate) fn settle(&self) {
         self.alone(Unsettled::settle);
     }
 
-    /// Returns whether Octavo has taken in all that was read.
+    /// Returns whether Octavo has taken in all events that were read.
     pub(crate) fn is_settled(&self) -> bool {
         self.hold().is_empty()
     }
 
-    /// As [`Gate::is_settled`], without waiting for anybody: false where that is not known just now.
+    /// Like [`Gate::is_settled`], without waiting. Returns false if that is unknown at the moment.
     pub(crate) fn is_known_settled(&self) -> bool {
         self.0.try_read().is_ok_and(|unsettled| unsettled.is_empty())
     }

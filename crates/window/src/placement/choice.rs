@@ -1,11 +1,11 @@
-//! Which place is better for a driver, by what faults have cost at each.
+//! Decides which place is better for a driver, by the cost of faults at each.
 //!
-//! The better place is kept, and the other is tried now and then: ever more seldom where it loses. A driver
-//! that was called back stays apart for a while, longer each time.
+//! The driver keeps the better place, and tries the other one now and then: ever more rarely if it loses. A
+//! driver that was called back stays apart for a while, longer each time.
 
 use std::time::Duration;
 
-/// Epochs until the other place is tried: at first, after it won, and at most.
+/// Epochs until the other place is tried: at first, after a change of place, and at most.
 const FIRST_TRIAL: u32 = 1;
 const PAUSE: u32 = 8;
 const LONGEST_PAUSE: u32 = 64;
@@ -27,16 +27,16 @@ impl Place {
     }
 }
 
-/// Which place is better, by what faults have cost there.
+/// The better place so far, and when to try the other one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     better: Place,
-    /// What a fault cost there.
+    /// The usual cost of a fault there.
     usual: Duration,
     is_trial: bool,
     epochs_left: u32,
     pause: u32,
-    /// Epochs without a trial after the next time that the driver is called back.
+    /// Epochs without a trial after the driver's next call back.
     forbids: u32,
 }
 
@@ -47,14 +47,14 @@ impl Choice {
         Self { better: Place::Apart, usual, is_trial, epochs_left, pause, forbids }
     }
 
-    /// Judges an epoch at a place, in which a fault cost so much. Returns the place of the next.
+    /// Judges an epoch at `place` by its `cost` per fault. Returns the place for the next epoch.
     pub(super) fn judge(&mut self, place: Place, cost: Duration) -> Place {
         if place == Place::Beside {
             self.forbids = (self.forbids / 2).max(PAUSE);
         }
         if std::mem::take(&mut self.is_trial) && place != self.better {
-            // Beside the thread, no other CPU has to wake. So that place is left only for one that is clearly
-            // better.
+            // Beside the thread, no other CPU has to wake. So the driver leaves that place only if the other
+            // is clearly better.
             let has_won = match place {
                 Place::Beside => cost < self.usual,
                 Place::Apart => cost < self.usual / 5 * 4,
@@ -65,9 +65,9 @@ impl Choice {
             self.pause = if has_won { PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
             self.epochs_left = self.pause;
         } else if place == self.better {
-            // Faults that wait for a device make epochs differ.
+            // Averages, since faults that wait for a device make epochs differ.
             self.usual = if self.usual == Duration::MAX { cost } else { (self.usual * 3 + cost) / 4 };
-            // 0: a trial did not take place, as another thread came.
+            // It is 0 already if another thread prevented a trial.
             self.epochs_left = self.epochs_left.saturating_sub(1);
             self.is_trial = self.epochs_left == 0;
             if self.is_trial {
@@ -77,7 +77,7 @@ impl Choice {
         self.better
     }
 
-    /// The driver was called back.
+    /// Notes that the driver was called back.
     pub(super) fn forbid(&mut self) {
         (self.better, self.usual, self.is_trial) = (Place::Apart, Duration::MAX, false);
         self.epochs_left = self.forbids;
@@ -92,7 +92,7 @@ mod tests {
     const FAST: Duration = Duration::from_micros(8);
     const SLOW: Duration = Duration::from_micros(40);
 
-    /// Where a driver is, epoch by epoch, if faults cost this much at each place.
+    /// Returns a driver's place, epoch by epoch, for a cost of faults at each place.
     fn places(choice: &mut Choice, epochs: usize, cost: impl Fn(Place) -> Duration) -> Vec<Place> {
         let mut at = Place::Apart;
         let mut places = Vec::new();
@@ -150,7 +150,7 @@ mod tests {
         let cost = |place| if place == Place::Beside { FAST } else { SLOW };
         let mut choice = Choice::new();
         places(&mut choice, 5, cost);
-        // Its first epoch is apart, as it was not known yet.
+        // Its first epoch is apart, since it was not known yet.
         assert_eq!(choice.judge(Place::Apart, SLOW), Place::Beside);
     }
 

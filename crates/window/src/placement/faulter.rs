@@ -1,4 +1,4 @@
-//! The thread that faults: where it ran last, and how long it has run.
+//! The thread that faults: the CPU that it ran on last, and its CPU time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,14 +20,14 @@ impl Faulter {
         Some(Self { thread, stat: open("stat")?, times: open("schedstat")? })
     }
 
-    /// Returns the CPU on which it ran last.
+    /// Returns the CPU that the thread ran on last.
     pub(super) fn cpu(&self) -> Option<usize> {
         let mut text = [0; 1024];
         let len = self.stat.read_at(&mut text, 0).ok()?;
         parse(stat_field(&text[..len], 39)?)
     }
 
-    /// Returns how long it has run.
+    /// Returns the thread's CPU time.
     pub(super) fn computed(&self) -> Option<Duration> {
         let mut text = [0; 64];
         let len = self.times.read_at(&mut text, 0).ok()?;

@@ -1,4 +1,4 @@
-//! What a driver beside a thread shares with whoever watches over it, and calls it back.
+//! The state that a driver beside a thread shares with its watcher, which may call it back.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use octavo_platform::threads::{runs, set_idle};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// What a driver shares with whoever watches over it.
+/// The state that a driver shares with its watcher.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// The driver's thread, while it is beside another. Else 0.
+    /// The driver's thread while it is beside another; otherwise 0.
     beside: AtomicU32,
-    /// Turns of the driver. The watcher remembers how many there were when it found the driver awaited.
+    /// The driver's turns. `awaited_at` is their number when the watcher last found the driver awaited.
     turns: AtomicU64,
     awaited_at: AtomicU64,
     is_called_back: AtomicBool,
-    /// The CPU to which the driver is bound, and 1 more. Else 0.
+    /// One more than the CPU that the driver is bound to; 0 if it is bound to none.
     bound_to: AtomicU32,
     /// The CPUs that the driver may use.
     cpus: OnceLock<CpuSet>,
 }
 
 impl Watch {
-    /// Calls the driver back from beside a thread, if it was awaited at the last look as well, and has made
-    /// no turn since. To be called every few milliseconds. `is_awaited` says whether something is there that
-    /// the driver has not seen.
+    /// Calls the driver back from beside a thread, if it was awaited at the last look too, has made no turn
+    /// since, and wants a CPU. Call this every few milliseconds. `is_awaited` says whether there is something
+    /// that the driver has not seen.
     pub fn look(&self, is_awaited: impl FnOnce() -> bool) {
-        // Relaxed here: numbers that order nothing. A driver that is called back in vain is apart for a
+        // Relaxed: these numbers order nothing. A driver that is called back needlessly is only apart for a
         // while.
         let thread = self.beside.load(Ordering::Relaxed);
         if thread == 0 || !is_awaited() {
@@ -34,13 +34,13 @@ impl Watch {
         }
         let turns = self.turns.load(Ordering::Relaxed);
         let is_awaited_still = self.awaited_at.swap(turns, Ordering::Relaxed) == turns;
-        // One that waits for a device gets what it wants.
+        // A driver that waits for a device does not lack a CPU.
         if is_awaited_still && runs(std::process::id(), thread) {
             self.call_back();
         }
     }
 
-    /// Calls the driver back from beside a thread. To be called before one waits for the driver.
+    /// Calls the driver back from beside a thread. Call this before you wait for the driver.
     pub fn call_back(&self) {
         let thread = self.beside.load(Ordering::Relaxed);
         if thread != 0 {
@@ -49,22 +49,22 @@ impl Watch {
         }
     }
 
-    /// Returns the CPU on which the driver is beside a thread, if it is. Others had better stay away from it.
+    /// Returns the CPU on which the driver is beside a thread, if it is. Other threads should avoid that CPU.
     pub fn beside_on(&self) -> Option<usize> {
         (self.bound_to.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// Takes note of the CPUs that the driver may use.
+    /// Sets the CPUs that the driver may use.
     pub(super) fn set_cpus(&self, cpus: CpuSet) {
         let _ = self.cpus.set(cpus);
     }
 
-    /// The driver goes on.
+    /// Counts a turn of the driver.
     pub(super) fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns whether the driver was called back since the last time.
+    /// Returns whether the driver was called back since the last call.
     pub(super) fn take_call(&self) -> bool {
         let is_called_back = self.is_called_back.load(Ordering::Relaxed);
         if is_called_back {
@@ -73,7 +73,7 @@ impl Watch {
         is_called_back
     }
 
-    /// Notes that the driver, which is this thread, goes beside another.
+    /// Notes that the driver, the thread of this number, goes beside another.
     pub(super) fn note_beside(&self, thread: u32) {
         self.beside.store(thread, Ordering::Relaxed);
     }
@@ -83,11 +83,11 @@ impl Watch {
         self.bound_to.store(cpu.map_or(0, |cpu| cpu as u32 + 1), Ordering::Relaxed);
     }
 
-    /// Has the driver, the thread of this number, leave its place beside another. Any thread may call it.
+    /// Makes the driver, the thread of this number, leave its place beside another. Any thread may call this.
     pub(super) fn leave(&self, thread: u32) {
         self.bound_to.store(0, Ordering::Relaxed);
         self.beside.store(0, Ordering::Relaxed);
-        // An error says that the thread has ended.
+        // An error means that the thread has ended.
         let _ = set_idle(thread, false);
         if let (Some(cpus), Some(thread)) = (self.cpus.get(), rustix::process::Pid::from_raw(thread as i32)) {
             let _ = sched_setaffinity(Some(thread), cpus);

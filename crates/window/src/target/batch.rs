@@ -5,7 +5,7 @@
 //!                                              │ shared since a fork: made movable ─► moved and read, in the same batch
 //! ```
 //!
-//! Everything else that the kernel refuses is told by the outcomes, and not tried again here.
+//! The outcomes report all other refusals of the kernel, which are not retried here.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -19,11 +19,11 @@ use rustix::io::Errno;
 use super::{Equipment, PAGE, Target};
 use crate::reach::{Taken, Taking};
 
-/// How often what is stuck in the first staging range is moved on, and how long it is left alone in between.
+/// How often to move on the pages that are stuck in the first staging range, and the pause in between.
 const TRIES: u32 = 1000;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
-/// Pages of one batch that lie together, and where they are in staging.
+/// Adjacent pages of one batch, and their place in staging.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     run: Run,
@@ -39,7 +39,7 @@ impl Part {
         Self { run, may_be_opened: taking.may_be_opened(), offset: 0, done: 0, error: None }
     }
 
-    /// Returns the parts of runs. Pages that lie together move together.
+    /// Returns the parts of runs. Adjacent pages move together.
     fn all_of(runs: &[Taking]) -> Vec<Self> {
         let mut parts: Vec<Self> = Vec::with_capacity(runs.len());
         for run in runs {
@@ -56,7 +56,8 @@ impl Part {
         parts
     }
 
-    /// Returns how much has moved of a run of `len` bytes that begins `at` bytes behind the start.
+    /// Returns how many bytes have moved of a run of `len` bytes that begins `at` bytes after the part's
+    /// start.
     fn done_of(&self, at: u64, len: u64) -> u64 {
         self.done.saturating_sub(at).min(len)
     }
@@ -71,16 +72,15 @@ impl Part {
         }
     }
 
-    /// Returns whether it was refused for a page that may be shared with the child or the parent of a fork,
-    /// and that may be made movable.
+    /// Returns whether the part was refused for a page that a fork may share, and that may be made movable.
     fn is_shared(&self) -> bool {
         self.error == Some(Errno::BUSY) && self.may_be_opened && self.done < self.run.len
     }
 }
 
 impl Target {
-    /// Takes one batch out, with pages that a fork has shared. Returns false where the program has ended, or
-    /// its mover.
+    /// Takes one batch out, with pages that a fork has shared. Returns false if the program or its mover has
+    /// ended.
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -91,7 +91,7 @@ impl Target {
         outcomes: &mut Vec<Taken>,
     ) -> bool {
         let (first, mut movable) = (outcomes.len(), Vec::new());
-        // SAFETY: as of this call.
+        // SAFETY: the caller's promise.
         let is_taken = unsafe { self.take_movable(equipment, runs, outcomes, &mut movable) };
         let outcomes = &mut outcomes[first..];
         let taken_bytes: u64 = runs.iter().zip(&*outcomes).map(|(run, taken)| taken.bytes(run.len)).sum();
@@ -99,12 +99,13 @@ impl Target {
         if !is_taken || movable.is_empty() {
             return is_taken;
         }
-        // What is the program's own now has taken memory. So it goes at once.
-        // SAFETY: as of this call.
+        // The pages that have become the program's own have taken memory. So they go at once.
+        // SAFETY: the caller's promise.
         unsafe { self.take_made_movable(equipment, runs, outcomes, &movable) }
     }
 
-    /// Takes out what has just been made movable of runs that have moved in part. Returns as above.
+    /// Takes out the pages that have just been made movable, of runs that have moved in part. Returns the
+    /// same as [`Target::take_batch`].
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -127,7 +128,7 @@ impl Target {
             }
         }
         let mut later = Vec::with_capacity(rest.len());
-        // SAFETY: as of this call; these are parts of its runs.
+        // SAFETY: the caller's promise; these are parts of its runs.
         let is_taken = unsafe { self.take_movable(equipment, &rest, &mut later, &mut Vec::new()) };
         for (((index, done, len), run), taken) in of.into_iter().zip(&rest).zip(later) {
             let more = taken.bytes(run.len);
@@ -136,8 +137,8 @@ impl Target {
         is_taken
     }
 
-    /// Takes out what can be moved as it is, and makes what a fork has shared movable, which it adds to
-    /// `movable`. Returns as above.
+    /// Takes out the pages that can be moved as they are. Makes pages that a fork has shared movable, and
+    /// adds them to `movable`. Returns the same as [`Target::take_batch`].
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -180,14 +181,15 @@ impl Target {
         read.is_ok_and(|read| read as u64 == wanted)
     }
 
-    /// Moves parts out, of which none is moved yet. Returns false where the program has ended, or its mover.
+    /// Moves parts out, none of which has moved yet. Returns false if the program or its mover has ended, or
+    /// if staging could not be discarded.
     fn move_parts(&self, equipment: &mut Equipment<'_>, parts: &mut [Part]) -> bool {
         let runs: Vec<_> = parts.iter().map(|part| part.run).collect();
         let staging = if equipment.moving.is_staged { Staging::DiscardFirst } else { Staging::Keep };
         let Ok(moved) = equipment.mover.move_out(&runs, staging) else { return false };
         equipment.moving.is_staged = true;
         if moved.discarded.is_some() {
-            // Old pages are in the way of new ones, so nothing can be known to be moved.
+            // Old pages block the new ones, so it is unknown what was moved.
             return false;
         }
         for (part, run) in parts.iter_mut().zip(&moved.runs) {
@@ -196,14 +198,14 @@ impl Target {
         moved.is_whole() || self.find_moved(equipment, parts)
     }
 
-    /// Finds out what was moved after all.
+    /// Finds out which pages were moved despite an error.
     fn find_moved(&self, equipment: &Equipment<'_>, parts: &mut [Part]) -> bool {
         let Some(process) = self.process.get() else { return false };
         let Ok(mut staged) = equipment.mover.staging_pages(&process.pagemap) else { return false };
         let mut tries = 0;
         while !staged[0].is_empty() {
-            // The first range is never discarded, so these pages go on, as soon as whoever holds them lets
-            // go.
+            // The first range is never discarded, so these pages move on as soon as their holder releases
+            // them.
             if tries == TRIES || equipment.mover.move_on().is_err() {
                 return false;
             }
@@ -225,8 +227,8 @@ impl Target {
         true
     }
 
-    /// Makes pages that a fork has shared movable, and returns which. Octavo counts them as written, and they
-    /// need no protection any more.
+    /// Makes pages that a fork has shared movable, and returns their range. Octavo counts them as written, so
+    /// they need no protection any more.
     fn unshare(&self, equipment: &Equipment<'_>, part: &Part) -> Option<Range<u64>> {
         let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
         let process = self.process.get()?;
@@ -238,7 +240,7 @@ impl Target {
                     next = run.end;
                 }
             });
-        // A page that leaves meanwhile, by `mremap` for instance, is none of those that are made movable.
+        // A page that leaves meanwhile, for example by `mremap`, is not made movable.
         let len = next - start;
         let is_open = found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok();
         let own = if is_open { equipment.mover.unshare(Run { address: start, len }).ok()? } else { 0 };

@@ -1,4 +1,4 @@
-//! Pages that the kernel refuses to move as they are, and how they are taken out all the same.
+//! Takes out pages that the kernel refuses to move as they are.
 //!
 //! One move of the kernel stays within one mapping of the program and one mapping of staging. Both must be
 //! writable. Either both are executable, or neither is.
@@ -10,14 +10,14 @@
 //! | read-only and inaccessible memory | the program stands still, and the mover makes the memory writable until the pages have moved |
 //! | locked memory, and memory with a protection key | not at all: it stays |
 //!
-//! **Why the program stands still.** For a moment, read-only memory is writable, and no store of the program
+//! **Why the program stands still.** Read-only memory is writable for a moment, and no store of the program
 //! to it may succeed. The program must not change protections either: such a change raises no event, and the
 //! mover would undo it when it restores the old protection. Other changes of mappings do raise events. A
 //! thread that makes one waits in its call until the event is read, and does not stand still before. So once
-//! all threads stand still, the mappings are known as they are. The kernel still refuses pinned pages: a
-//! copy would lose what a device writes.
+//! all threads stand still, the known mappings are correct. The kernel still refuses pinned pages: a copy
+//! would lose a device's writes.
 //!
-//! If the runner ends meanwhile, the program goes on, and the guardian kills it as usual.
+//! If the runner ends meanwhile, the program continues, and the guardian kills it as usual.
 //!
 //! Costs: to read the mappings takes about 10 µs, and about 0.5 µs for each mapping. A standstill takes two
 //! context switches for each thread. Each of the two changes of protection walks the page tables from the
@@ -115,7 +115,7 @@ fn spans(pieces: &[Piece]) -> Vec<(Run, ProtFlags)> {
 impl Target {
     /// Takes out the runs of a batch that the kernel has refused as they were. `outcomes` has an outcome for
     /// each run; those of the refused runs are updated. Returns false if the program or its mover has ended,
-    /// or if the program must not go on.
+    /// or if the program must not continue.
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -129,9 +129,9 @@ impl Target {
         let tried = equipment.moving.is_executable;
         let (mut open, closed): (Vec<_>, Vec<_>) =
             pieces(runs, outcomes, &mappings).into_iter().partition(|piece| piece.mapping.is_open());
-        // Trying again helps only if the run is cut, or if staging was of the wrong kind. Where two runs meet
-        // at a boundary of mappings, it may help any run: a run may have been refused because of its
-        // neighbour.
+        // Trying again helps only if the run is cut, or if staging was of the wrong kind. If two runs meet at
+        // a boundary of mappings, trying again may help any run: its neighbour may be the reason why it was
+        // refused.
         if !meet_at_a_boundary(runs, &mappings) {
             open.retain(|Piece { index, taking, mapping }| {
                 taking.len < runs[*index].len || mapping.is_executable() != tried
@@ -179,7 +179,7 @@ impl Target {
         let spans = spans(&closed);
         let opened: Vec<_> = spans.iter().map(|(run, protection)| (*run, *protection | OPEN)).collect();
         let Ok(is_opened) = equipment.mover.protect(&opened) else { return false };
-        // SAFETY: as the caller guarantees. The kernel refuses again what could not be opened.
+        // SAFETY: as the caller guarantees. The kernel refuses memory again that could not be opened.
         let is_taken = unsafe { self.take_pieces(equipment, runs, &closed, outcomes) };
         let changed: Vec<_> =
             spans.into_iter().zip(is_opened).filter_map(|(span, is)| is.then_some(span)).collect();
@@ -207,7 +207,7 @@ impl Target {
         for is_executable in [false, true] {
             let of_kind: Vec<_> =
                 pieces.iter().filter(|piece| piece.mapping.is_executable() == is_executable).collect();
-            // If staging cannot be made so, these pages stay.
+            // If staging cannot be made of this kind, these pages stay.
             if of_kind.is_empty() || !equipment.stage(is_executable) {
                 continue;
             }

@@ -1,30 +1,30 @@
-//! Robust mutexes that a program's threads hold. Their pages stay in memory.
+//! Finds the robust mutexes that a program's threads hold. Their pages stay in memory.
 //!
-//! When a thread ends, the kernel goes through the thread's list of robust mutexes, and marks those that it
-//! holds still, so that the next owner learns of it. It does not wait for a missing page there, nor for a
-//! protected one: such a mutex stays locked for ever.
+//! When a thread ends, the kernel walks the thread's list of robust mutexes, and marks those that the thread
+//! still holds, so that the next owner learns of it. The kernel does not wait for a missing or protected
+//! page: a mutex there stays locked for ever.
 //!
 //! ```text
 //!   pages are to go ─► look: what do the threads hold? ─► those pages are refused, as if a device had them
 //!   a page is held that was not at the last look ─► the driver makes it usable: it may have gone in between, or be protected
 //! ```
 //!
-//! A mutex that was locked after the last look may go for a moment. So one may stay locked whose thread ends
-//! right after it has locked it: within a few milliseconds, or later on a machine that is busy.
+//! The page of a mutex that was locked after the last look may go for a moment. So a mutex may stay locked if
+//! its thread ends right after locking it: within a few milliseconds, or later on a busy machine.
 //!
-//! **A look may miss a mutex.** A thread that unlocks one takes the entry out of its list, and whoever goes
-//! through the list then comes to nowhere. A thread that ends while the kernel tells of the others may hide
-//! one of them. So pages stay that this look or the one before has found, and after pages have gone there are
-//! two looks at least. A look that was cut short drops none of the earlier ones, up to [`MOST_KEPT`], and
-//! there has to be another. So has a walk that does not come back to where it began: an entry that was handed
-//! over leads it into another thread's list.
+//! **A look may miss a mutex.** A thread that unlocks a mutex takes the entry out of its list, and a walk at
+//! that moment leads nowhere. A thread that ends while the kernel lists the threads may hide another one. So
+//! pages stay that this look or the one before has found, and after pages have gone there are at least two
+//! looks. A look that was cut short drops none of the earlier pages, up to [`MOST_KEPT`], and requires
+//! another look. So does a walk that does not return to its start: an entry that was handed over leads it
+//! into another thread's list.
 //!
-//! The page of a list's head stays as well. The C library keeps the head in the thread's descriptor, and
-//! there the kernel also clears the thread's number at its end, for those that wait for it.
+//! The page of a list's head stays too. The C library keeps the head in the thread's descriptor. There the
+//! kernel also clears the thread's number at its end, for threads that wait for that.
 //!
-//! Costs of a look: about 5 µs, and 1 to 2 µs a thread. There is one in a millisecond. It takes at most a
-//! fiftieth of the thread's time, but for hundreds of threads, where it takes a tenth. A process of one
-//! thread that holds nothing is looked at after each batch as well.
+//! A look costs about 5 µs, plus 1 to 2 µs per thread. There is about one look per millisecond. Looks take at
+//! most a fiftieth of the looking thread's time, or a tenth with hundreds of threads. A process with one
+//! thread that holds nothing is also looked at after each batch.
 //!
 //! Source: `Documentation/locking/robust-futexes.rst` and `exit_robust_list` in `kernel/futex/core.c` of
 //! Linux.
@@ -40,57 +40,58 @@ use rustix::time::{ClockId, clock_gettime};
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
 /// The kernel marks no more mutexes of one thread.
 const MOST_HELD: usize = 2048;
-/// The lowest bit of an address in a list tells mutexes that inherit priorities.
+/// The lowest bit of an address in a list marks mutexes with priority inheritance.
 const KIND_BIT: u64 = 1;
-/// A look may take one in so many parts of the time, but the next one is not put off for longer than this, or
-/// than this many times the look.
+/// Looks may take one part in `TIME_SHARE` of the time. But the next look is delayed by no more than
+/// `LONGEST_PAUSE`, or by `LONGEST_PAUSE_LOOKS` times the last look if that is longer.
 const TIME_SHARE: u32 = 50;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE_LOOKS: u32 = 9;
-/// A list that was cut short for so long is taken as it is: it may lead nowhere for ever. A page on its way
-/// may take seconds.
+/// A list that was cut short for this long counts as whole, since it may lead nowhere for ever. A page in
+/// transit may take seconds.
 const LONGEST_CUT: Duration = Duration::from_secs(30);
-/// So many pages are kept for looks that were cut short, beside those that these have found.
+/// The most pages that looks that were cut short keep, besides those that they have found.
 const MOST_KEPT: usize = 4096;
-/// The pause is as long as the look took, up to this: others wait for the program's pages meanwhile.
+/// The pause is at least as long as the look took, up to this: others wait for the program's pages during a
+/// look.
 const LONGEST_EVEN_PAUSE: Duration = Duration::from_millis(20);
-/// A page that could not be made usable is left alone for so long.
+/// A page that could not be made usable is left alone for this long.
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
-/// Addresses of programs are below this, and none is in the first page.
+/// Addresses of programs are below this, and not in the first page.
 const ADDRESSES: u64 = 1 << 56;
-/// The links of a folder that are none of a thread's: the two of an empty one.
+/// The links of a folder that do not belong to threads: the two of an empty folder.
 const OWN_LINKS: u64 = 2;
 
-/// What the threads of one process hold.
+/// The mutexes that the threads of one process hold.
 #[derive(Debug)]
 pub(crate) struct RobustMutexes {
     pid: u32,
     tasks: File,
     memory: File,
-    /// At the last look there was more than one thread, or a thread held something.
+    /// At the last look there were several threads, or a thread held something.
     may_hold: bool,
-    /// When the next look may be.
+    /// The earliest time of the next look.
     next: Instant,
-    /// Pages that the last look has found, and those found before that it cannot speak for. In order.
+    /// Pages that the last look has found; if it was cut short, with those found before. In order.
     seen: Vec<u64>,
-    /// These and the ones before, in order: they stay.
+    /// Those of the last two looks, and those kept for looks that were cut short. In order: these pages stay.
     pages: Vec<u64>,
-    /// Those of them that nobody has made usable since they were found.
+    /// Those of them that have not been made usable since they were found.
     found: Vec<u64>,
-    /// Those that could not be made usable. They are found again by a look after this time.
+    /// Those that could not be made usable. A look after `again_at` finds them again.
     again: Vec<u64>,
     again_at: Instant,
-    /// The lists that were cut short at the last look, and since when, by address.
+    /// The lists that were cut short at the last look, by address, and since when.
     cut: Vec<(u64, Instant)>,
-    /// Looks in a row that saw all, since pages have gone.
+    /// Whole looks in a row since pages have gone.
     whole_looks: u32,
 }
 
-/// What a look finds.
+/// The findings of a look.
 #[derive(Debug, Default)]
 struct Look {
     pages: Vec<u64>,
-    /// The lists that could not be read to their ends. 0: the threads could not.
+    /// The lists that could not be read to their ends, or 0 if the threads could not be listed.
     cut: Vec<u64>,
 }
 
@@ -98,7 +99,7 @@ struct Look {
 #[derive(Clone, Copy, Debug)]
 struct Head {
     first: u64,
-    /// From an entry to the word of its mutex.
+    /// The offset from an entry to the word of its mutex.
     word_offset: u64,
     /// A mutex that is being locked or unlocked.
     pending: u64,
@@ -106,7 +107,7 @@ struct Head {
 
 impl RobustMutexes {
     /// # Errors
-    /// The kernel's: the process has ended, or may not be looked at.
+    /// The kernel's error if the process has ended, or may not be inspected.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let tasks = File::open(format!("/proc/{pid}/task"))?;
         let memory = File::open(format!("/proc/{pid}/mem"))?;
@@ -128,8 +129,8 @@ impl RobustMutexes {
         })
     }
 
-    /// Looks, unless the last look was a moment ago. Returns whether it did, and there need not be another:
-    /// it and the one before saw all that there is, and nothing is to be found again.
+    /// Looks, unless the last look was a moment ago. Returns true if no other look is needed: this one and
+    /// the one before were whole, and no page must be found again.
     pub(crate) fn look(&mut self) -> bool {
         let began = Instant::now();
         if began < self.next {
@@ -149,7 +150,7 @@ impl RobustMutexes {
 
     fn held(&mut self) -> Look {
         let mut look = Look::default();
-        // A process that has ended has no threads.
+        // An ended process has no threads.
         let has_threads = self.tasks.metadata().is_ok_and(|tasks| tasks.nlink() > OWN_LINKS + 1);
         let threads = if has_threads { of_process(self.pid) } else { Ok(vec![self.pid]) };
         if threads.is_err() {
@@ -161,7 +162,7 @@ impl RobustMutexes {
         look
     }
 
-    /// Returns whether the look of this moment counts as whole.
+    /// Stores a look. Returns whether it counts as whole.
     fn note(&mut self, Look { pages: mut seen, mut cut }: Look, now: Instant) -> bool {
         cut.sort_unstable();
         let since = |at: u64| {
@@ -179,7 +180,7 @@ impl RobustMutexes {
         let mut pages = std::mem::replace(&mut self.seen, seen);
         pages.extend(&self.seen);
         if keeps {
-            // Also what the last look has missed.
+            // Also the pages that the last look has missed.
             pages.extend(&self.pages);
         }
         put_in_order(&mut pages);
@@ -192,7 +193,7 @@ impl RobustMutexes {
         is_whole
     }
 
-    /// Takes note that a page could not be made usable. A look finds it anew soon, if it is still held.
+    /// Notes that a page could not be made usable. A look soon finds it again, if it is still held.
     pub(crate) fn is_not_usable(&mut self, page: u64) {
         if self.again.is_empty() {
             self.again_at = Instant::now() + BETWEEN_TRIES;
@@ -200,8 +201,8 @@ impl RobustMutexes {
         self.again.push(page);
     }
 
-    /// Returns whether pages that have gone may hold mutexes: the process has threads, or held any at the
-    /// last look or at one just now, which does not wait for its time.
+    /// Returns whether pages that have gone may hold mutexes: at the last look, or at an extra look now, the
+    /// process had several threads or held a mutex.
     pub(crate) fn may_hold(&mut self) -> bool {
         self.whole_looks = 0;
         if !self.may_hold {
@@ -226,12 +227,13 @@ impl RobustMutexes {
         pages.append(&mut self.found);
     }
 
-    /// Adds what a thread holds whose list is at an address. Returns whether that is anything.
+    /// Adds the pages of what a thread holds, by the address of its list. Returns whether it may hold
+    /// anything.
     fn add_held(&self, at: u64, look: &mut Look) -> bool {
         add(&mut look.pages, at);
-        // A thread notes a mutex as pending, locks it, lists it, and clears the note. So the note is read
-        // before the list. The other way round it unlists the mutex first, and so the note is read after the
-        // list as well.
+        // To lock, a thread notes a mutex as pending, locks it, lists it, and clears the note. So the note is
+        // read before the list. To unlock, it unlists the mutex before it clears the note. So the note is
+        // read after the list too.
         let (Some(before), Some(Head { first, word_offset, pending })) = (self.head(at), self.head(at))
         else {
             look.cut.push(at);
@@ -247,8 +249,7 @@ impl RobustMutexes {
                 break;
             }
             add_entry(entry);
-            // A page that is out is an error, and the thread is not waited for. The rest is found when it is
-            // back.
+            // A page that is out gives an error, without a wait. A look finds the rest when the page is back.
             let Some(next) = self.word(entry) else { break };
             entry = next & !KIND_BIT;
         }
@@ -286,13 +287,13 @@ fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Sorts pages, and leaves each of them once.
+/// Sorts pages, and removes duplicates.
 fn put_in_order(pages: &mut Vec<u64>) {
     pages.sort_unstable();
     pages.dedup();
 }
 
-/// Adds the page of a word, also where its end is the next page's.
+/// Adds the page of a word, and the next page if the word reaches into it.
 fn add(pages: &mut Vec<u64>, address: u64) {
     if (PAGE..ADDRESSES).contains(&address) {
         pages.extend([address, address + 7].map(|byte| byte & !(PAGE - 1)));
@@ -341,15 +342,15 @@ mod tests {
         check(&[(0, at(0))], &[], false, false);
         // One mutex in the list, whose word lies before its entry.
         check(&[(0, at(512 + 2)), (1, (-16_i64) as u64), (512 + 2, at(0))], &[second], false, true);
-        // Another one is about to be locked. The lowest bit says of what kind it is.
+        // Another one is about to be locked. The lowest bit gives its kind.
         check(&[(2, at(1024 + 2) | KIND_BIT)], &[second, third], false, true);
-        // It is locked, and the list goes on at an address that cannot be read.
+        // It is locked, and the list continues at an address that cannot be read.
         let (far, unreadable) = (64 << 46, (64 << 46) + 32);
         let entries = [(2, 0), (0, at(1024 + 2)), (1024 + 2, at(512 + 2)), (512 + 2, unreadable)];
         check(&entries, &[second, third, far], true, true);
-        // Or it leads nowhere, as the list of a thread that takes this entry out just now.
+        // Or it leads nowhere, like the list of a thread that is taking this entry out.
         check(&[(512 + 2, 0)], &[second, third], true, true);
-        // Or round in another thread's list, as of an entry that was handed over.
+        // Or it circles in another thread's list, like that of an entry that was handed over.
         check(&[(512 + 2, at(512 + 2))], &[second, third], true, true);
         check(&[(0, at(0))], &[], false, false);
     }

@@ -5,7 +5,7 @@
 //!            (robust.rs)                        (batch.rs)        (refused.rs)
 //! ```
 //!
-//! Calls go down only: what was refused is taken by batches of its own, and what these refuse stays.
+//! There is no recursion: refused pages go in batches of their own, and pages that these refuse stay.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use super::{Equipment, Target};
 use crate::reach::{Taken, Taking};
 use crate::target::robust::RobustMutexes;
 
-/// Moves of one batch.
+/// The most moves of one batch.
 const MOST_MOVES: usize = 100;
 
 /// Returns how many of the first runs make a batch: as much as staging has `room` for, in as many moves as a
@@ -28,7 +28,7 @@ fn first_batch(runs: &[Taking], room: u64) -> usize {
 }
 
 impl Target {
-    /// Takes runs out, but for what lies behind a mutex that a thread holds.
+    /// Takes runs out, each up to the first page with a mutex that a thread holds.
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -39,13 +39,13 @@ impl Target {
         outcomes: &mut Vec<Taken>,
     ) {
         let Some(lens) = equipment.moving.may_go(runs) else {
-            // SAFETY: as of this call.
+            // SAFETY: the caller's promise.
             return unsafe { self.take_all(equipment, runs, outcomes) };
         };
         let cut = |(run, len): (&Taking, &u64)| (*len > 0).then_some(Taking { len: *len, ..*run });
         let parts: Vec<_> = runs.iter().zip(&lens).filter_map(cut).collect();
         let mut taken = Vec::with_capacity(parts.len());
-        // SAFETY: as of this call; these are the starts of its runs.
+        // SAFETY: the caller's promise; these are the starts of its runs.
         unsafe { self.take_all(equipment, &parts, &mut taken) };
         let mut taken = taken.into_iter();
         outcomes.extend(runs.iter().zip(lens).map(|(run, len)| {
@@ -67,7 +67,7 @@ impl Target {
         let mut rest = runs;
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(first_batch(rest, room));
-            // SAFETY: as of this call.
+            // SAFETY: the caller's promise.
             if batch.is_empty() || !unsafe { self.take_one(equipment, batch, outcomes) } {
                 self.fail("pages on their way out of it were lost: its mover has ended or does not answer");
                 outcomes.truncate(before);
@@ -77,13 +77,13 @@ impl Target {
         }
         outcomes.resize(before + runs.len(), Taken::Part(0));
         if equipment.moving.mutexes.as_mut().is_some_and(RobustMutexes::may_hold) {
-            // Relaxed: whoever sees it later looks later.
+            // Relaxed: a thread that sees it later only looks later.
             self.has_moved.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Takes a batch out, with what the kernel refuses as it is. Returns false where the program has ended,
-    /// or its mover.
+    /// Takes a batch out, with pages that the kernel refuses as they are. Returns false if the program or its
+    /// mover has ended.
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -94,12 +94,12 @@ impl Target {
         outcomes: &mut Vec<Taken>,
     ) -> bool {
         let first = outcomes.len();
-        // SAFETY: as of this call.
+        // SAFETY: the caller's promise.
         if !unsafe { self.take_batch(equipment, batch, outcomes) } {
             return false;
         }
         let outcomes = &mut outcomes[first..];
-        // SAFETY: as of this call.
+        // SAFETY: the caller's promise.
         !outcomes.contains(&Taken::Never) || unsafe { self.take_refused(equipment, batch, outcomes) }
     }
 }

@@ -1,14 +1,14 @@
-//! A small kernel that tells of changes late, against [`Changes`] and a space that takes them in.
+//! A small kernel that reports changes late, against [`Changes`] and a space that takes them in.
 //!
 //! ```text
 //!   a call ─► the world changes ─► its events wait, one after the other ─► told ─► read in a batch ─► Changes ─► the space
 //! ```
 //!
-//! Two threads of a program unmap, move, drop and fork. All that a call changes is changed at once, as under
-//! the kernel's lock. Its events come later, each when the one before was told of, and the thread makes no
-//! other call until then. A move tells of what it has overwritten, then of itself, and then of the unmapping
-//! of where it came from. Pages are dropped after the event was told of. When all was told of, the space
-//! agrees with the world.
+//! Two threads of a program unmap, move, drop and fork. A call makes all its changes at once, as under the
+//! kernel's lock. Its events come later, each after the one before was reported, and the thread makes no
+//! other call until then. A move reports the mapping that it has overwritten, then itself, and then the
+//! unmapping of its source. Pages are dropped after the event was reported. When everything was reported, the
+//! space agrees with the world.
 //!
 //! Not modelled: mappings that grow, and ranges that stay watched where they have moved from
 //! (`MREMAP_DONTUNMAP`).
@@ -23,7 +23,7 @@ use proptest::prelude::*;
 use super::Changes;
 
 const PAGES: u64 = 8;
-/// Mappings at first, of so many pages each, with holes of one page behind them.
+/// The pages of each initial mapping. A hole of one page follows each.
 const FIRST_PAGES: u64 = 2;
 
 /// A page of a mapping, and whether its bytes were dropped.
@@ -47,13 +47,13 @@ enum Call {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Call(usize, Call),
-    /// The next event of a thread's call is told of, or the call ends.
+    /// Reports the next event of a thread's call, or ends the call.
     Tell(usize),
-    /// The call of a thread ends, and all is told.
+    /// Reports all events of a thread's call, and ends it.
     End(usize),
-    /// The driver takes in what was told of.
+    /// The driver takes in the reported changes.
     Read,
-    /// New memory comes, while nothing else happens, and is taken over.
+    /// New memory is mapped while nothing else happens, and is taken over.
     Map {
         start: u64,
         len: u64,
@@ -63,7 +63,7 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Unmap(u64, u64),
-    /// Of where a move came from.
+    /// The unmapping of a move's source.
     UnmapLeft(u64, u64),
     Remap(u64, u64, u64),
     Remove(u64, u64),
@@ -89,7 +89,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// Returns whether a page is what the call drops, or has come there by it.
+    /// Returns whether the call drops a page, or has moved something there.
     fn holds(&self, page: u64) -> bool {
         match self.call {
             Call::Move { len, to, .. } => (to..to + len).contains(&page),
@@ -98,7 +98,7 @@ impl Unfinished {
         }
     }
 
-    /// Returns whether the call has made a page's address free, and nothing was told of that yet.
+    /// Returns whether the call has freed a page's address, and has not reported that yet.
     fn has_freed_untold(&self, page: u64) -> bool {
         self.untold.iter().any(|told| match *told {
             Told::Unmap(start, end) => (start..end).contains(&page),
@@ -112,7 +112,7 @@ impl Unfinished {
 #[derive(Debug, Default)]
 struct World {
     pages: Pages,
-    /// As the last fork's child got it.
+    /// The memory that the last fork's child got.
     child: Pages,
     mappings: u32,
     threads: [Option<Unfinished>; 2],
@@ -136,7 +136,7 @@ impl World {
         self.pages[range.start as usize..range.end as usize].iter().any(Option::is_some)
     }
 
-    /// Returns whether a range is one part of one mapping.
+    /// Returns whether a range is one contiguous part of one mapping.
     fn is_one(&self, range: Range<u64>) -> bool {
         let pages = &self.pages[range.start as usize..range.end as usize];
         let follow = |pair: &[Option<Page>]| match (pair[0], pair[1]) {
@@ -146,7 +146,7 @@ impl World {
         pages.iter().all(Option::is_some) && pages.windows(2).all(follow)
     }
 
-    /// Returns whether the kernel would do it.
+    /// Returns whether the kernel would allow the call.
     fn is_possible(&self, call: Call) -> bool {
         match call {
             Call::Unmap { start, len } => self.is_mapped(start..start + len),
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// The pages that a call works on. Where a range moves to free addresses, the kernel may have chosen
+    /// Returns the pages that a call works on. If a range moves to free addresses, the kernel may have chosen
     /// them.
     fn named(&self, call: Call) -> impl Iterator<Item = u64> {
         let ranges = match call {
@@ -171,8 +171,8 @@ impl World {
         ranges.into_iter().flatten()
     }
 
-    /// Unmaps a range. The event is the same as that of a move which has left just this range, so the one
-    /// that is told of first passes for that of the move, and the other for this one.
+    /// Unmaps a range. If a move has left just this range, its event is the same: then the event that is
+    /// reported first counts as the move's, and the other as this one's.
     fn unmap(&mut self, start: u64, len: u64) -> Told {
         let told = Told::Unmap(start, start + len);
         at(&mut self.pages, start..start + len).fill(None);
@@ -184,7 +184,7 @@ impl World {
         told
     }
 
-    /// Makes the change of a call at once.
+    /// Makes all changes of a call at once.
     fn begin(&mut self, thread: usize, call: Call) {
         let mut untold = VecDeque::new();
         match call {
@@ -205,7 +205,7 @@ impl World {
         self.threads[thread] = Some(Unfinished { call, untold });
     }
 
-    /// Goes on with a thread's call. Returns what is told of.
+    /// Continues a thread's call. Returns the event that it reports, if any.
     fn go_on(&mut self, thread: usize) -> Option<Told> {
         let unfinished = self.threads[thread].as_mut()?;
         if let Some(told) = unfinished.untold.pop_front() {
@@ -233,20 +233,20 @@ impl World {
     }
 }
 
-/// Returns whether a call works on what another's unfinished call works on, or has just moved. A program that
-/// does so cannot know what it will find.
+/// Returns whether a call works on pages that another thread's unfinished call works on or has just moved. A
+/// program that does so cannot know what it will find.
 fn meets_an_unfinished_call(world: &World, call: Call, other: &Unfinished) -> bool {
     world.named(call).any(|page| other.holds(page))
 }
 
-/// Returns whether a call names pages that nobody has mapped. Another thread's range may come to that place
-/// at any time.
+/// Returns whether a call names pages that nobody has mapped. Another thread's range may arrive there at any
+/// time.
 fn names_holes(world: &World, call: Call) -> bool {
     world.named(call).any(|page| world.pages[page as usize].is_none())
 }
 
-/// Returns whether a range leaves an address again where it has come to, while nothing was told yet of what
-/// was there before. The events are the same as if that had left later.
+/// Returns whether a range leaves an address where it has arrived, before the departure of the previous
+/// mapping there was reported. The events are the same as if that mapping had left later.
 fn leaves_before_its_forerunner(world: &World, call: Call, other: &Unfinished) -> bool {
     match call {
         Call::Move { .. } | Call::Unmap { .. } => world.named(call).any(|page| other.has_freed_untold(page)),
@@ -254,8 +254,8 @@ fn leaves_before_its_forerunner(world: &World, call: Call, other: &Unfinished) -
     }
 }
 
-/// Returns whether mappings change while a fork is not told of, or the reverse. The child got them as before
-/// the change or as after.
+/// Returns whether mappings change before a fork is reported, or the reverse. The child may have got them
+/// from before or after the change.
 fn is_beside_a_fork(call: Call, other: &Unfinished) -> bool {
     call == Call::Fork || other.call == Call::Fork
 }
@@ -270,7 +270,7 @@ struct Space {
 }
 
 impl Space {
-    /// Takes a batch in, as the driver does.
+    /// Takes in a batch, as the driver does.
     fn read(&mut self) {
         for told in std::mem::take(&mut self.batch) {
             let pages = self.pages;
@@ -305,7 +305,7 @@ fn is_mapped(pages: &Pages, range: &Range<u64>) -> bool {
     pages[range.start as usize..range.end as usize].iter().any(Option::is_some)
 }
 
-/// Both sides.
+/// The world and the space.
 #[derive(Debug, Default)]
 struct Both {
     world: World,
@@ -361,7 +361,7 @@ impl Both {
         }
     }
 
-    /// Everything was told of and read.
+    /// Returns whether everything was reported and read.
     fn is_quiet(&self) -> bool {
         self.world.is_quiet() && self.space.batch.is_empty()
     }
@@ -372,7 +372,7 @@ impl Both {
         assert_eq!(self.space.child, self.world.child, "a child's space and the child");
     }
 
-    /// Does the steps that are possible, and ends all calls.
+    /// Makes the possible steps, and ends all calls.
     fn run(steps: &[Step]) {
         let mut both = Self::new();
         steps.iter().for_each(|step| both.step(*step));

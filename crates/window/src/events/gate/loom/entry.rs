@@ -6,7 +6,7 @@ pub(super) const DIRTY: Option<u8> = None;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Empty,
-    /// The page is at the program's side. It is clean where its place still has its bytes.
+    /// The program has the page. It is clean if its place still has its bytes.
     Away(Option<u8>),
     Out(u8),
     Busy,

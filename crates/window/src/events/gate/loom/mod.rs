@@ -17,12 +17,12 @@ use self::world::{Page, World};
 use ::loom::sync::Arc;
 use ::loom::thread;
 
-/// A page that is watched, and there.
+/// A page that is watched and present.
 fn there(value: u8) -> Page {
     Page { is_registered: true, value: Some(value), ..Page::default() }
 }
 
-/// A page that is watched, and missing.
+/// A page that is watched and missing.
 const MISSING: Page =
     Page { is_registered: true, value: None, is_protected: false, is_shared: false, is_pinned: false };
 
@@ -71,18 +71,18 @@ fn evict_twice(world: &World) {
     world.evict(0);
 }
 
-/// Reads for the driver where the page is refused, and tries again.
+/// Evicts a page. If the page is refused, reads for the driver and tries again.
 fn evict_or_read(world: &World) {
     world.evict_or_read(0);
     world.evict(0);
 }
 
-/// Looks at nothing more.
+/// Checks nothing more.
 fn nothing(_: &World) {}
 
 // --- mappings that are replaced ---
 
-/// The program unmaps a page, maps another there and stores to it, while the page is on its way out.
+/// The program unmaps a page, maps another there and stores to it, while the page is being taken out.
 fn replaced(rules: Rules) {
     let program: &[Side] = &[|world| {
         world.unmap(0);
@@ -117,12 +117,12 @@ fn loom_where_unsettled_pages_are_taken_a_new_mapping_loses_its_page() {
     replaced(Rules { refuses_unsettled: false, ..ALL });
 }
 
-/// One thread unmaps a range. Before it has told, another thread moves a page there.
+/// One thread unmaps a range. Before its event comes, another thread moves a page there.
 fn reused(rules: Rules) {
     let program: &[Side] = &[
         |world| world.unmap(0),
         |world| {
-            // The kernel gives addresses out that are free.
+            // The kernel hands out addresses that are free.
             if world.relocate_if_free(1, 0) {
                 assert_eq!(world.load(0), 5, "a page that moved was forgotten");
             }
@@ -142,7 +142,7 @@ fn loom_where_late_events_are_not_waited_for_a_range_that_moved_is_forgotten() {
     reused(Rules { waits_for_late_events: false, ..ALL });
 }
 
-/// As [`replaced`], where whoever is refused the page reads of the change in place of the driver.
+/// Like [`replaced`], but the side whose page is refused reads the change in place of the driver.
 fn replaced_and_read_by_others(rules: Rules) {
     let program: &[Side] = &[|world| {
         world.unmap(1);
@@ -277,7 +277,7 @@ fn loom_where_pages_are_made_clean_in_place_a_store_is_lost() {
 
 // --- pages that devices write ---
 
-/// A device writes to a page, beside other threads of the program. No store tells of that.
+/// A device writes to a page, beside other threads of the program. No fault reports such a write.
 fn written_by_a_device(rules: Rules, page: (Page, Entry), program: &'static [Side]) {
     let evictor = if program.len() > 1 { evict } else { evict_twice };
     check(rules, [page, (MISSING, Empty)], program, Some(evictor), |world| {
@@ -385,8 +385,8 @@ fn loom_where_pages_are_shown_during_a_fork_the_child_has_none() {
     forked_during_a_fault(Rules { forks_concern_all: false, ..ALL });
 }
 
-/// The program reads a page that was out, and forks. It stores to the page while that is on its way out,
-/// which takes a copy of its own first.
+/// The program reads a page that was out, and forks. It stores to the page while the page is being taken out,
+/// which first makes a copy of its own.
 fn stored_when_shared(rules: Rules) {
     let program: &[Side] = &[|world| {
         assert_eq!(world.load(0), 1);
@@ -412,7 +412,7 @@ fn loom_where_clean_pages_that_a_fork_shares_are_opened_a_store_is_lost() {
 
 // --- pages that are adopted ---
 
-/// A range is looked through for pages to adopt, while one that was adopted before goes out.
+/// A range is searched for pages to adopt, while a page that was adopted before goes out.
 fn adopted_again(rules: Rules) {
     let adopter: &[Side] = &[|world| world.adopt(0)];
     check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], adopter, Some(evict), |world| {
@@ -431,7 +431,7 @@ fn loom_where_a_page_goes_out_between_the_look_and_the_question_it_gets_zeros() 
     adopted_again(Rules { looks_alone: false, ..ALL });
 }
 
-/// A page is out when the program forks. Then something else is mapped in its place, which is looked at for
+/// A page is out when the program forks. Then something else is mapped in its place, and is searched for
 /// pages to adopt.
 fn forked_and_adopted(rules: Rules) {
     let program: &[Side] = &[|world| {

@@ -1,9 +1,9 @@
-//! What the protocol asks for, each rule with a switch.
+//! The rules of the protocol, each with a switch.
 
-/// The rules of the protocol. Each is kept where it is true.
+/// The rules of the protocol. The model keeps a rule if its switch is true.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// No event is read while a page is on its way.
+    /// No event is read while a page is in transit.
     pub(super) holds_the_gate: bool,
     /// The kernel's EAGAIN goes back to the engine.
     pub(super) hands_back: bool,
@@ -11,34 +11,34 @@ pub(super) struct Rules {
     pub(super) refuses_unsettled: bool,
     /// A fork concerns all pages.
     pub(super) forks_concern_all: bool,
-    /// A range that the program drops counts as empty, whatever is still there.
+    /// A range that the program drops counts as empty, even if pages are still present.
     pub(super) dropped_is_empty: bool,
-    /// Something that is found where nothing should be stays outside.
+    /// A page that is found where none should be stays outside.
     pub(super) leaves_what_it_finds: bool,
     /// A range is registered before its pages are taken.
     pub(super) registers_first: bool,
     /// A clean page is protected.
     pub(super) protects_clean: bool,
-    /// A page is never made clean where it is.
+    /// A page is never made clean in place.
     pub(super) never_cleans: bool,
-    /// Not even where it is protected before its bytes are copied.
+    /// Not even if it is protected before its bytes are copied.
     pub(super) never_cleans_protected: bool,
     /// A clean page is shown and protected by one call.
     pub(super) shows_in_one_call: bool,
-    /// A clean page that a fork shares is not opened to stores to make it movable. It counts as written where
-    /// it stays.
+    /// A clean page that a fork shares is not opened to stores to make it movable. It counts as written if it
+    /// stays.
     pub(super) keeps_clean_closed: bool,
-    /// A range that arrives where another is still mapped waits for that one's event.
+    /// A range that arrives where another is still mapped waits for the other's event.
     pub(super) waits_for_late_events: bool,
-    /// Nothing is moved out while pages to adopt are looked for.
+    /// No page is moved out during a search for pages to adopt.
     pub(super) looks_alone: bool,
-    /// Nothing settles before all that others have read is taken in.
+    /// No change settles before all events that others have read are taken in.
     pub(super) settles_last: bool,
-    /// A range of which others have read a change is not looked at for pages to adopt.
+    /// The search for pages to adopt skips a range with a change that others have read.
     pub(super) adopts_settled: bool,
 }
 
-/// All of them.
+/// All rules kept.
 pub(super) const ALL: Rules = Rules {
     holds_the_gate: true,
     hands_back: true,

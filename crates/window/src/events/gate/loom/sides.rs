@@ -1,6 +1,6 @@
-//! What works on the entries: the program, the driver and the evictor.
+//! The sides that work on the entries: the program, the driver and the evictor.
 //!
-//! An entry is Busy while the window is asked about its page. Whoever finds it Busy waits.
+//! An entry is Busy during a call of the window for its page. A side that finds it Busy waits.
 
 use ::loom::sync::MutexGuard;
 
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// Serves a fault, and brings the page beside it along. Returns false where it has to wait.
+    /// Serves a fault, and brings the page beside it along. Returns false if the fault has to wait.
     fn serve(&self, fault: Fault) -> bool {
         let is_served = self.serve_page(fault);
         if fault.page == 1 && is_served && self.engine().entries[0] == Empty {
@@ -115,14 +115,14 @@ impl World {
                 let is_protected = place.is_some() && self.rules.protects_clean;
                 (self.install(page, value, is_protected), Away(place))
             }
-            // A store that does not come after all costs a write.
+            // If the store does not come after all, this costs a write.
             Away(_) if fault.is_protected => {
                 let answer = self.protect(page, false);
                 self.publish(page, Away(None));
                 return answer == Answer::Done;
             }
             Away(_) => {
-                // Nothing was there. The page came meanwhile, or the program has dropped it.
+                // The page was missing. It came meanwhile, or the program has dropped it.
                 let is_there = self.is_there(page);
                 self.publish(page, if is_there == Some(false) { Empty } else { before });
                 return match is_there {
@@ -146,26 +146,26 @@ impl World {
 
     // --- eviction ---
 
-    /// As [`World::evict`]. Where the page is refused, events are read that may be in the way.
+    /// Like [`World::evict`]. If the page is refused, reads the events that may be in the way.
     pub(super) fn evict_or_read(&self, page: usize) {
         if !self.evict(page) {
             self.read_for_driver();
         }
     }
 
-    /// Evicts a page, if it is at the program's side. Returns false where it is refused.
+    /// Evicts a page, if the program has it. Returns false if the page is refused.
     pub(super) fn evict(&self, page: usize) -> bool {
         if !self.rules.never_cleans || !self.rules.never_cleans_protected {
             self.clean(page);
         }
         let Some(place) = self.begin(page) else { return true };
         let taken = self.remove(page, place.is_some());
-        // The bytes of a clean page are not looked at. A page that was refused counts as written.
+        // The bytes of a clean page are ignored. A page that was refused counts as written.
         self.publish(page, taken.map_or(Away(DIRTY), |bytes| Out(place.unwrap_or(bytes))));
         taken.is_some()
     }
 
-    /// Makes the entry of a page Busy that is at the program's side. Returns its place.
+    /// Makes the entry of a page Busy, if the program has the page. Returns its place.
     fn begin(&self, page: usize) -> Option<Option<u8>> {
         let mut engine = self.engine();
         let Away(place) = engine.entries[page] else { return None };
@@ -173,7 +173,7 @@ impl World {
         Some(place)
     }
 
-    /// Writes a page to a place, and leaves it where it is.
+    /// Writes a page to a place, and leaves the page in memory.
     fn clean(&self, page: usize) {
         let Some(place) = self.begin(page) else { return };
         let bytes = || self.kernel().pages[page].value;
@@ -183,7 +183,7 @@ impl World {
         self.publish(page, Away(if is_clean { written } else { place }));
     }
 
-    /// Takes memory over that is there already.
+    /// Takes over memory that is present already.
     pub(super) fn take_over(&self, page: usize) {
         if self.rules.registers_first {
             self.register(page);
@@ -195,9 +195,9 @@ impl World {
         }
     }
 
-    /// Looks whether a page is there and watched, and takes it over if it is nobody's yet. The kernel is
-    /// asked to put zeros there, and finds the page. One that is there and not watched is none of the
-    /// engine's.
+    /// Adopts a page that is present and watched, if the engine does not have it yet. To find out, this asks
+    /// the kernel to put zeros there, and the kernel finds the page. A page that is present and not watched
+    /// is not the engine's.
     pub(super) fn adopt(&self, page: usize) {
         let look = || {
             let is_there = self.kernel().pages[page].value.is_some();
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// The byte that a child would load. `None`: it has the page in two places.
+    /// The byte that a child would load, or `None` if it has the page in two places.
     pub(super) fn child(&self, page: usize) -> Option<u8> {
         match (self.kernel().child[page], self.engine().child[page]) {
             (Some(_), Out(_)) => None,

@@ -1,5 +1,5 @@
-//! A small kernel, the program's calls, and the window's calls. Each step of the kernel that locks keep whole
-//! is one step here.
+//! A small kernel, the program's calls, and the window's calls. Each step that the kernel makes under its
+//! locks is one step here.
 //!
 //! ```text
 //!   unmap     changing + 1, the page goes ─► the event waits ─► it was read ─► changing - 1
@@ -7,7 +7,7 @@
 //!   fork      changing + 1, the copy      ─► the event waits ─► it was read ─► changing - 1
 //! ```
 //!
-//! A copy, a move and a change of protection answer EAGAIN while something is changing. A move does not ask
+//! A copy, a move and a change of protection return EAGAIN while something is changing. A move does not ask
 //! whether its source is registered. Faults are read before events.
 
 use std::collections::VecDeque;
@@ -24,10 +24,10 @@ pub(super) const PAGE: u64 = 4096;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Page {
     pub(super) is_registered: bool,
-    /// `None`: missing.
+    /// `None` if the page is missing.
     pub(super) value: Option<u8>,
     pub(super) is_protected: bool,
-    /// A child has it too. It is not moved until it is the program's own again, which a store makes it.
+    /// A child has it too. It is not moved until a store makes it the program's own again.
     pub(super) is_shared: bool,
     /// A device may write to it. It is not moved.
     pub(super) is_pinned: bool,
@@ -60,13 +60,13 @@ pub(super) enum Told {
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     pub(super) pages: [Page; 2],
-    /// Changes that the program has not been told to go on with.
+    /// Changes whose calls have not continued yet.
     changing: u32,
     events: VecDeque<Event>,
     /// Events so far, and how many of them were read.
     raised: u32,
     read: u32,
-    /// Others have read what the driver has not taken.
+    /// Others have read events that the driver has not taken.
     has_told: bool,
     /// Threads that wait.
     faults: Vec<Fault>,
@@ -92,7 +92,7 @@ pub(super) struct World {
     /// Something has happened in the kernel.
     happened: Condvar,
     pub(super) engine: Mutex<Engine>,
-    /// An entry is Busy no longer.
+    /// An entry is no longer Busy.
     pub(super) published: Condvar,
 }
 
@@ -121,7 +121,7 @@ impl World {
         self.happened.notify_all();
     }
 
-    /// Tells of a change, and waits until it was read.
+    /// Reports a change, and waits until it is read.
     fn raise(&self, event: Event) {
         let mut kernel = self.kernel();
         let number = kernel.raised;
@@ -135,7 +135,7 @@ impl World {
         self.happened.notify_all();
     }
 
-    /// Unmaps a page. Whatever the program has there next is not registered.
+    /// Unmaps a page. The program's next mapping there is not registered.
     pub(super) fn unmap(&self, page: usize) {
         {
             let mut kernel = self.kernel();
@@ -179,7 +179,7 @@ impl World {
         self.raise(Event::Fork);
     }
 
-    /// A thread that is no part of the model waits for a page.
+    /// Makes a thread outside the model wait for a page.
     pub(super) fn fault_of_another(&self, page: usize) {
         let mut kernel = self.kernel();
         kernel.faults.push(Fault { number: 0, page, is_store: false, is_protected: false, is_read: false });
@@ -194,8 +194,8 @@ impl World {
         self.access(page, true, |there| there.value = Some(value));
     }
 
-    /// Has a device write to a page. The kernel pins the page as if it were stored to. The device writes
-    /// later, whatever protects the page by then.
+    /// Makes a device write to a page. The kernel pins the page as if for a store. The device writes later,
+    /// even if the page is protected by then.
     pub(super) fn read_directly(&self, page: usize, value: u8) {
         self.access(page, true, |there| there.is_pinned = true);
         ::loom::thread::yield_now();
@@ -204,7 +204,7 @@ impl World {
         (there.value, there.is_pinned) = (Some(value), false);
     }
 
-    /// Accesses a page, and returns its bytes from before. A page that is written becomes the program's own.
+    /// Accesses a page, and returns its old value. A page that is written becomes the program's own.
     fn access(&self, page: usize, is_store: bool, act: impl FnOnce(&mut Page)) -> u8 {
         let mut kernel = self.kernel();
         loop {
@@ -234,8 +234,8 @@ impl World {
 
     // --- the descriptor ---
 
-    /// Waits until there is something to read, or a fault that waits may be tried again. Returns whether
-    /// there is.
+    /// Waits until there is something to read, or a waiting fault may be tried again. Returns false if the
+    /// program has ended.
     pub(super) fn poll(&self, has_waiting: bool) -> bool {
         let mut kernel = self.kernel();
         loop {
@@ -254,7 +254,7 @@ impl World {
         }
     }
 
-    /// Reads all that there is, under the gate, and takes it with what others have read before.
+    /// Reads all events, under the gate, and takes them with those that others have read before.
     pub(super) fn read(&self) -> Vec<Told> {
         self.gate.alone(|unsettled| {
             self.read_alone(unsettled);
@@ -297,12 +297,12 @@ impl World {
         self.happened.notify_all();
     }
 
-    /// The driver has taken in all that it took.
+    /// Settles what the driver took, after it has taken it in.
     pub(super) fn settle(&self) {
         if self.rules.settles_last {
             self.gate.settle();
         } else {
-            // As if all that was told were taken.
+            // Acts as if all events that were read were taken.
             self.gate.alone(|unsettled| {
                 let mut told = Vec::new();
                 unsettled.take(&mut told);
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// Lets the threads that wait at a page try again.
+    /// Lets the threads that wait for a page try again.
     pub(super) fn wake(&self, page: usize) {
         wake(&mut self.kernel(), page);
         self.happened.notify_all();
@@ -369,7 +369,7 @@ impl World {
         })
     }
 
-    /// Returns whether a page is there. `None`: that cannot be said now.
+    /// Returns whether a page is present, or `None` if that is unknown now.
     pub(super) fn is_there(&self, page: usize) -> Option<bool> {
         let mut is_there = None;
         self.under_gate(page, || {
@@ -379,13 +379,13 @@ impl World {
         is_there
     }
 
-    /// Takes a page out, and returns its bytes. `None`: it is refused for now.
+    /// Takes a page out, and returns its value, or `None` if it is refused for now.
     pub(super) fn remove(&self, page: usize, is_clean: bool) -> Option<u8> {
         let unsettled = self.gate.hold();
         if self.rules.refuses_unsettled && unsettled.concerns(address(page), PAGE) {
             return None;
         }
-        // Where rules are left out, events are read while the mover is at work.
+        // Without these rules, events are read while the mover works.
         let gate = (self.rules.holds_the_gate && self.rules.hands_back).then_some(unsettled);
         let mut kernel = self.kernel();
         while kernel.changing > 0 {
@@ -401,7 +401,8 @@ impl World {
             if is_clean && self.rules.keeps_clean_closed {
                 return None;
             }
-            // The mover makes it the program's own. It is open until it is moved, and the program runs.
+            // The mover makes the page the program's own. The page is open until it is moved, while the
+            // program runs.
             kernel.pages[page].is_protected = false;
             wake(&mut kernel, page);
             self.happened.notify_all();
@@ -418,7 +419,7 @@ impl World {
         Some(taken.unwrap_or(0))
     }
 
-    /// Puts zeros where nothing is. Returns whether the page is watched. `None`: a change is unread.
+    /// Puts zeros where no page is. Returns whether the page is watched, or `None` if a change is unread.
     pub(super) fn put_zeros(&self, page: usize) -> Option<bool> {
         let mut kernel = self.kernel();
         let is_changing = kernel.changing > 0;
