@@ -1,6 +1,6 @@
-//! What a mover costs: `cargo run --release -p octavo-stub --example measure -- PROGRAM`.
+//! Measures the cost of a mover: `cargo run --release -p octavo-stub --example measure -- PROGRAM`.
 //!
-//! PROGRAM is the test program `octavo-stub-program`. Each line has a median, the least and the greatest.
+//! PROGRAM is the test program `octavo-stub-program`. Each line has the median, the minimum and the maximum.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -30,7 +30,7 @@ fn main() {
     }
     let (mut child, line) = start(&program, "count");
     let mover = Mover::inject(child.id(), PAGES * PAGE).expect("a mover").mover;
-    // SAFETY: the child is ours. It stands still, so that its pages stay where they are.
+    // SAFETY: the child is ours. It is stopped, so that its pages stay where they are.
     unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };
     let mut empty: Vec<_> = (0..2001).map(|_| timed(|| mover.call(&mut []).expect("an answer"))).collect();
     print("empty batch, one behind the other", &mut empty);
@@ -50,7 +50,7 @@ fn main() {
     for (what, pages_each) in [("one run of 64", 64), ("16 runs of 4", 4), ("64 runs of 1", 1)] {
         let (mut out, mut move_only, mut back) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..401 {
-            // Neighbouring runs have a gap, as they would in life.
+            // Neighbouring runs have a gap between them, as in real programs.
             let runs: Vec<Run> = (0..PAGES / pages_each)
                 .map(|run| Run { address: start_at + run * 2 * pages_each * PAGE, len: pages_each * PAGE })
                 .collect();

@@ -15,7 +15,7 @@ global_asm!(
     ".hidden octavo_mover_code_end",
     ".balign 16",
     "octavo_mover_code:",
-    // Wait for another batch. The wait is shared, since the waker is another process's memory.
+    // Wait for another batch. The futex is shared, since the waker has other memory.
     "2:  mov r13d, [rbx]",
     "    cmp r13d, r12d",
     "    jne 3f",
@@ -29,7 +29,7 @@ global_asm!(
     "    syscall",
     "    cmp rax, -{timed_out}",
     "    jne 2b",
-    // Nobody asked for a while: end with the runner or the program, whichever ends first.
+    // No request came for a while: end if the runner or the program has ended.
     "    mov eax, {poll}",
     "    lea rdi, [rbx + {watched_at}]",
     "    mov esi, 2",
@@ -41,7 +41,7 @@ global_asm!(
     "    xor edi, edi",
     "    syscall",
     "    ud2",
-    // Make the calls. No number in the page leads outside of it.
+    // Make the calls. No number in the page leads outside the page.
     "3:  mov r12d, r13d",
     "    mov r14d, [rbx + {count_at}]",
     "    mov eax, {calls}",
@@ -62,7 +62,8 @@ global_asm!(
     "    add r15, 64",
     "    dec r14d",
     "    jmp 4b",
-    // Answer. The exchange is a full fence: either the runner sees the reply, or the loop sees that it waits.
+    // Answer. The exchange is a full fence: either the runner sees the reply, or the loop sees that the
+    // runner waits.
     "5:  mov eax, r12d",
     "    xchg [rbx + {reply_at}], eax",
     "    cmp dword ptr [rbx + {waiting_at}], 0",
@@ -99,8 +100,8 @@ unsafe extern "C" {
 /// Returns the bytes of the loop. Its entry is the first byte.
 pub fn bytes() -> &'static [u8] {
     let (start, end) = (&raw const octavo_mover_code, &raw const octavo_mover_code_end);
-    // SAFETY: both labels stand in one read-only section, the second behind the first, as written above. The
-    // bytes between never change.
+    // SAFETY: both labels are in one read-only section, the second after the first, as written above. The
+    // bytes between them never change.
     unsafe { std::slice::from_raw_parts(start, end as usize - start as usize) }
 }
 

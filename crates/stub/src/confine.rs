@@ -13,12 +13,12 @@ const ALLOWED: [libc::c_long; 8] = [
 ];
 const ARCHITECTURE_X86_64: u32 = 0xc000_003e;
 
-/// The bytes of the filter's program. Every call that is not allowed answers `EPERM`.
+/// Returns the bytes of the filter's program. Every other call fails with `EPERM`.
 pub fn filter() -> Vec<u8> {
     let load = |offset| (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0u8, 0u8, offset);
     let jump_if = |value: u32, yes: u8, no: u8| (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, value);
     let answer = |value: u32| (libc::BPF_RET | libc::BPF_K, 0, 0, value);
-    // The filter's input is the call's number, then the architecture whose numbers these are.
+    // The filter's input is the call's number, then the architecture that the number belongs to.
     let mut program = vec![load(4), jump_if(ARCHITECTURE_X86_64, 1, 0)];
     program.push(answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
     program.push(load(0));

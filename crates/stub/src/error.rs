@@ -1,4 +1,4 @@
-//! What can go wrong, with a kind for the program and a sentence for the user.
+//! Errors, with a kind for the program and a sentence for the user.
 
 use std::fmt;
 use std::io;
@@ -17,19 +17,20 @@ pub enum InjectErrorKind {
     NotPermitted,
     /// A debugger, or another runner, traces the program.
     Traced,
-    /// The program has ended, or ends.
+    /// The program has ended, or is ending.
     Gone,
-    /// No userfaultfd can be had for the program, or the kernel's lacks a feature.
+    /// The program gets no userfaultfd, or the kernel's userfaultfd lacks a feature.
     UserfaultfdUnavailable,
     /// A seccomp filter of the program refuses a call that a mover needs.
     Seccomp,
-    /// The program is of a kind that this code cannot serve.
+    /// This code cannot serve a program of this kind.
     Unsupported,
     /// No thread of the program could be stopped in time.
     Stuck,
-    /// The descriptor of a fork's child is for the memory of another process than this one.
+    /// The descriptor of a fork's child belongs to the memory of another process.
     AnotherProcess,
-    /// Events of a fork's child are unread, or the process begins another program: read them, and try again.
+    /// Events of a fork's child are unread, or the process is starting another program. Read the events, and
+    /// try again.
     Changing,
     /// The kernel refused a resource.
     System,
@@ -51,7 +52,7 @@ impl InjectError {
         Self::new(InjectErrorKind::Gone, &reasons::ENDED, &[])
     }
 
-    /// An error of the kernel in a step that the sentence names.
+    /// Makes an error of the kernel in a step that the sentence names.
     pub(crate) fn system(step: &str, error: impl Into<io::Error>) -> Self {
         let words: [(&str, &dyn fmt::Display); 2] = [("step", &step), ("error", &error.into())];
         Self::new(InjectErrorKind::System, &reasons::KERNEL_REFUSED, &words)
@@ -77,12 +78,11 @@ impl std::error::Error for InjectError {}
 pub enum MoverError {
     /// The mover has ended. Some calls of the batch may have been made.
     Ended,
-    /// The mover gave no answer for a long time, and was ended for that. Some calls of the batch may have
-    /// been made.
+    /// The mover gave no answer for a long time, and was ended. Some calls of the batch may have been made.
     Silent,
-    /// More calls, or more bytes, than one batch has room for. None was made.
+    /// The batch has too many calls or bytes. No call was made.
     TooLarge,
-    /// The kernel refused a wait of the runner's.
+    /// The kernel refused the runner's wait or wake-up.
     System(Errno),
 }
 
@@ -113,7 +113,7 @@ impl From<MoverError> for io::Error {
     }
 }
 
-/// The kernel refused to trace a thread.
+/// Makes the error for a thread that the kernel refused to trace.
 pub(crate) fn refused(error: Errno) -> InjectError {
     match error {
         Errno::PERM | Errno::ACCESS => {
@@ -124,7 +124,7 @@ pub(crate) fn refused(error: Errno) -> InjectError {
     }
 }
 
-/// A thread could not be stopped.
+/// Makes the error for a thread that could not be stopped.
 pub(crate) fn no_stop(reason: NoStop) -> InjectError {
     match reason {
         NoStop::Gone | NoStop::Refused(Errno::SRCH) => InjectError::gone(),

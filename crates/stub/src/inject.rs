@@ -1,17 +1,17 @@
-//! How a mover comes to be: one `clone` in a thread of the program.
+//! Injection makes a mover by one `clone` in a thread of the program.
 //!
 //! 1. Seize a thread and interrupt it. Save its registers and its signal mask, block its signals.
 //! 2. Make it call `clone(CLONE_VM | CLONE_FILES)` by the program's own `syscall` instruction, up to the stop
-//!    in which the kernel tells of the child.
-//! 3. Interrupt it again, so that it stops before it leaves the kernel. Restore mask and registers, let it
-//!    go.
+//!    in which the kernel reports the child.
+//! 3. Interrupt it again, so that it stops before it leaves the kernel. Restore its mask and registers, and
+//!    detach.
 //!
-//! The thread runs no instruction of ours but the one system call, and gets no signal. The last stop is one
-//! from which the kernel still restarts the call that the first stop broke off.
+//! The thread runs no instruction of ours but the one system call, and gets no signal. After the last stop,
+//! the kernel can still restart the call that the first stop interrupted.
 //!
 //! The child shares the program's descriptor table for a moment, and then takes an empty one of its own
-//! (`close_range` with `CLOSE_RANGE_UNSHARE`). So it never holds a reference to any file of the program, and
-//! nobody waits for an end of file because of it.
+//! (`close_range` with `CLOSE_RANGE_UNSHARE`). So it keeps no file of the program open, and no reader waits
+//! for an end of file because of it.
 
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ use crate::resume::{Sequence, registers_to_resume};
 use crate::target::{self, Status};
 use crate::tracee::{ALL_SIGNALS, NoStop, Stop, Tracee, prepare_call};
 
-/// How long one thread may take to stop before another one is tried. A thread in an uninterruptible wait (a
+/// How long one thread may take to stop before the next one is tried. A thread in an uninterruptible wait (a
 /// disk, a `vfork`) does not stop.
 const FIRST_PATIENCE: Duration = Duration::from_millis(30);
 /// How long the last candidate may take.
@@ -45,9 +45,9 @@ const CLONES: usize = 8;
 pub struct Injected {
     /// The mover.
     pub mover: Mover,
-    /// How long a thread of the program stood still.
+    /// How long a thread of the program was stopped.
     pub stopped: Duration,
-    /// How long the whole took.
+    /// How long the whole injection took.
     pub whole: Duration,
 }
 
@@ -55,20 +55,20 @@ impl Mover {
     /// Puts a mover into a running process, with two staging ranges of `staging_bytes` each (whole pages, at
     /// most 1 GiB).
     ///
-    /// One thread of the program stands still for some ten microseconds. The calling thread only waits: the
+    /// One thread of the program is stopped for some tens of microseconds. The calling thread only waits: the
     /// work runs on a thread of its own, since tracing belongs to a thread.
     ///
-    /// An error with a [kind](InjectErrorKind). The program then runs as before. An address range may stay
-    /// behind in it, without pages.
+    /// Fails with an error that has a [kind](InjectErrorKind). The program then runs as before. An address
+    /// range without pages may stay behind in it.
     pub fn inject(pid: u32, staging_bytes: u64) -> Result<Injected, InjectError> {
         Self::inject_with(pid, staging_bytes, None)
     }
 
-    /// As [`inject`](Self::inject), for a process that is thought to be the child of a fork. Its memory has a
-    /// descriptor already, which the fork event brought and which becomes descriptor A.
+    /// Like [`inject`](Self::inject), for a process that is probably the child of a fork. Its memory has a
+    /// descriptor already: the fork event brought it, and it becomes descriptor A.
     ///
-    /// [`InjectErrorKind::AnotherProcess`] where the descriptor is for another process, and
-    /// [`InjectErrorKind::Changing`] where that is not known just now. Nothing was done by it then.
+    /// Fails with [`InjectErrorKind::AnotherProcess`] if the descriptor is for another process, and with
+    /// [`InjectErrorKind::Changing`] if that is unknown for now. The descriptor was not used then.
     pub fn inject_into_fork(
         pid: u32,
         staging_bytes: u64,
@@ -90,7 +90,7 @@ impl Mover {
             .name("octavo-inject".into())
             .spawn(move || {
                 if is_first {
-                    // Whoever waits for this comes before others.
+                    // The waiting caller has a real-time priority, so its worker gets one too.
                     let _ = set_real_time(true);
                 }
                 inject(pid, staging_bytes, inherited)
@@ -102,8 +102,8 @@ impl Mover {
 
 /// Puts a mover into the process. Runs on a thread of its own, see [`Tracee`].
 pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Result<Injected, InjectError> {
-    // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time
-    // only.
+    // This thread's pauses are short, and the default timer slack would add 50 µs to each. A refusal only
+    // costs time.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let start = Instant::now();
     let status = Status::of(pid)?;
@@ -131,7 +131,7 @@ pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Res
     }
 }
 
-/// Makes a mover of the new process, which ends with this thread until it is let go.
+/// Makes a mover of the new process. Until it is detached, the process ends with this thread.
 fn bring_up(
     pid: u32,
     child: &Tracee,
@@ -151,8 +151,7 @@ fn bring_up(
     Ok((process, parts))
 }
 
-/// Makes the new process, which stands still and is traced. Returns also how long the program's thread stood
-/// still.
+/// Makes the new process, stopped and traced. Also returns how long the program's thread was stopped.
 fn birth(pid: u32, at: u64, status: &Status, suspension: i32) -> Result<(Tracee, Duration), InjectError> {
     let (thread, start) = stop_a_thread(pid, suspension)?;
     let saved =
@@ -161,14 +160,14 @@ fn birth(pid: u32, at: u64, status: &Status, suspension: i32) -> Result<(Tracee,
         return Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::RUNS_32_BIT, &[]));
     }
     let born = clone_in(pid, &thread, &saved, at, (status, suspension));
-    // The thread goes on as it was, whatever came of the clone.
+    // The thread continues as before, whether or not the clone succeeded.
     saved.restore(&thread).map_err(|_| InjectError::gone())?;
     let _ = thread.resume(libc::PTRACE_DETACH, 0);
     let stopped = start.elapsed();
     Ok((born?, stopped))
 }
 
-/// What the thread gets back.
+/// The state that the thread gets back.
 struct Saved {
     registers: libc::user_regs_struct,
     resumed: libc::user_regs_struct,
@@ -199,7 +198,7 @@ impl Saved {
 
 /// Reads the descriptor of the sequence that the thread is in, if any.
 fn running_sequence(pid: u32, area: u64) -> Option<Sequence> {
-    // The pointer stands behind two numbers of the CPU.
+    // The pointer follows two CPU numbers.
     let mut pointer = [0; 8];
     target::read_bytes(pid, area + 8, &mut pointer).ok()?;
     let pointer = u64::from_ne_bytes(pointer);
@@ -211,7 +210,7 @@ fn running_sequence(pid: u32, area: u64) -> Option<Sequence> {
     Some(Sequence::from_bytes(&descriptor))
 }
 
-/// Stops one thread, and returns it with the moment at which it was told to stop.
+/// Stops one thread, and returns it with the time at which it was told to stop.
 fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectError> {
     let threads = target::threads(pid);
     let mut reason = InjectError::gone();
@@ -219,7 +218,7 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
         let thread = match Tracee::seize(tid, suspension) {
             Ok(thread) => thread,
             Err(Errno::SRCH) => continue,
-            // The option may be what is refused.
+            // The kernel may refuse the option, not the tracing.
             Err(_) if suspension != 0 && Tracee::seize(tid, 0).is_ok() => {
                 return Err(filtered());
             }
@@ -239,16 +238,16 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
     Err(reason)
 }
 
-/// Set only once the thread stands still: a thread that the program itself makes is none of ours. Where the
-/// runner dies before the thread has its own registers back, the program ends: it would go on somewhere else
-/// in its code.
+/// Set only once the thread is stopped: a thread that the program itself makes is none of ours. If the runner
+/// dies before the thread has its own registers back, the program ends, since it would continue elsewhere in
+/// its code.
 const CLONE_OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
 
-/// The option with which the kernel leaves the program's filters out while a task is traced, where it has
-/// any. A filter could otherwise end the program for a call that it would not make itself.
+/// Returns the option that suspends the program's filters while a task is traced, if it has any. Otherwise a
+/// filter could end the program for a call that the program would not make itself.
 ///
-/// A process with as many filters as the runner has those of the container that both are in. These let the
-/// runner's own calls pass, and they cannot be suspended from inside.
+/// A process with as many filters as the runner has only those of their common container. These allow the
+/// runner's own calls, and cannot be suspended from inside.
 fn suspension(status: &Status) -> Result<i32, InjectError> {
     let ours = Status::of(std::process::id())?.filters;
     Ok(if status.filters == 0 || status.filters == ours { 0 } else { libc::PTRACE_O_SUSPEND_SECCOMP })
@@ -258,8 +257,8 @@ fn filtered() -> InjectError {
     InjectError::new(InjectErrorKind::Seccomp, &reasons::FILTERED, &[])
 }
 
-/// Makes the stopped thread call `clone`. The thread is stopped inside the kernel afterwards, before it would
-/// go on with registers that are not its own.
+/// Makes the stopped thread call `clone`. Afterwards the thread is stopped inside the kernel, before it can
+/// continue with registers that are not its own.
 fn clone_in(
     pid: u32,
     thread: &Tracee,
@@ -278,7 +277,7 @@ fn clone_in(
     thread.set_signal_mask(ALL_SIGNALS).map_err(system)?;
     let mut flags = (libc::CLONE_VM | libc::CLONE_FILES) as u64;
     if status.parent == std::process::id() {
-        // The runner can reap its own child, and the program has none that it does not know.
+        // The runner can reap its own child, and the program gets no unknown child.
         flags |= libc::CLONE_PARENT as u64;
     }
     let mut registers = saved.registers;
@@ -287,19 +286,19 @@ fn clone_in(
         thread.set_registers(&registers).map_err(system)?;
         let mut child = None;
         let (mut signal, mut is_inside) = (0, false);
-        // The call's entry, then the child where it succeeds, else the call's exit.
+        // First the call's entry; then the child if the call succeeds, otherwise the call's exit.
         let answer = loop {
             thread.resume(libc::PTRACE_SYSCALL, signal).map_err(system)?;
             signal = 0;
             match thread.wait().map_err(no_stop)? {
                 Stop::Cloned => {
                     child = Some(Tracee::born(thread.message().map_err(system)? as u32));
-                    // The stop that comes next is inside the kernel, behind the call.
+                    // The next stop is inside the kernel, after the call.
                     break 0;
                 }
                 Stop::SystemCall if is_inside => break thread.registers().map_err(system)?.rax as i64,
                 Stop::SystemCall => is_inside = true,
-                // Of all signals, only one that stops the process comes through. It is to do so.
+                // Only a signal that stops the process comes through, and it should take effect.
                 Stop::Signal(arrived) => signal = arrived,
                 Stop::Trap => {}
             }
@@ -309,7 +308,7 @@ fn clone_in(
         thread.wait_for_trap(None).map_err(no_stop)?;
         match child {
             Some(child) => return Ok(child),
-            // A stop of the whole process begins: the kernel wants the call made again.
+            // A stop of the whole process begins: the kernel asks for the call again.
             None if (-516..=-512).contains(&answer) => {}
             None => return Err(system(Errno::from_raw_os_error(-answer as i32))),
         }
@@ -317,7 +316,7 @@ fn clone_in(
     Err(InjectError::new(InjectErrorKind::Stuck, &reasons::NO_CHILD, &[]))
 }
 
-/// An unreadable map of a process that is there is a matter of permission.
+/// If the process exists but its map is unreadable, permission is missing.
 fn permission(pid: u32, error: InjectError) -> InjectError {
     let is_there = std::path::Path::new(&format!("/proc/{pid}")).exists();
     if error.kind() == InjectErrorKind::Gone && is_there { refused(Errno::PERM) } else { error }

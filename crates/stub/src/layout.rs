@@ -1,4 +1,4 @@
-//! The address range that a mover has in the program.
+//! The layout of the mover's address range in the program.
 //!
 //! ```text
 //! base ────────── head: code (1 page), mailbox (4 pages), rest unused
@@ -6,14 +6,14 @@
 //! + staging + 2 ─ staging 2
 //! ```
 //!
-//! Both staging ranges begin at a multiple of 2 MiB, so that a huge page can move as one. The space between
-//! them keeps the kernel from joining their mappings: a move stays inside one mapping on either side.
+//! Both staging ranges begin at a multiple of 2 MiB, so that a huge page can move as a whole. The gap between
+//! them keeps the kernel from joining their mappings: a move must stay inside one mapping on either side.
 
 pub const PAGE: u64 = 4096;
 pub const MAILBOX_BYTES: u64 = 4 * PAGE;
 pub const CODE_BYTES: u64 = PAGE;
 const HUGE: u64 = 2 << 20;
-/// The most that a staging range may have.
+/// The largest size of a staging range.
 pub const MOST_STAGING_BYTES: u64 = 1 << 30;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +29,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The bytes to map for a staging size.
+    /// Returns the bytes to map for a staging size.
     pub fn bytes_for(staging_bytes: u64) -> u64 {
-        // Head, gap, a place behind, and what alignment may cost.
+        // Head, gap, room at the end, and the most that alignment may cost.
         2 * staging_bytes.next_multiple_of(HUGE) + 4 * HUGE
     }
 
@@ -69,7 +69,7 @@ mod tests {
     }
 }
 
-/// Pages of the program that are to leave together. They lie in one mapping.
+/// Pages of the program to move out together. They lie in one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The address of the first page.

@@ -1,10 +1,9 @@
 //! A **mover**: a process that shares the memory of a running, unmodified program, and makes a few system
-//! calls there on the orders of another process, the runner.
+//! calls there for another process, the runner.
 //!
-//! The runner pages the program's memory from outside, by userfaultfd. Two things cannot be done from
+//! The runner pages the program's memory from outside, by userfaultfd. Two things are impossible from
 //! outside. A userfaultfd belongs to the memory of the task that makes it. And the kernel moves pages
-//! (`UFFDIO_MOVE`) only for a task that has the memory as its own. So the runner puts a task there, when it
-//! needs one.
+//! (`UFFDIO_MOVE`) only for a task that runs in that memory. So the runner puts a task there if it needs one.
 //!
 //! ```text
 //!    runner                         the program's memory
@@ -15,26 +14,26 @@
 //!   └───────────────┘              └──────────────────────────────┘
 //! ```
 //!
-//! - [`Mover::inject`] stops one thread of the program for the time of one `clone`, by ptrace. All further
+//! - [`Mover::inject`] stops one thread of the program by ptrace, for the time of one `clone`. All further
 //!   preparations happen in the new process. The program may be static, of another user, or stopped.
 //! - [`Mover::call`] makes a batch of system calls. [`Mover::move_out`] takes pages out of the program.
-//! - [`Still::hold`] has the program stand still, while the mover changes what the program may not see.
+//! - [`Still::hold`] stops the whole program, while the mover makes changes that the program must not see.
 //! - [`Mover::end`] ends the process. It leaves its address range (untouched, without pages) in the program.
 //!
 //! **What the program sees.** The mover is a process of its own, with neither the program's descriptors nor
-//! its signals. The program's `wait` does not see it without `__WALL`. The program's number of threads stays.
-//! A call that was waiting in the stopped thread goes on waiting (`resume.rs` names the exceptions).
+//! its signals. The program's `wait` does not see it without `__WALL`. The program's number of threads stays
+//! the same. If the stopped thread was waiting in a call, it waits on (`resume.rs` names the exceptions).
 //!
 //! **What the mover may do.** It has no capabilities, and a filter leaves it `futex`, `ioctl`, `madvise`,
-//! `mprotect`, `poll` and its end. The program could write into the page of requests, and would gain nothing
-//! that it may not do itself.
+//! `mprotect`, `poll` and the calls that end it. The program could write into the page of requests, but would
+//! gain nothing that it may not do itself.
 //!
-//! **Who ends it.** The mover keeps the memory alive after the program ended or ran `execve`. The runner
-//! watches the program and ends the mover. Once a second the mover itself looks whether runner and program
-//! live, and ends with either; an `execve` it does not see. Where the runner is the program's parent, the
-//! mover is a child of the runner and is reaped by [`Mover::end`]. Elsewhere it is a child of the program,
-//! and stays a zombie until the program ends. A runner that is a sub-reaper then gets it by `waitpid(-1,
-//! __WALL)`.
+//! **Who ends it.** The mover keeps the memory alive after the program has ended or run `execve`. The runner
+//! watches the program and ends the mover. After each second without a request, the mover itself checks
+//! whether runner and program live, and ends if one has ended; it does not notice an `execve`. If the runner
+//! is the program's parent, the mover is a child of the runner and [`Mover::end`] reaps it. Otherwise it is a
+//! child of the program, and stays a zombie until the program ends. A runner that is a sub-reaper then gets
+//! it by `waitpid(-1, __WALL)`.
 //!
 //! **Waiting for children.** While [`Mover::inject`] runs, no other thread of the runner may wait for *any*
 //! child without `__WNOTHREAD`: it would take the stops that the injection waits for.

@@ -1,4 +1,4 @@
-//! The page through which runner and mover talk. This file owns its words.
+//! The mailbox through which runner and mover talk. This file defines its words.
 //!
 //! ```text
 //!    0  request   the number of the last batch ordered: written by the runner
@@ -12,13 +12,13 @@
 //! ```
 //!
 //! The runner writes calls and count, then the request (release; the mover's loop loads it and depends on it,
-//! which is enough on x86-64). The mover writes answers, then the reply by an exchange (a full fence), which
-//! the runner loads with acquire. Before it sleeps, the runner sets `waiting` and looks at the reply again,
-//! both sequentially consistent; the mover looks at `waiting` behind its exchange. So one of the two sees the
-//! other.
+//! which is enough on x86-64). The mover writes answers, then the reply by an exchange (a full fence); the
+//! runner loads the reply with acquire. Before it sleeps, the runner sets `waiting` and loads the reply
+//! again, both sequentially consistent; the mover loads `waiting` after its exchange. So at least one of the
+//! two sees the other's store.
 //!
-//! The program can write all of this. The runner trusts nothing in it but answers, and those only as far as
-//! an answer of the program's own would go: no address and no length of the runner's comes from the page.
+//! The program can write all of this. The runner trusts only the answers, and only as far as it would trust
+//! an answer of the program itself: it takes no address and no length from the mailbox.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -46,11 +46,11 @@ pub const CALLS: usize = 127;
 pub const SCRATCH_AT: usize = 8192;
 pub const SCRATCH_BYTES: usize = MAILBOX_BYTES as usize - SCRATCH_AT;
 
-/// How often the runner looks at the reply before it sleeps.
+/// How often the runner checks the reply before it sleeps.
 const LOOKS: usize = 200;
-/// How often a sleeping runner looks whether the mover lives.
+/// The interval at which a sleeping runner checks whether the mover lives.
 const CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// When a mover that lives and does not answer is given up.
+/// The time after which the runner gives up a mover that lives but does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One system call for a mover to make.
@@ -65,7 +65,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call with up to six arguments.
+    /// Makes a call with up to six arguments.
     pub fn new<const N: usize>(number: libc::c_long, arguments: [u64; N]) -> Self {
         let mut six = [0; 6];
         six[..N].copy_from_slice(&arguments);
@@ -89,11 +89,11 @@ pub struct Mailbox {
     last: u32,
 }
 
-// SAFETY: the mapping belongs to the value, and is reached by atomics only.
+// SAFETY: the mapping belongs to the value, and only atomics access it.
 unsafe impl Send for Mailbox {}
 
 impl Mailbox {
-    /// Writes the code into a new shared memory file, and maps the mailbox behind it.
+    /// Writes the code into a new shared memory file, and maps the file's mailbox, which follows the code.
     pub fn new(file: BorrowedFd<'_>, code: &[u8]) -> io::Result<Self> {
         rustix::fs::ftruncate(file, CODE_BYTES + MAILBOX_BYTES)?;
         let written = rustix::io::pwrite(file, code, 0)?;
@@ -112,7 +112,7 @@ impl Mailbox {
         Ok(mailbox)
     }
 
-    /// Makes the mover end when one of these descriptors of its own becomes readable.
+    /// Makes the mover end if one of these descriptors, by the mover's own numbers, becomes readable.
     pub fn watch(&self, descriptors: [u32; 2]) {
         for (index, descriptor) in descriptors.into_iter().enumerate() {
             let events = (libc::POLLIN as u64) << 32;
@@ -122,8 +122,8 @@ impl Mailbox {
 
     fn half(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at < MAILBOX_BYTES as usize);
-        // SAFETY: inside the mapping, aligned (both asserted), alive as long as `self`, reached by atomics
-        // only.
+        // SAFETY: the word is inside the mapping and aligned (both asserted), lives as long as `self`, and
+        // only atomics access it.
         unsafe { self.base.add(at).cast().as_ref() }
     }
 
@@ -137,12 +137,12 @@ impl Mailbox {
     pub fn write_scratch(&self, at: usize, words: &[u64]) {
         assert!(at + size_of_val(words) <= SCRATCH_BYTES, "inside the scratch memory");
         for (index, word) in words.iter().enumerate() {
-            // The request that follows releases it.
+            // Relaxed: the store of the next request releases it.
             self.word(SCRATCH_AT + at + 8 * index).store(*word, Ordering::Relaxed);
         }
     }
 
-    /// Reads a word of the scratch memory. The reply before was acquired.
+    /// Reads a word of the scratch memory. Relaxed: the load of the reply has acquired it.
     pub fn scratch(&self, at: usize) -> u64 {
         assert!(at + 8 <= SCRATCH_BYTES, "inside the scratch memory");
         self.word(SCRATCH_AT + at).load(Ordering::Relaxed)
@@ -204,7 +204,7 @@ impl Mailbox {
                     if start.elapsed() > PATIENCE {
                         return Err(MoverError::Silent);
                     }
-                    // The program may have stored over the request.
+                    // The program may have overwritten the request.
                     self.half(0).store(self.last, Ordering::Release);
                     futex::wake(self.half(0), futex::Flags::empty(), 1).map_err(MoverError::System)?;
                 }

@@ -1,27 +1,26 @@
-//! Sentences that tell people what is wrong, why, and what to do about it.
+//! Messages for users: what is wrong, why, and what to do about it.
 //!
-//! Each is written once, where both the program that says it and the page that lists it (`docs/messages.md`)
-//! take it from.
+//! Each is written once. Both the program and the page that lists the messages (`docs/messages.md`) use it.
 
 use std::fmt::{Display, Write};
 
 /// A sentence about something that is wrong.
 #[derive(Debug)]
 pub struct Message {
-    /// What has happened. A name in braces stands for a word that is known only then.
+    /// What has happened. A name in braces stands for a word that is known only at run time.
     pub happened: &'static str,
-    /// What to do, as a request. Empty where [`happened`](Self::happened) ends with another sentence that has
-    /// one.
+    /// What to do, as a request. Empty if there is nothing to do, or if a word in
+    /// [`happened`](Self::happened) has a remedy of its own.
     pub remedy: &'static str,
     /// Why that happens, for the guide.
     pub cause: &'static str,
 }
 
 impl Message {
-    /// Returns the sentence with its words.
+    /// Returns the sentence, with a word in place of each name.
     ///
     /// # Panics
-    /// Where a name has no word.
+    /// Panics if a name has no word.
     #[must_use]
     pub fn with(&self, words: &[(&str, &dyn Display)]) -> String {
         let mut sentence = String::new();
@@ -41,7 +40,7 @@ impl Message {
     }
 }
 
-/// Adds a text, with a word for each name in it.
+/// Appends a text, with a word in place of each name.
 fn fill(sentence: &mut String, text: &str, words: &[(&str, &dyn Display)]) {
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once('{') {

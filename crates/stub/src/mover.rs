@@ -1,4 +1,4 @@
-//! A mover in service.
+//! A running mover.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::reasons;
 
 /// A process that shares a program's memory and makes system calls there. See the [crate](crate).
 ///
-/// Any thread may use it; batches follow one another. Dropping it [ends](Mover::end) the process.
+/// Any thread may use it; batches run one after another. Dropping it [ends](Mover::end) the process.
 #[derive(Debug)]
 pub struct Mover {
     pid: u32,
@@ -36,7 +36,7 @@ impl Mover {
         Self { pid, process, layout, numbers, faults, quiet, is_our_child, mailbox: Mutex::new(mailbox) }
     }
 
-    /// Tries the calls that a mover is for, now that the program's own filters hold for it.
+    /// Tries the calls that a mover needs, now that the program's own filters apply to it.
     pub(crate) fn probe(&self) -> Result<(), InjectError> {
         let refused = |what: &dyn std::fmt::Display| {
             InjectError::new(InjectErrorKind::Seccomp, &reasons::FORBIDDEN, &[("why", what)])
@@ -49,7 +49,7 @@ impl Mover {
         mailbox.call(self.process.as_fd(), &mut calls).map_err(|error| refused(&error))?;
         calls[0].result().map_err(|error| refused(&error))?;
         match calls[1].result() {
-            // There is nothing to move.
+            // The expected answer: there is nothing to move.
             Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(refused(&error)),
             Ok(_) => Err(refused(&"it answered without effect")),
@@ -61,7 +61,7 @@ impl Mover {
         self.pid
     }
 
-    /// Returns the pidfd of the mover, for instance to wait for its end.
+    /// Returns the pidfd of the mover, for example to wait for its end.
     pub fn process(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
@@ -86,30 +86,29 @@ impl Mover {
         ([self.layout.staging_1, self.layout.staging_2], self.layout.staging_bytes)
     }
 
-    /// Returns the whole address range that the mover has in the program: it is nothing of the program's, and
-    /// must not be paged.
+    /// Returns the mover's whole address range in the program. It is not the program's own, and must not be
+    /// paged.
     pub fn range(&self) -> Range<u64> {
         self.layout.start..self.layout.start + self.layout.len
     }
 
-    /// Returns the address in the program of the scratch memory, and its length. A batch's requests lie
-    /// there.
+    /// Returns the address of the scratch memory in the program, and its length. It holds a batch's requests.
     pub fn request_address(&self) -> (u64, usize) {
         (self.layout.mailbox + SCRATCH_AT as u64, SCRATCH_BYTES)
     }
 
     /// Makes the calls in order, and fills in their answers. Costs two wake-ups.
     ///
-    /// Only `futex`, `ioctl`, `madvise`, `mprotect` and `poll` are allowed to a mover; others answer `EPERM`.
-    /// A call must not wait for the runner: there is one mover, and it waits too.
+    /// A mover may call only `futex`, `ioctl`, `madvise`, `mprotect` and `poll`; other calls fail with
+    /// `EPERM`. A call must not wait for the runner, which waits for the mover meanwhile.
     ///
-    /// [`MoverError::Ended`] where the mover has ended, never a hang.
+    /// Fails with [`MoverError::Ended`] if the mover has ended, and never hangs.
     pub fn call(&self, calls: &mut [Call]) -> Result<(), MoverError> {
         self.call_locked(&mut self.lock(), calls)
     }
 
-    /// As [`call`](Self::call), with move requests that calls name by their index. They are handed back with
-    /// the kernel's answers.
+    /// Like [`call`](Self::call), with move requests that calls name by their index. Fills in the requests'
+    /// answers too.
     pub fn call_with_requests(
         &self,
         calls: &mut [Call],
@@ -124,7 +123,7 @@ impl Mover {
         }
         self.call_locked(&mut mailbox, calls)?;
         for (index, request) in requests.iter_mut().enumerate() {
-            // Only the answer is taken back: the page is the program's to write.
+            // Takes only the answer back, since the program can write to the page.
             request.moved = mailbox.scratch(index * wire::MOVE_REQUEST_BYTES + 32) as i64;
         }
         Ok(())
@@ -133,26 +132,26 @@ impl Mover {
     fn call_locked(&self, mailbox: &mut Mailbox, calls: &mut [Call]) -> Result<(), MoverError> {
         let done = mailbox.call(self.process.as_fd(), calls);
         if done == Err(MoverError::Silent) {
-            // It must not make the calls later, when nobody knows of them any more.
+            // The mover must not make the calls later, when nobody expects them any more.
             self.end();
         }
         done
     }
 
-    /// The call that moves by descriptor A (0) or B (1), with the request of this index.
+    /// Returns the call that moves by descriptor A (0) or B (1), with the request of this index.
     pub fn move_call(&self, descriptor: usize, request: usize) -> Call {
         let address = self.request_address().0 + (request * wire::MOVE_REQUEST_BYTES) as u64;
         Call::new(libc::SYS_ioctl, [self.numbers[descriptor], wire::MOVE, address])
     }
 
-    /// The call that gives the pages of staging range 2 back to the kernel.
+    /// Returns the call that gives the pages of staging range 2 back to the kernel.
     pub fn discard_call(&self) -> Call {
         let Layout { staging_2, staging_bytes, .. } = self.layout;
         Call::new(libc::SYS_madvise, [staging_2, staging_bytes, libc::MADV_DONTNEED as u64])
     }
 
     /// Makes both staging ranges executable, or not: the kernel moves pages only between memory of one kind.
-    /// Returns whether that was done.
+    /// Returns whether it succeeded.
     pub fn set_staging_kind(&self, is_executable: bool) -> Result<bool, MoverError> {
         let Layout { staging_1, staging_2, staging_bytes, .. } = self.layout;
         let execute = if is_executable { ProtFlags::EXEC } else { ProtFlags::empty() };
@@ -161,8 +160,8 @@ impl Mover {
         Ok(self.protect(&[whole])? == [true])
     }
 
-    /// Changes what may be done to ranges of the program's memory, each in one mapping. That raises no event.
-    /// Returns for each whether it was done.
+    /// Changes the protection of ranges of the program's memory, each in one mapping. This raises no event.
+    /// Returns for each range whether it succeeded.
     pub fn protect(&self, ranges: &[(Run, ProtFlags)]) -> Result<Vec<bool>, MoverError> {
         let call = |(Run { address, len }, protection): &(Run, ProtFlags)| {
             Call::new(libc::SYS_mprotect, [*address, *len, u64::from(protection.bits())])
@@ -172,8 +171,8 @@ impl Mover {
         Ok(calls.iter().map(|call| call.result().is_ok()).collect())
     }
 
-    /// Keeps the mover, and with it the memory, for a second, also where the program ends meanwhile: it looks
-    /// for that end when nobody has asked for so long.
+    /// Keeps the mover, and so the memory, for another second even if the program ends: the mover checks for
+    /// that end only after a second without a request.
     pub fn stay(&self) -> Result<(), MoverError> {
         self.call(&mut [Call::new(libc::SYS_poll, [0, 0, 0])])
     }
@@ -183,20 +182,20 @@ impl Mover {
         has_ended(self.process.as_fd()).unwrap_or(true)
     }
 
-    /// Ends the mover at once, and reaps it where it is a child of this process. The descriptors stay usable.
+    /// Ends the mover at once, and reaps it if it is a child of this process. The descriptors stay usable.
     /// Pages in staging stay until the program ends: [discard](Mover::discard) them first.
     pub fn end(&self) {
         // It may have ended already.
         let _ = pidfd_send_signal(&self.process, Signal::KILL);
         if self.is_our_child {
-            // By the pidfd, which never means another process, however often this is called.
+            // By the pidfd, which never refers to another process, even if this is called again.
             let any_kind = WaitIdOptions::from_bits_retain(libc::__WALL as u32) | WaitIdOptions::EXITED;
             while matches!(waitid(WaitId::PidFd(self.process()), any_kind), Err(Errno::INTR)) {}
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Mailbox> {
-        // A panic leaves a batch unfinished at worst, and the next one has a number of its own.
+        // At worst, a panic leaves a batch unfinished; the next batch has a number of its own.
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

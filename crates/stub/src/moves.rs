@@ -1,12 +1,11 @@
 //! Pages on their way out of a program.
 //!
 //! A page leaves in two moves of one batch: by descriptor A to staging range 1, then by B to staging range 2.
-//! Descriptor A refuses moves while an event is unread, so that no page is taken that the program has just
-//! unmapped. Range 2 belongs to B, which has no events: there the pages can be discarded without an event of
-//! our own.
+//! Descriptor A refuses moves while an event is unread, so a page that the program has just unmapped is not
+//! taken. Range 2 belongs to B, which has no events: discarding pages there raises none.
 //!
-//! An answer other than full success does not mean that nothing moved. Whoever gets one looks at
-//! [`Mover::staging_pages`] before staging is used again.
+//! Even without full success, some pages may have moved. The caller then looks at [`Mover::staging_pages`]
+//! before it uses staging again.
 
 use std::io;
 
@@ -19,23 +18,23 @@ use crate::layout::{PAGE, Run};
 use crate::mailbox::{CALLS, Call};
 use crate::mover::Mover;
 
-/// What became of a [`Run`].
+/// The outcome for a [`Run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunMoved {
-    /// Where the run's first page is in staging: bytes from its start.
+    /// The place of the run's first page in staging, in bytes from its start.
     pub offset: u64,
-    /// How far the kernel came, and its error. After a part the error is `EAGAIN`, whatever the reason.
+    /// The kernel's progress, and its error. After a part the error is `EAGAIN`, whatever the reason.
     pub progress: Progress,
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// One for each run, in order.
     pub runs: Vec<RunMoved>,
     /// The move from staging range 1 to range 2. Its bytes count holes.
     pub staged: Progress,
-    /// The kernel's error where staging range 2 was to be discarded first.
+    /// The kernel's error, if discarding staging range 2 first failed.
     pub discarded: Option<Errno>,
 }
 
@@ -51,22 +50,23 @@ impl Moved {
 /// What a batch does with the pages that are in staging range 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staging {
-    /// They are none, or stay: a new page in their place is refused with `EEXIST`.
+    /// There are none, or they stay. A new page in their place is refused with `EEXIST`.
     Keep,
-    /// They have been read, and go.
+    /// They have been read, and are discarded.
     DiscardFirst,
 }
 
 impl Mover {
-    /// Takes runs of pages out of the program, in one batch. They land in staging range 2 one behind the
-    /// other, from its start on; `process_vm_readv` gets them from there.
+    /// Takes runs of pages out of the program, in one batch. They land in staging range 2, one after the
+    /// other from its start; `process_vm_readv` reads them there.
     ///
-    /// A page that is missing is a hole in staging, which reads as zeros. Each page was registered with
-    /// descriptor A before it leaves. A page that was never registered would read as zeros afterwards. The
-    /// runner reads no event of descriptor A while this runs.
+    /// A missing page becomes a hole in staging, which reads as zeros. Each page must be registered with
+    /// descriptor A before it leaves: otherwise the program would read zeros there afterwards. The runner
+    /// must read no event of descriptor A while this runs.
     ///
-    /// [`MoverError::TooLarge`] above 125 runs or above the staging size, [`MoverError::Ended`] where the
-    /// mover has ended: pages may then be in either staging range. Runs without a byte are as good as none.
+    /// Fails with [`MoverError::TooLarge`] above 125 runs or above the staging size, and with
+    /// [`MoverError::Ended`] if the mover has ended: pages may then be in either staging range. Does nothing
+    /// if all runs are empty.
     pub fn move_out(&self, runs: &[Run], staging: Staging) -> Result<Moved, MoverError> {
         let ([first, second], room) = self.staging();
         let mut requests = Vec::with_capacity(runs.len() + 1);
@@ -104,7 +104,7 @@ impl Mover {
         })
     }
 
-    /// Moves what is in staging range 1 on to range 2. A batch may have left pages there.
+    /// Moves the pages that a batch may have left in staging range 1 on to range 2.
     pub fn move_on(&self) -> Result<Progress, MoverError> {
         let ([first, second], len) = self.staging();
         let mode = wire::MOVE_ALLOWS_HOLES;
@@ -114,12 +114,12 @@ impl Mover {
         Ok(Progress::of_answers(calls[0].result().err(), requests[0].moved))
     }
 
-    /// Has the kernel make pages the program's own that a fork has shared, as a store to each would. Returns
-    /// how many bytes are, from the start: up to a page that is missing, protected or read-only.
+    /// Makes pages that a fork has shared the program's own, as a store to each would. Returns how many bytes
+    /// from the start are the program's own now: it stops at a page that is missing, protected or read-only.
     ///
-    /// Each page gets a zero bit by a futex operation: the one access for which the kernel does not wait for
-    /// a fault's answer. The mover would wait for the thread that waits for the mover. Costs 0.2 µs a page,
-    /// 2.5 µs where it is copied, and two wake-ups for 127 pages.
+    /// A futex operation ORs zero into each page. It is the only access for which the kernel does not wait
+    /// for a fault's answer; the mover would otherwise wait for the thread that waits for the mover. Costs
+    /// 0.2 µs per page, 2.5 µs if the page is copied, and two wake-ups per 127 pages.
     pub fn unshare(&self, run: Run) -> Result<u64, MoverError> {
         let mut done = 0;
         while done < run.len {
@@ -135,8 +135,9 @@ impl Mover {
         Ok(done.min(run.len))
     }
 
-    /// The call that adds no bit to the word at `address`, and wakes nobody: none waits in the scratch
-    /// memory, and none at the word unless that has the lowest value which a call can name.
+    /// Returns the call that adds no bit to the word at `address`, and wakes no thread: none waits in the
+    /// scratch memory, and the call wakes waiters of the word only if the word has the lowest value that a
+    /// call can name.
     fn unshare_call(&self, address: u64) -> Call {
         let (scratch, _) = self.request_address();
         let how = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as u64;
@@ -153,7 +154,7 @@ impl Mover {
 
     /// Returns the pages that are in staging range 1 and in staging range 2. `pagemap` is the program's.
     ///
-    /// The kernel's error.
+    /// Fails with the kernel's error.
     pub fn staging_pages(&self, pagemap: &Pagemap) -> io::Result<[Vec<PageRun>; 2]> {
         let (starts, len) = self.staging();
         let mut found = [Vec::new(), Vec::new()];

@@ -1,9 +1,8 @@
-//! What happens in the new process before it serves: its address range, its loop, its descriptors, its
-//! limits.
+//! Prepares the new process before it serves: its address range, its loop, its descriptors, its limits.
 //!
-//! The first steps are made by ptrace. As soon as the loop is there, the loop makes the rest, which is
-//! quicker. The process stays traced meanwhile, so that a filter of the program's may be suspended, and so
-//! that it ends if the runner does.
+//! The first steps use ptrace. As soon as the loop runs, it makes the remaining calls, which is faster. The
+//! process stays traced meanwhile, so that the program's filters can be suspended, and so that it ends if the
+//! runner does.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -26,25 +25,25 @@ use crate::reasons;
 use crate::rights::{events, moves, no_userfaultfd};
 use crate::tracee::{ALL_SIGNALS, Tracee};
 
-/// How often the kernel is asked whose memory a descriptor is for, and how long it is left alone in between.
-/// It does not say while an event of the descriptor is unread. Whoever reads the events may be busy for long,
-/// so these are few.
+/// How often to ask the kernel whose memory a descriptor is for, and the pause in between. It does not say
+/// while an event of the descriptor is unread. The reader of the events may be busy for long, so the tries
+/// are few.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
-/// The lowest address that a program may use. Nothing is mapped there, as a rule.
+/// The lowest address that a program may use. Usually nothing is mapped there.
 const NOWHERE: u64 = 1 << 16;
 
-/// What a fork's event brought for the memory of the child.
+/// The descriptor that a fork event brought for the child's memory, with pages that it watches.
 #[derive(Debug)]
 pub struct Inherited {
     /// The descriptor.
     pub faults: Userfaultfd,
-    /// Addresses of pages that it watches, in mappings that can be read and written. Linux 6.8 needs one that
-    /// is still so, and that is not locked.
+    /// Addresses of pages that it watches, in readable and writable mappings. Linux 6.8 needs one for which
+    /// this still holds, and that is not locked.
     pub watched: Vec<u64>,
 }
 
-/// What a mover consists of.
+/// The parts of a mover.
 #[derive(Debug)]
 pub struct Parts {
     pub layout: Layout,
@@ -56,7 +55,7 @@ pub struct Parts {
     pub quiet: Userfaultfd,
 }
 
-/// Prepares the stopped new process, and lets it go.
+/// Prepares the stopped new process, and detaches from it.
 pub fn prepare(
     pid: u32,
     child: &Tracee,
@@ -106,13 +105,13 @@ impl Setup<'_> {
         call.result().map_err(|error| InjectError::system(step, error))
     }
 
-    /// Takes one of the mover's descriptors over.
+    /// Takes a copy of one of the mover's descriptors.
     fn take(&self, number: u64) -> Result<OwnedFd, InjectError> {
         pidfd_getfd(self.process, number as i32, PidfdGetfdFlags::empty())
             .map_err(|error| InjectError::system("taking a descriptor of the mover", error))
     }
 
-    /// Maps range, code and mailbox, and starts the loop.
+    /// Maps the range, the code and the mailbox, and starts the loop.
     fn place(&self, staging_bytes: u64) -> Result<(Layout, Mailbox), InjectError> {
         const UNSHARE: u64 = 2;
         self.call(
@@ -129,7 +128,7 @@ impl Setup<'_> {
             libc::SYS_mmap,
             [0, len, read | write, flags, u64::MAX, 0],
         )?;
-        // A fork of the program meanwhile leaves an untouched range in its child, and no more.
+        // If the program forks meanwhile, its child gets an untouched range, and no more.
         self.call(
             "keeping the range from forks",
             libc::SYS_madvise,
@@ -166,15 +165,14 @@ impl Setup<'_> {
         registers.rbx = layout.mailbox;
         registers.r12 = 0;
         registers.orig_rax = u64::MAX;
-        // The loop leaves the flag of string instructions alone, and everything else of the program's as
-        // well.
+        // The loop uses no other state of the program's, not even the direction flag.
         self.child.set_registers(&registers)?;
         self.child.set_signal_mask(ALL_SIGNALS)?;
         self.child.resume(libc::PTRACE_CONT, 0)
     }
 }
 
-/// The new process with its loop.
+/// The new process, once it runs its loop.
 struct Serving<'a> {
     setup: Setup<'a>,
     layout: Layout,
@@ -182,7 +180,7 @@ struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// The address in the program of an offset in the scratch memory.
+    /// Returns the address in the program of an offset in the scratch memory.
     fn scratch(&self, at: usize) -> u64 {
         self.layout.mailbox + (SCRATCH_AT + at) as u64
     }
@@ -195,7 +193,7 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// Leaves the program's session and directory, and sets the range up.
+    /// Leaves the program's session and directory, and sets up the range.
     fn settle(&mut self) -> Result<(), InjectError> {
         let Layout { start, len, staging_1, staging_2, staging_bytes, .. } = self.layout;
         // A path, a name, and two limits of zero.
@@ -206,22 +204,22 @@ impl Serving<'_> {
         let [root, name, no_limits] = [0, 8, 24].map(|at| self.scratch(at));
         let advise = |start, len, advice: i32| Call::new(libc::SYS_madvise, [start, len, advice as u64]);
         let mut calls = [
-            // The shared file, which stays mapped.
+            // Closes the shared file, which stays mapped.
             Call::new(libc::SYS_close_range, [0, u64::from(u32::MAX), 0]),
             Call::new(libc::SYS_setsid, []),
             Call::new(libc::SYS_prctl, [libc::PR_SET_NAME as u64, name, 0, 0, 0]),
-            // The program's memory is nothing for a core file of this process.
+            // The program's memory must not end up in a core file of this process.
             Call::new(libc::SYS_setrlimit, [u64::from(libc::RLIMIT_CORE), no_limits]),
             advise(start, len, libc::MADV_DONTFORK),
-            // Programs that lock all their memory lock this too, and locked pages cannot move.
+            // A program that locks all its memory locks this too, and locked pages cannot move.
             Call::new(libc::SYS_munlock, [start, len]),
             advise(staging_1, staging_bytes, libc::MADV_DONTNEED),
             advise(staging_2, staging_bytes, libc::MADV_DONTNEED),
             advise(start, len, libc::MADV_DONTDUMP),
         ];
         self.calls("settling the mover", &mut calls)?;
-        // These may fail. The first keeps the program's directory in use, the others want a kernel with huge
-        // pages.
+        // These calls may fail. If the first fails, the program's directory stays in use; the others need a
+        // kernel with huge pages.
         let mut calls = [
             Call::new(libc::SYS_chdir, [root]),
             advise(staging_1, staging_bytes, libc::MADV_NOHUGEPAGE),
@@ -266,7 +264,7 @@ impl Serving<'_> {
         Ok([number(&calls[0])?, number(&calls[1])?])
     }
 
-    /// The processes with which the mover ends: the runner and the program.
+    /// Returns the processes that the mover ends with: the runner and the program.
     fn watched(&self) -> Result<[OwnedFd; 2], InjectError> {
         let open = |pid: u32| {
             let pid = Pid::from_raw(pid as i32).ok_or_else(InjectError::gone)?;
@@ -275,7 +273,7 @@ impl Serving<'_> {
         Ok([open(std::process::id())?, open(self.setup.pid)?])
     }
 
-    /// Gives the mover two or three descriptors of the runner's, and returns their numbers there.
+    /// Gives the mover up to three descriptors of the runner's, and returns their numbers there.
     fn hand_over(&mut self, lent: &[BorrowedFd<'_>]) -> Result<[u32; 3], InjectError> {
         const PAIR: usize = 0;
         const HEADER: usize = 64;
@@ -311,13 +309,13 @@ impl Serving<'_> {
     }
 
     /// Checks that an inherited descriptor, the first one, is for the memory that the mover is in, before
-    /// anything is done by it. The kernel moves pages within the memory of the caller only, and says so
-    /// before it looks at them (`EINVAL`).
+    /// anything uses it. The kernel moves pages only within the caller's memory, and checks that before it
+    /// looks at them (`EINVAL`).
     ///
-    /// A page that is missing in staging is asked to move, so nothing moves. To where nothing is mapped it
-    /// could not (`ENOENT`). The mover's other descriptor shows whether the kernel says that; Linux 6.8 does
-    /// not. There the page is asked to move to where the inherited descriptor watches. The kernel has other
-    /// reasons for `EINVAL` there, such as locked memory.
+    /// Each request names a source page that is missing in staging, so nothing moves. If nothing is mapped at
+    /// the target, the right memory answers `ENOENT`. The mover's other descriptor shows whether this kernel
+    /// does so; Linux 6.8 does not. Therefore further requests name targets that the inherited descriptor
+    /// watches. For those, the kernel has other reasons for `EINVAL` too, such as locked memory.
     fn check_identity(&mut self, [number, other]: [u64; 2], watched: &[u64]) -> Result<(), InjectError> {
         const REQUEST_WORDS: usize = wire::MOVE_REQUEST_BYTES / 8;
         let watched = &watched[..watched.len().min(CALLS - 2)];
@@ -366,17 +364,17 @@ impl Serving<'_> {
     /// Registers the staging ranges.
     fn watch_staging(&self, faults: &Userfaultfd, quiet: &Userfaultfd) -> Result<(), InjectError> {
         for (descriptor, staging) in [(faults, self.layout.staging_1), (quiet, self.layout.staging_2)] {
-            // A page that is missing in staging reads as zeros, and keeps nobody waiting.
+            // A page that is missing in staging reads as zeros, and no thread waits for it.
             let mode = Mode { missing: false, write_protect: true };
-            // SAFETY: the range is memory of another process: it does not share ours, which was asked before,
-            // and a descriptor that comes from a fork is for that process.
+            // SAFETY: the range is memory of another process. That process does not share ours (checked
+            // before), and a descriptor from a fork is for that process.
             unsafe { descriptor.register(staging, self.layout.staging_bytes, mode) }
                 .map_err(|error| InjectError::system("registering the staging range", error))?;
         }
         Ok(())
     }
 
-    /// Takes from the mover everything that it does not need.
+    /// Takes all rights from the mover that it does not need.
     fn confine(&mut self) -> Result<(), InjectError> {
         const HEADER: usize = 0;
         const SETS: usize = 8;

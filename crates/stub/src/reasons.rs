@@ -1,8 +1,8 @@
-//! The reasons why a program has no mover, as sentences. Each goes on from "NAME (PID) is not managed: ".
+//! The reasons why a program has no mover, as sentences. Each continues "NAME (PID) is not managed: ".
 
 use crate::message::Message;
 
-/// All that a run meets.
+/// All reasons that a run can meet.
 pub const REASONS: [&Message; 18] = [
     &NO_USERFAULTFD,
     &OLD_KERNEL,
@@ -113,7 +113,7 @@ pub(crate) const ANOTHER_PROCESS: Message = Message {
     remedy: "",
     cause: "Several children were forked at once. Octavo goes on looking, and finds each of them in the end",
 };
-/// A mistake of this crate's user, which no run meets.
+/// A mistake of this crate's caller, which no run meets.
 pub(crate) const STAGING_SIZE: Message = Message {
     happened: "a staging range has whole pages, at least one and at most 1 GiB",
     remedy: "give another size",

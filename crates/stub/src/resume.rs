@@ -1,13 +1,13 @@
-//! The registers with which an interrupted thread goes on.
+//! The registers with which an interrupted thread continues.
 //!
-//! The stop itself leaves traces, which this module takes away:
+//! The stop itself leaves traces, which this module removes:
 //!
-//! - **A system call that waited** was broken off. Most answer one of the kernel's restart codes, and the
-//!   kernel makes the call again when the thread goes on. Some answer `EINTR` for any stop (`epoll_wait`,
-//!   `semop`, `sigtimedwait`, sockets with a timeout). These get the code for "again, unless a handler runs"
-//!   here. A call with a timeout then waits for its whole timeout once more.
-//! - **A restartable sequence** of the program must not go on, since the thread left the CPU inside. The
-//!   kernel forgets the sequence when the thread runs elsewhere meanwhile. So the thread goes on at the
+//! - **A system call that waited** was interrupted. Most calls return one of the kernel's restart codes, and
+//!   the kernel makes the call again when the thread continues. Some return `EINTR` after any stop
+//!   (`epoll_wait`, `semop`, `sigtimedwait`, sockets with a timeout). This module gives them the code for
+//!   "again, unless a handler runs". A call with a timeout then waits for its whole timeout once more.
+//! - **A restartable sequence** of the program must not continue, since the thread left the CPU inside. The
+//!   kernel forgets the sequence if the thread runs other code meanwhile. So the thread continues at the
 //!   sequence's abort address.
 
 use libc::user_regs_struct as Registers;
@@ -18,7 +18,7 @@ const ERESTARTNOHAND: i64 = -514;
 /// `io_pgetevents`, which the libc crate does not name here.
 const IO_PGETEVENTS: libc::c_long = 333;
 
-/// Calls that answer `EINTR` after a stop, before they had any effect.
+/// Calls that return `EINTR` after a stop, before they had any effect.
 const NEVER_RESTARTED: [libc::c_long; 26] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -65,14 +65,14 @@ impl Sequence {
     }
 }
 
-/// Returns whether a system call answers `EINTR` after a stop. A thread that waits in one is stopped only
-/// where no other can be.
+/// Returns whether a system call returns `EINTR` after a stop. A thread that waits in such a call is stopped
+/// only if no other can be.
 pub fn is_never_restarted(call: libc::c_long) -> bool {
     NEVER_RESTARTED.contains(&call)
 }
 
-/// Returns the registers with which a thread goes on that was stopped with `stopped`. `sequence` is the
-/// descriptor that its area named.
+/// Returns the registers with which a thread continues that was stopped with the registers `stopped`.
+/// `sequence` is the descriptor that its rseq area points to.
 pub fn registers_to_resume(stopped: &Registers, sequence: Option<Sequence>) -> Registers {
     let mut resumed = *stopped;
     let call = stopped.orig_rax as i64;

@@ -9,18 +9,18 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::error::{InjectError, InjectErrorKind};
 use crate::reasons;
 
-/// Looks whether this process may manage the programs that it starts: it needs a userfaultfd with all
-/// features, and has to trace them. Programs have the same rights. That takes some system calls, and whether
-/// a program can be managed shows when it is.
+/// Checks whether this process may manage the programs that it starts: it needs a userfaultfd with all
+/// features, and the right to trace them. The programs are assumed to have the same rights, so injection may
+/// still fail. Costs some system calls.
 ///
 /// # Errors
-/// The first thing that is missing.
+/// An error for the first missing right.
 pub fn look_for_rights() -> Result<(), InjectError> {
     Userfaultfd::of_this_process(moves() | events()).map_err(|error| no_userfaultfd(&error))?;
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let scope = scope.trim();
     let may_all = || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
-    // With 1 a process may trace those that it starts.
+    // With 1, a process may trace the programs that it starts.
     if scope == "3" || scope == "2" && !may_all() {
         let words: [(&str, &dyn std::fmt::Display); 1] = [("scope", &scope)];
         return Err(InjectError::new(InjectErrorKind::NotPermitted, &reasons::NO_TRACING, &words));
@@ -28,11 +28,11 @@ pub fn look_for_rights() -> Result<(), InjectError> {
     Ok(())
 }
 
-/// Says why there is no userfaultfd with all features.
+/// Makes the error that says why there is no userfaultfd with all features.
 pub(crate) fn no_userfaultfd(error: &std::io::Error) -> InjectError {
     let kind = InjectErrorKind::UserfaultfdUnavailable;
     match error.kind() {
-        // The handshake's own error, which has words.
+        // The handshake's own error, which has a sentence.
         ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
             InjectError::new(kind, &reasons::NO_FORK_EVENTS, &[])
         }
@@ -43,12 +43,12 @@ pub(crate) fn no_userfaultfd(error: &std::io::Error) -> InjectError {
     }
 }
 
-/// What both descriptors are for: to protect pages, and to move them.
+/// The features of both descriptors: protecting pages and moving them.
 pub(crate) fn moves() -> Features {
     Features::WRITE_PROTECT | Features::MOVE
 }
 
-/// What descriptor A tells besides of faults.
+/// The events that descriptor A reports besides faults.
 pub(crate) fn events() -> Features {
     Features::EVENT_FORK
         | Features::EVENT_REMAP

@@ -1,15 +1,15 @@
-//! A process that stands still for a moment: all of its threads, by ptrace.
+//! Stops a process for a moment: all of its threads, by ptrace.
 //!
-//! Meanwhile nobody stores to its memory, changes its mappings or runs into a protection. Its parent hears
-//! nothing of it, as it would of a stop by a signal. A call that waits is made again, as after an injection.
-//! A program that already stood still goes on standing still.
+//! Meanwhile no thread stores to its memory, changes its mappings or meets a protection. Its parent is not
+//! notified, unlike after a stop by a signal. An interrupted wait is restarted, as after an injection. A
+//! program that was stopped before stays stopped.
 //!
-//! A process cannot be held while one of its threads is in a wait that only its cause ends (a disk, the child
-//! of a `vfork`, an event of a userfaultfd that nobody has read), is traced by another, or has a child that
-//! shares its memory.
+//! A process cannot be held while one of its threads is in an uninterruptible wait (for a disk, the child of
+//! a `vfork`, or the reader of a userfaultfd event), while another process traces it, or while a child shares
+//! its memory.
 //!
-//! Tracing belongs to a thread. So each hold has a thread of its own: when that ends, and so where the runner
-//! does, all go on.
+//! Tracing belongs to a thread. So each hold has a thread of its own: when that thread or the runner ends,
+//! all stopped threads continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,11 +29,11 @@ use crate::tracee::Tracee;
 
 /// How long the threads may take to stop. Those that have stopped wait for the others.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The first pause between two looks, and the longest. The kernel needs some microseconds for a stop.
+/// The first and the longest pause between two looks. The kernel needs some microseconds for a stop.
 const FIRST_PAUSE: Duration = Duration::from_micros(2);
 const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 
-/// A process that stands still as long as this lives.
+/// Keeps a process stopped while it lives.
 #[derive(Debug)]
 pub struct Still {
     go_on: Option<Sender<()>>,
@@ -41,8 +41,8 @@ pub struct Still {
 }
 
 impl Still {
-    /// Stops all threads of a process that has a mover. `None`: they could not be stopped just now, and go
-    /// on.
+    /// Stops all threads of a process that has a mover. Returns `None` if they could not be stopped for now;
+    /// they continue then.
     pub fn hold(pid: u32, mover: u32) -> Option<Self> {
         let ((has_stopped, stopped), (go_on, end)) = (channel(), channel());
         let thread = std::thread::Builder::new()
@@ -57,15 +57,15 @@ impl Still {
 impl Drop for Still {
     fn drop(&mut self) {
         drop(self.go_on.take());
-        // A panic in it has been printed, and its end lets all go on.
+        // A panic in the thread has been printed, and its end lets the process continue.
         self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// The work of the thread that traces.
 fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<()>) {
-    // A driver beside a thread gives way to all others on one CPU, and so would this thread: with half of the
-    // program stopped.
+    // A driver beside a thread is idle-class and bound to one CPU. This thread would inherit that, and wait
+    // with half of the program stopped.
     let _ = set_idle(0, false);
     let _ = sched_getaffinity(Some(getpid())).and_then(|cpus| sched_setaffinity(None, &cpus));
     // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time
@@ -74,19 +74,19 @@ fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<(
     let mut threads = BTreeMap::new();
     let is_still = stop_all(pid, &mut threads) && !shares_memory(pid, mover, threads.keys());
     if has_stopped.send(is_still).is_ok() && is_still {
-        // Until the other end is dropped.
+        // Waits until the other end is dropped.
         let _ = end.recv();
     }
-    // A thread that did not stop goes on when this one ends.
+    // A thread that did not stop is released when this one ends.
     threads.values().for_each(Tracee::let_go);
 }
 
-/// Stops all threads, also those that others start meanwhile. Returns false where that took too long.
+/// Stops all threads, also those that others start meanwhile. Returns false if that takes too long.
 fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     let (start, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
-        // Who stands still before the look starts no other thread behind it. Who is asked later may have done
-        // so in between.
+        // A thread that was stopped before the look starts no other thread after it. A thread that stops
+        // later may have done so in between.
         let stood: BTreeSet<_> =
             threads.iter().filter(|(_, thread)| thread.is_stopped()).map(|(tid, _)| *tid).collect();
         let found: BTreeSet<_> = target::threads(pid).into_iter().collect();
@@ -96,13 +96,13 @@ fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
         if stood == found && stood.len() == threads.len() {
             return true;
         }
-        // Those that have ended may have started others.
+        // Threads that have ended may have started others.
         threads.retain(|tid, _| found.contains(tid));
         for tid in found {
             if threads.contains_key(&tid) {
                 continue;
             }
-            // A thread that is just ending is refused, and gone at the next look.
+            // The kernel refuses a thread that is just ending, and the next look does not find it.
             if let Ok(thread) = Tracee::seize(tid, 0)
                 && matches!(thread.interrupt(), Ok(()) | Err(Errno::SRCH))
             {
@@ -117,7 +117,7 @@ fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     }
 }
 
-/// Returns whether a child shares the memory of the process, or may do so. It would not stand still.
+/// Returns whether a child shares the memory of the process, or may do so. Such a child would run on.
 fn shares_memory<'a>(pid: u32, mover: u32, mut threads: impl Iterator<Item = &'a u32>) -> bool {
     threads.any(|tid| {
         let Ok(children) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")) else {

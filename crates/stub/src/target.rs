@@ -1,4 +1,4 @@
-//! What the runner learns about a program before it stops a thread there.
+//! Facts about a program that the runner reads before it stops a thread there.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use crate::resume::is_never_restarted;
 
 /// The two bytes of the instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// The longest mapping that is searched for the instruction.
+/// How much of each mapping is searched for the instruction.
 const SEARCHED_BYTES: u64 = 4 << 20;
 
 /// The lines of `/proc/PID/status` that matter here.
@@ -20,7 +20,7 @@ const SEARCHED_BYTES: u64 = 4 << 20;
 pub struct Status {
     pub parent: u32,
     pub tracer: u32,
-    /// The seccomp filters of its first thread. A kernel that does not count them has 1 for any.
+    /// The seccomp filters of its first thread. If the kernel does not count them, 1 stands for any number.
     pub filters: u32,
 }
 
@@ -38,13 +38,13 @@ impl Status {
     }
 }
 
-/// Returns whether another process traces this one, as a debugger does. Then it can get no mover.
+/// Returns whether another process traces this one, as a debugger does. A traced process can get no mover.
 #[must_use]
 pub fn is_traced(pid: u32) -> bool {
     Status::of(pid).is_ok_and(|status| status.tracer != 0)
 }
 
-/// Returns whether no thread of the process is left that could run. Its first thread may have ended alone.
+/// Returns whether no live thread of the process is left. Its first thread may have ended alone.
 fn is_over(pid: u32) -> bool {
     threads(pid).is_empty()
 }
@@ -54,19 +54,19 @@ fn has_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Returns the live threads of a process, those first that a stop disturbs the least: threads that run or
-/// wait in a call that the kernel restarts, the process's first thread before others.
+/// Returns the live threads of a process. Those that a stop disturbs least come first: threads that run, or
+/// that wait in a call that the kernel restarts, and among them the process's first thread.
 pub fn threads(pid: u32) -> Vec<u32> {
     let Ok(folder) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut found: Vec<(bool, bool, u32)> = folder
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(|tid: u32| {
-            // The state comes behind the name, which is in brackets and may hold anything.
+            // The state follows the name, which is in parentheses and may hold anything.
             let state = match proc_text::read(pid, &format!("task/{tid}/stat")) {
                 Ok(stat) => stat.rsplit(") ").next()?.chars().next()?,
                 Err(error) if has_gone(&error) => return None,
-                // Whoever is to stop all threads must not leave one out.
+                // A caller that stops all threads must not miss one.
                 Err(_) => '?',
             };
             let call = proc_text::read(pid, &format!("task/{tid}/syscall")).unwrap_or_default();
@@ -78,12 +78,12 @@ pub fn threads(pid: u32) -> Vec<u32> {
     found.into_iter().map(|(_, _, tid)| tid).collect()
 }
 
-/// Returns whether the process has the memory of this very process.
+/// Returns whether the process shares this process's memory.
 pub fn shares_our_memory(pid: u32) -> bool {
     share_memory(std::process::id(), pid)
 }
 
-/// Reads bytes of the program, all of them or none.
+/// Reads bytes of the program. It fails if it cannot read all of them.
 pub fn read_bytes(pid: u32, address: u64, bytes: &mut [u8]) -> io::Result<()> {
     // SAFETY: the local piece is a live slice that is borrowed mutably.
     let read =
@@ -97,7 +97,8 @@ pub fn is_syscall(pid: u32, address: u64) -> bool {
     read_bytes(pid, address, &mut bytes).is_ok() && bytes == SYSCALL
 }
 
-/// Finds a `syscall` instruction: in the kernel's own code page of the program, else in any code that it has.
+/// Finds a `syscall` instruction: in the kernel's own code page in the program, otherwise in any code of the
+/// program.
 pub fn find_syscall(pid: u32) -> Result<u64, InjectError> {
     let maps = proc_text::read(pid, "maps").map_err(|_| InjectError::gone())?;
     let mut ranges: Vec<(bool, u64, u64)> = maps

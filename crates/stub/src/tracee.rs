@@ -1,7 +1,7 @@
 //! One traced thread, and the ptrace calls on it.
 //!
-//! Tracing belongs to the *thread* that seized. When that thread ends, the kernel lets all its tracees go. So
-//! an injection runs on a thread of its own: whatever goes wrong, no thread of the program stays traced.
+//! Tracing belongs to the *thread* that seized. When that thread ends, the kernel detaches all its tracees.
+//! So an injection runs on a thread of its own: whatever goes wrong, no thread of the program stays traced.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use rustix::io::Errno;
 
 use crate::resume::registers_to_resume;
 
-/// Every signal blocked. The kernel leaves SIGKILL and SIGSTOP out by itself.
+/// Blocks every signal. The kernel itself excludes SIGKILL and SIGSTOP.
 pub const ALL_SIGNALS: u64 = u64::MAX;
 
-/// Why a tracee stands still.
+/// Why a tracee is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was interrupted, was just born, or takes part in a stop of its process.
+    /// It was interrupted, was just created, or takes part in a stop of its process.
     Trap,
-    /// It made a child and has not returned from that.
+    /// It made a child, and has not returned from the call.
     Cloned,
     /// It enters or leaves a system call.
     SystemCall,
-    /// It is to get a signal.
+    /// It is about to get a signal.
     Signal(i32),
 }
 
@@ -45,32 +45,31 @@ pub struct Tracee {
 }
 
 impl Tracee {
-    /// Returns whether the tracee stands still. It waits for nothing, and does so too where another thread
-    /// has taken note of the stop.
+    /// Returns whether the tracee is stopped, even if the stop has been waited for already. It does not wait.
     pub fn is_stopped(&self) -> bool {
         self.held_signal().is_ok()
     }
 
-    /// Lets a tracee that stands still go for good, with the signal that it was about to get. A call that
-    /// waited is made again.
+    /// Detaches from a stopped tracee, with the signal that it was about to get. An interrupted wait is
+    /// restarted.
     pub fn let_go(&self) {
         if let Ok(signal) = self.held_signal() {
             if signal == 0
                 && let Ok(registers) = self.registers()
             {
-                // The kernel itself looks after a restartable sequence: nothing else ran in the thread.
+                // The kernel itself handles a restartable sequence: the thread ran no other code.
                 let _ = self.set_registers(&registers_to_resume(&registers, None));
             }
             let _ = self.resume(libc::PTRACE_DETACH, signal);
         }
     }
 
-    /// Returns the signal that a tracee which stands still is about to get, or 0.
+    /// Returns the signal that a stopped tracee is about to get, or 0.
     fn held_signal(&self) -> Result<i32, Errno> {
         // SAFETY: all-zero bytes are a valid value of the structure.
         let mut information = unsafe { std::mem::zeroed::<libc::siginfo_t>() };
         match self.request(libc::PTRACE_GETSIGINFO, 0, &raw mut information as usize) {
-            // A stop that is no signal's has a code of its own.
+            // A stop without a signal has a code of its own.
             Ok(()) if information.si_code >> 8 == libc::PTRACE_EVENT_STOP => Ok(0),
             Ok(()) => Ok(information.si_signo),
             // It takes part in a stop of its process.
@@ -79,14 +78,14 @@ impl Tracee {
         }
     }
 
-    /// Starts to trace a thread, which runs on.
+    /// Starts to trace a thread without stopping it.
     pub fn seize(tid: u32, options: i32) -> Result<Self, Errno> {
         let tracee = Self { tid: tid as i32 };
         tracee.request(libc::PTRACE_SEIZE, 0, options as usize)?;
         Ok(tracee)
     }
 
-    /// Takes a child that the kernel has attached to this thread by itself.
+    /// Takes a child that the kernel itself has attached to this thread.
     pub fn born(tid: u32) -> Self {
         Self { tid: tid as i32 }
     }
@@ -105,14 +104,14 @@ impl Tracee {
         self.request(libc::PTRACE_INTERRUPT, 0, 0)
     }
 
-    /// Lets a stopped tracee go on, with a signal (0: none), by `PTRACE_CONT`, `PTRACE_SYSCALL`,
+    /// Lets a stopped tracee continue, with a signal or 0, by `PTRACE_CONT`, `PTRACE_SYSCALL`,
     /// `PTRACE_SINGLESTEP` or `PTRACE_DETACH`.
     pub fn resume(&self, how: libc::c_uint, signal: i32) -> Result<(), Errno> {
         self.request(how, 0, signal as usize)
     }
 
-    /// Waits until the tracee stops, which has been told to or does so by itself. It must not be in a wait
-    /// that nothing ends: the wait here has no end either, but for the tracee's own.
+    /// Waits until the tracee stops, on request or by itself, or ends. The tracee must not be in an
+    /// uninterruptible wait, since this would then wait as long.
     pub fn wait(&self) -> Result<Stop, NoStop> {
         loop {
             if let Some(stop) = self.look(0)? {
@@ -121,7 +120,8 @@ impl Tracee {
         }
     }
 
-    /// Waits for a stop of a thread that may be in such a wait (for a disk, or for the child of a `vfork`).
+    /// Waits for a stop of a thread that may be in an uninterruptible wait (for a disk, or for the child of a
+    /// `vfork`).
     fn wait_at_most(&self, patience: Duration) -> Result<Stop, NoStop> {
         let start = Instant::now();
         let mut pause = FIRST_PAUSE;
@@ -132,7 +132,7 @@ impl Tracee {
             if start.elapsed() > patience {
                 return Err(NoStop::Late);
             }
-            // A thread that sleeps is soon run again when others keep the CPU; one that yields is not.
+            // If others keep the CPU, a thread that sleeps runs again soon; one that yields does not.
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -153,8 +153,8 @@ impl Tracee {
         }
     }
 
-    /// Waits for a stop that is no signal, as long as it takes or as said. Signals on the way go to the
-    /// tracee as they would have without this.
+    /// Waits for a stop that is no signal, without a limit or for `at_most`. Signals on the way reach the
+    /// tracee as usual.
     pub fn wait_for_trap(&self, at_most: Option<Duration>) -> Result<(), NoStop> {
         loop {
             let stop = at_most.map_or_else(|| self.wait(), |patience| self.wait_at_most(patience))?;
@@ -170,7 +170,7 @@ impl Tracee {
         }
     }
 
-    /// Ends the tracee's process, which nobody else may have waited for, and waits for that.
+    /// Ends the tracee's process, and waits for its end. Nobody else may have waited for the process.
     pub fn kill(&self) {
         // SAFETY: the number is the tracee's as long as this thread, its tracer, has not seen its end.
         unsafe { libc::kill(self.tid, libc::SIGKILL) };
@@ -198,15 +198,15 @@ impl Tracee {
         self.request(libc::PTRACE_SETSIGMASK, size_of::<u64>(), &raw const mask as usize)
     }
 
-    /// Returns the number that belongs to the stop: after [`Stop::Cloned`] the child's.
+    /// Returns the number that belongs to the stop: after [`Stop::Cloned`], the child's thread number.
     pub fn message(&self) -> Result<u64, Errno> {
         let mut message = 0u64;
         self.request(libc::PTRACE_GETEVENTMSG, 0, &raw mut message as usize)?;
         Ok(message)
     }
 
-    /// Returns the address of the thread's area for restartable sequences, and its signature. `None` where it
-    /// has none.
+    /// Returns the address of the thread's area for restartable sequences, and its signature. Returns `None`
+    /// if it has none.
     pub fn sequence_area(&self) -> Option<(u64, u32)> {
         #[repr(C)]
         #[derive(Default)]
@@ -224,7 +224,7 @@ impl Tracee {
     }
 
     /// Returns how the kernel dispatches the thread's system calls to the program itself (syscall user
-    /// dispatch), where that is on.
+    /// dispatch), if that is on.
     pub fn dispatch(&self) -> Option<Dispatch> {
         let mut found = Dispatch::default();
         let bytes = size_of::<Dispatch>();
@@ -233,15 +233,15 @@ impl Tracee {
         (found.mode != 0).then_some(found)
     }
 
-    /// Sets what [`dispatch`](Self::dispatch) returns.
+    /// Sets the value that [`dispatch`](Self::dispatch) returns.
     pub fn set_dispatch(&self, dispatch: &Dispatch) -> Result<(), Errno> {
         let set = libc::PTRACE_SET_SYSCALL_USER_DISPATCH_CONFIG;
         self.request(set, size_of::<Dispatch>(), std::ptr::from_ref(dispatch) as usize)
     }
 
     /// Makes a stopped tracee do one system call, and returns its answer. `at` is the address of a `syscall`
-    /// instruction. Registers are lost. A tracee whose signal handlers matter to anyone must not be driven by
-    /// this: the kernel's trap of a step resets the handler of SIGTRAP where that signal is blocked.
+    /// instruction. Registers are lost. Do not use this on a tracee whose signal handlers matter: if SIGTRAP
+    /// is blocked, the kernel's trap after a step resets its handler.
     pub fn remote_call(&self, at: u64, number: libc::c_long, arguments: [u64; 6]) -> Result<i64, NoStop> {
         let mut registers = self.registers().map_err(NoStop::Refused)?;
         prepare_call(&mut registers, at, number, arguments);
@@ -250,7 +250,7 @@ impl Tracee {
             self.resume(libc::PTRACE_SINGLESTEP, 0).map_err(NoStop::Refused)?;
             match self.wait()? {
                 Stop::Signal(libc::SIGTRAP) => break,
-                // Signals are blocked; a trap has nothing to do with the step.
+                // Signals are blocked, and other stops have nothing to do with the step.
                 _ => continue,
             }
         }
@@ -268,8 +268,7 @@ impl Tracee {
     }
 }
 
-/// How long the first pause between two looks is, and the longest. The kernel needs some microseconds for a
-/// stop.
+/// The first and the longest pause between two looks. The kernel needs some microseconds for a stop.
 const FIRST_PAUSE: Duration = Duration::from_micros(2);
 const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 
@@ -277,7 +276,7 @@ const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 pub fn prepare_call(registers: &mut Registers, at: u64, number: libc::c_long, arguments: [u64; 6]) {
     registers.rip = at;
     registers.rax = number as u64;
-    // The thread is in no system call that the kernel would have to restart.
+    // No system call to restart.
     registers.orig_rax = u64::MAX;
     [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] = arguments;
 }

@@ -1,4 +1,4 @@
-//! Movers in programs that know nothing of them: what a program notices, and what errors say.
+//! Movers in unmodified programs: what a program notices, and what errors say.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod program;
@@ -96,7 +96,7 @@ fn a_wait_goes_on_through_an_injection() {
         thread::spawn(move || {
             let mut program = Program::start(role);
             let mut movers = Vec::new();
-            // Once is enough where the thread waits already; twice is likelier to meet it there.
+            // Once is enough if the thread waits already; twice is likelier to find it there.
             for _ in 0..2 {
                 thread::sleep(Duration::from_millis(100));
                 movers.push(inject(&program));
@@ -177,7 +177,7 @@ fn a_program_that_stores_over_the_mailbox_harms_itself_only() {
     let (scratch, bytes) = mover.request_address();
     let all = vec![0xff; bytes + 8192];
     write_process(program.pid(), scratch - 8192, &all).unwrap();
-    // The mover makes 127 calls without sense, and comes back.
+    // The mover makes 127 pointless calls, and still answers.
     let mut calls = [mover.discard_call()];
     mover.call(&mut calls).unwrap();
     assert_eq!(calls[0].answer, 0);
@@ -215,7 +215,7 @@ fn a_mover_ends_with_its_runner() {
     let program = Program::start("idle");
     let pid = program.pid();
     let code = octavo_platform::run_in_forked_child(|| {
-        // The runner ends without a word.
+        // The runner ends without cleaning up.
         std::mem::forget(Mover::inject(pid, STAGING_BYTES).unwrap());
         0
     });
@@ -264,8 +264,8 @@ fn a_forked_child_does_not_have_the_range() {
         let mut program = Program::start("fork");
         let mover = inject(&program);
         program.say(&format!("{:x}\n", address(&mover)));
-        // Descriptor A has fork events. Nothing of the program is registered, so that none comes; a fork
-        // would wait for whoever reads one.
+        // Descriptor A has fork events. Nothing of the program is registered, so none comes; a fork would
+        // wait for a reader.
         let mut events = Vec::new();
         thread::scope(|scope| {
             let line = scope.spawn(|| program.line());
@@ -297,7 +297,7 @@ fn a_pipe_ends_when_the_program_closes_it_although_a_mover_lives() {
     let mover = inject(&program);
     program.tell();
     assert_eq!(program.line(), "closed");
-    // The end is there at once, or never: reading does not wait for it.
+    // The end of file is there at once, or never: the read does not wait for it.
     rustix::io::ioctl_fionbio(&pipe, true).unwrap();
     assert_eq!(pipe.read(&mut [0]).unwrap(), 0);
     assert!(!mover.has_ended());
@@ -364,7 +364,7 @@ fn a_mover_cannot_be_put_into_the_runner_itself() {
 #[test]
 fn a_program_in_the_container_of_the_runner_is_served_under_its_filter() {
     let code = octavo_platform::run_in_forked_child(|| {
-        // The filter holds for this child and for the program.
+        // The filter applies to this child and to the program.
         octavo_platform::forbid_io_uring().unwrap();
         let program = Program::start("idle");
         inject(&program).discard().unwrap();
@@ -373,8 +373,8 @@ fn a_program_in_the_container_of_the_runner_is_served_under_its_filter() {
     assert_eq!(code.unwrap(), 0);
 }
 
-/// Has a program fork whose memory is watched: it waits until somebody reads of that. Returns it, its mover,
-/// and where the memory begins.
+/// Makes a program with watched memory fork: it waits until the event is read. Returns the program, its
+/// mover, and the start of the memory.
 fn forking() -> (Program, Mover, u64) {
     let mut program = Program::start("fork-pages");
     let mover = inject(&program);
@@ -423,8 +423,8 @@ fn a_forks_descriptor_is_refused_for_every_process_but_the_child_and_nothing_is_
     movers.iter().for_each(|mover| mover.discard().unwrap());
 }
 
-/// Returns whether the kernel says of a descriptor whose memory it is for though it watches nothing there:
-/// since Linux 6.9.
+/// Returns whether the kernel tells whose memory a descriptor is for even if the descriptor watches nothing
+/// there (since Linux 6.9).
 fn tells_without_watched_memory() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());

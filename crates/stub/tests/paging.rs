@@ -1,4 +1,4 @@
-//! Pages that leave a running program and come back: nothing is lost.
+//! Pages leave a running program and come back: nothing is lost.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod program;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 const PAGE: u64 = 4096;
 const PAGES_AT_ONCE: u64 = 64;
 
-/// The simplest pager: pages that are out lie in a map.
+/// The simplest pager: it keeps pages that are out in a map.
 struct Pager<'a> {
     program: &'a Program,
     mover: Mover,
@@ -42,7 +42,7 @@ impl<'a> Pager<'a> {
                 continue;
             }
             match runs.last_mut() {
-                // A run of four at most, so that there are many.
+                // Runs of at most four pages, so that there are many runs.
                 Some(run) if run.address + run.len == page && run.len < 4 * PAGE => run.len += PAGE,
                 _ => runs.push(Run { address: page, len: PAGE }),
             }
@@ -82,12 +82,12 @@ impl<'a> Pager<'a> {
                 assert!(copied.is_whole(), "{copied:?}");
                 self.came_back += 1;
             }
-            // Another thread waited for the same page, which is there again.
+            // Another thread waited for the same page, which is present again.
             None => self.mover.faults().wake(page, PAGE).unwrap(),
         }
     }
 
-    /// Gives everything back, for a program that goes on alone.
+    /// Gives everything back, so that the program can continue alone.
     fn leave(mut self) -> usize {
         for page in self.out.keys().copied().collect::<Vec<_>>() {
             self.give_back(page);
@@ -131,10 +131,10 @@ fn a_program_that_is_no_child_of_the_runner_loses_nothing() {
 fn pages_taken_are_gone_from_the_program_and_lie_in_staging_in_order() {
     let program = Program::start("count");
     let mut pager = Pager::new(&program);
-    // SAFETY: the program is the test's own child. It stands still, so that its pages stay out.
+    // SAFETY: the program is the test's own child. It is stopped, so that its pages stay out.
     assert_eq!(unsafe { libc::kill(program.pid() as i32, libc::SIGSTOP) }, 0);
     while !program.status("State:").starts_with('T') {
-        // It may wait for a page, which it gets.
+        // It may wait for a page, so serve its faults.
         pager.answer_faults();
     }
     let runs =
@@ -171,7 +171,7 @@ fn a_hole_in_a_run_is_a_hole_in_staging_and_reads_as_zeros() {
     assert_eq!((bytes_in(&found[0]), bytes_in(&found[1])), (0, 2 * PAGE));
     let (mut hole, staged) = (vec![1_u8; 2 * PAGE as usize], pager.mover.staging().0[1]);
     let to = [(hole.as_mut_ptr(), hole.len())];
-    // SAFETY: the vector is as long as said, and nobody else uses it.
+    // SAFETY: the vector has the stated length, and nobody else uses it.
     let read = unsafe { read_process(program.pid(), &[(staged + 2 * PAGE, 2 * PAGE)], &to) };
     assert_eq!(read.unwrap(), hole.len());
     assert!(hole.iter().all(|byte| *byte == 0), "and nobody sleeps there");

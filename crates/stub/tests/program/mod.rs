@@ -1,4 +1,4 @@
-//! The program of the tests, as a child.
+//! The test program, as a child process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -44,7 +44,7 @@ impl Program {
         &mut self.child
     }
 
-    /// The address and the length that it told.
+    /// The address and the length that it printed.
     pub fn memory(&self) -> (u64, u64) {
         let mut numbers = self.greeting.split(' ').map(|number| u64::from_str_radix(number, 16).unwrap());
         (numbers.next().unwrap(), numbers.next().unwrap())
@@ -101,7 +101,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A program apart ends with its input.
+        // A program that is not our child ends with its input.
         drop(self.input.take());
         let _ = self.child.kill();
         let _ = self.child.wait();
