@@ -1,30 +1,31 @@
 //! The processor's accessed bits of the pages of a process.
 //!
 //! Each entry of a page table has a bit that the processor sets when the page is used. The kernel's own
-//! reclaim goes by it, and shows it to nobody: no file and no system call of Linux tells it page by page. But
-//! a program in the kernel's virtual machine (eBPF) may read the tables ([`AccessedBits::look`]), and
-//! `MADV_COLD` clears the bit and does nothing else to an anonymous page without kernel swap ([`forget`],
-//! [`forget_range`]).
+//! reclaim uses it, but no file and no system call of Linux reports it page by page. A program in the
+//! kernel's virtual machine (eBPF) can read the tables ([`AccessedBits::look`]). `MADV_COLD` clears the bit;
+//! without kernel swap, it does nothing else to an anonymous page ([`forget`], [`forget_range`]).
 //!
 //! ```text
 //!   look:    process ──► top table ──► … ──► entry: used?         read by a program in the kernel
 //!   forget:  MADV_COLD                                             their next use sets the bit again
 //! ```
 //!
-//! A bit is a hint. It is old when it is told, and where tables change meanwhile it may be another page's.
+//! A bit is a hint. The answer may be out of date, and if the tables change meanwhile it may be another
+//! page's.
 //!
-//! **Who may.** Root may, unless the kernel is locked down; or whoever has `CAP_BPF` and `CAP_PERFMON` for
-//! the programs, `CAP_SYS_NICE` to forget, and `CAP_SYSLOG` where the kernel varies the place of its memory.
-//! The kernel must be 6.13 or newer, with descriptions of its types (BTF). Whether all of it works is tried
-//! at the start on pages of this process. Memory that the processor encrypts for a guest (SEV) does not pass.
+//! **Privileges.** Root may use this, unless the kernel is locked down. Other users need `CAP_BPF` and
+//! `CAP_PERFMON` for the programs, `CAP_SYS_NICE` to forget, and `CAP_SYSLOG` if the kernel randomizes the
+//! place of its memory. The kernel must be 6.13 or newer, with descriptions of its types (BTF). The start
+//! tries all of this on pages of this process. On memory that the processor encrypts for a guest (SEV), that
+//! test fails.
 //!
 //! **A forked child** must not look: it would share the words with its parent.
 //!
-//! Costs: to look takes some 2 µs a call, 3 ns a page where pages lie together, and 40 ns a page elsewhere.
-//! To forget takes 0.02 µs a page, and interrupts each CPU that runs the process once for each range: 40 µs
-//! on a virtual machine, and 25 to 80 µs for the process. Its next use of the page takes half a microsecond
-//! longer. The start takes some 20 ms and 1 MiB, once. Before Linux 6.16 the types cannot be mapped, and it
-//! takes 180 ms and 40 MiB, of which 13 stay.
+//! Costs: a look takes about 2 µs per call, plus 3 ns per page in a run of neighbours and 40 ns per other
+//! page. Forgetting takes 0.02 µs per page, and interrupts each CPU that runs the process once per range:
+//! that takes 40 µs on a virtual machine, and costs the process 25 to 80 µs. Its next use of the page takes
+//! half a microsecond longer. The start takes about 20 ms and 1 MiB, once. Before Linux 6.16 the types cannot
+//! be mapped, and the start takes 180 ms and 40 MiB, of which 13 MiB stay.
 //!
 //! Sources: `Documentation/bpf/` and `mm/madvise.c` of Linux; for the layout of tables, AMD64 Architecture
 //! Programmer's Manual, volume 2, chapter 5.
@@ -47,17 +48,17 @@ use program::{Instruction, Kernel, MOST_PAGES, MOST_RUNS, TABLE_PAGES, words};
 
 use crate::PAGE_BYTES;
 
-/// What the entry of a page says.
+/// The state of a page, by its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The page is there, and was not used.
+    /// The page is present, and was not used.
     Unused,
     /// The page was used.
     Used,
-    /// The page was used, and a store would make a copy first: a fork shares it, or has shared it. Or nobody
-    /// may store to it.
+    /// The page was used, and is not writable: a store would first make a copy, since a fork shares or shared
+    /// the page, or stores are forbidden.
     UsedUnwritable,
-    /// The page is missing, or part of a huge page: its own use is not known.
+    /// The page is missing, or is part of a huge page, so that its own use is unknown.
     Unknown,
 }
 
@@ -68,7 +69,7 @@ const USED: u64 = 1 << 5;
 /// Userfaultfd protects the page, so that it is not writable for now.
 const PROTECTED: u64 = 1 << 10;
 const LARGE: u64 = 1 << 7;
-/// What a table has entries for.
+/// The bytes that one table maps.
 const TABLE_BYTES: u64 = (TABLE_PAGES * PAGE_BYTES) as u64;
 
 impl Seen {
@@ -99,10 +100,10 @@ pub struct AccessedBits {
 }
 
 impl AccessedBits {
-    /// Makes the one reader of this process, if it is not there yet.
+    /// Makes the one reader of this process, if it does not exist yet.
     ///
     /// # Errors
-    /// A sentence that says what the kernel does not allow, or does not have.
+    /// A sentence that says what the kernel forbids or lacks.
     pub fn prepare() -> Result<&'static Self, &'static str> {
         ONE.get_or_init(|| Self::new().map_err(|error| error.to_string())).as_ref().map_err(String::as_str)
     }
@@ -112,13 +113,14 @@ impl AccessedBits {
         ONE.get().and_then(|made| made.as_ref().ok())
     }
 
-    /// Returns why there is none though it was to be [prepared](Self::prepare).
+    /// Returns why [`prepare`](Self::prepare) failed, if it did.
     pub fn refusal() -> Option<&'static str> {
         ONE.get().and_then(|made| made.as_ref().err()).map(String::as_str)
     }
 
     fn new() -> io::Result<Self> {
-        // One's own memory may be advised without. So to try it out would not show that it is missing.
+        // A process may advise its own memory without this capability. So the trial below would not notice
+        // its absence.
         if !capabilities(None)?.effective.contains(CapabilitySet::SYS_NICE) {
             return Err(io::Error::other("to forget what another process has used takes CAP_SYS_NICE"));
         }
@@ -142,7 +144,7 @@ impl AccessedBits {
             ));
         }
         if located != 0 {
-            // The kernel does not vary it. These are its fixed places
+            // The kernel does not randomize its memory. These are the fixed places
             // (`Documentation/arch/x86/x86_64/mm.rst`).
             words.set(words::MEMORY, if has_five_levels { 0xff11 << 48 } else { 0xffff_8880 << 32 });
         }
@@ -152,10 +154,10 @@ impl AccessedBits {
         Ok(bits)
     }
 
-    /// Looks at pages of a process. Returns what is seen of each, in order.
+    /// Looks at pages of a process. Returns the state of each, in order.
     ///
     /// # Errors
-    /// `NotFound` where the process has ended; the kernel's.
+    /// `NotFound` if the process has ended; otherwise the kernel's error.
     pub fn look(&self, pid: u32, pages: &[u64]) -> io::Result<Vec<Seen>> {
         let mut seen = Vec::with_capacity(pages.len());
         let words = self.words.lock().expect("nobody panics here");
@@ -181,7 +183,7 @@ impl AccessedBits {
         Ok(seen)
     }
 
-    /// Tries the whole of it on pages of this process.
+    /// Tries looking and forgetting on pages of this process.
     fn try_out(&self) -> io::Result<()> {
         /// The kernel may hold a page for a moment.
         const TRIES: u32 = 16;
@@ -190,7 +192,7 @@ impl AccessedBits {
         let process = open(own)?;
         let range = crate::Reservation::new(3 * PAGE_BYTES, PAGE_BYTES)?;
         range.advise_backing(0..3 * PAGE_BYTES, crate::Backing::BasePages);
-        // Whoever forks meanwhile would share them.
+        // A fork meanwhile would share the pages.
         range.exclude_from_fork()?;
         let pages = [0, 1, 2].map(|index| (range.base().as_ptr() as usize + index * PAGE_BYTES) as u64);
         let look = || self.look(own, &pages);
@@ -200,9 +202,9 @@ impl AccessedBits {
             let there = look()?;
             forget(process.as_fd(), &pages[..2])?;
             let forgotten = look()?;
-            // A read of a page of ours, that nobody has borrowed.
+            // Reads a page of ours that nobody has borrowed.
             let bytes = range.base();
-            // SAFETY: the page is in the reservation, which is populated there and lives.
+            // SAFETY: the page is in the populated part of the reservation, which lives.
             unsafe { bytes.as_ptr().add(PAGE_BYTES).cast_const().read_volatile() };
             let used = look()?;
             if missing == [Seen::Unknown; 3]
@@ -220,34 +222,34 @@ impl AccessedBits {
     }
 }
 
-/// Says what the kernel refused.
+/// Makes an error that says what the kernel refused.
 fn refused(what: &str) -> impl Fn(io::Error) -> io::Error {
     move |error| {
         io::Error::other(format!("the kernel refuses {what} (it takes CAP_BPF and CAP_PERFMON): {error}"))
     }
 }
 
-/// Opens a process, to [`forget`] what it has used.
+/// Opens a process for [`forget`].
 ///
 /// # Errors
-/// The kernel's: there is no such process.
+/// The kernel's error if there is no such process.
 pub fn open(pid: u32) -> io::Result<OwnedFd> {
     let pid = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::NotFound)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Forgets that pages of a process were used, which are in order. Returns those that the kernel refused: they
-/// are locked, or not mapped any more. It also leaves pages that a fork shares, or that it holds just now,
-/// and does not say so.
+/// Forgets that pages of a process were used. The pages are in order. Returns the pages that the kernel
+/// refused, which are locked or no longer mapped. The kernel also skips pages that a fork shares or that it
+/// holds at the moment, and does not report them.
 ///
 /// # Errors
-/// The kernel's: the process has ended, or may not be advised. This takes `CAP_SYS_NICE`.
+/// The kernel's error if the process has ended, or if this process lacks `CAP_SYS_NICE`.
 pub fn forget(process: BorrowedFd<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
     let (mut refused, mut rest) = (Vec::new(), pages);
     while !rest.is_empty() {
         match advise_pages_cold(process, rest) {
             Ok(done) => rest = &rest[done..],
-            // It refuses a page of the first range, and does not say which.
+            // The kernel refuses a page of the first range, and does not say which.
             Err(Errno::INVAL | Errno::NOMEM) => {
                 let range = ranges(rest).next().expect("there are pages");
                 for page in range {
@@ -265,33 +267,33 @@ pub fn forget(process: BorrowedFd<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
     Ok(refused)
 }
 
-/// What was forgotten of a range.
+/// The part of a range that was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgotten {
-    /// All, but for pages that a fork shares, and for those that the kernel holds just now.
+    /// All pages, except those that a fork shares or that the kernel holds at the moment.
     All,
-    /// What lies before a mapping that the kernel refuses: it is locked, or of huge pages, or of a device.
+    /// The pages before a mapping that the kernel refuses: one that is locked, of huge pages, or of a device.
     Part,
 }
 
-/// Forgets which pages of a process were used, from the first to the last. To forget many together costs
-/// hardly more than to forget one: it interrupts each CPU that runs the process, once for each mapping. Parts
-/// that are not mapped do not matter. The kernel takes pages of files there for cold ones, and may split a
-/// large folio that is only partly in the range.
+/// Forgets which pages of a process were used, from the first to the last. Many pages cost hardly more than
+/// one: the call interrupts each CPU that runs the process, once per mapping. Unmapped parts do not matter.
+/// The kernel also marks pages of files in the range as cold, and may split a large folio that is only partly
+/// in the range.
 ///
 /// # Errors
-/// The kernel's: the process has ended, or may not be advised. This takes `CAP_SYS_NICE`.
+/// The kernel's error if the process has ended, or if this process lacks `CAP_SYS_NICE`.
 pub fn forget_range(process: BorrowedFd<'_>, first: u64, last: u64) -> io::Result<Forgotten> {
     let vector = libc::iovec { iov_base: first as *mut _, iov_len: (last - first) as usize + PAGE_BYTES };
     match advise_cold(process, &[vector]) {
-        // It goes on behind what is not mapped.
+        // The kernel continues after unmapped parts.
         Ok(_) | Err(Errno::NOMEM) => Ok(Forgotten::All),
         Err(Errno::INVAL) => Ok(Forgotten::Part),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Returns the pages that lie together, of pages in order.
+/// Splits pages in order into runs of neighbours.
 pub fn ranges(pages: &[u64]) -> impl Iterator<Item = &[u64]> {
     pages.chunk_by(|a, b| follows(*a, *b))
 }
@@ -300,8 +302,8 @@ fn follows(page: u64, next: u64) -> bool {
     page + PAGE_BYTES as u64 == next
 }
 
-/// Advises the kernel of pages in order, up to the first range that it refuses. Returns how many pages lie
-/// before that.
+/// Advises the kernel that pages are cold. The pages are in order. Stops at the first range that the kernel
+/// refuses, and returns how many pages come before that.
 fn advise_pages_cold(process: BorrowedFd<'_>, pages: &[u64]) -> Result<usize, Errno> {
     /// The most ranges of a call (`UIO_MAXIOV`).
     const MOST_RANGES: usize = 1024;
@@ -314,8 +316,8 @@ fn advise_pages_cold(process: BorrowedFd<'_>, pages: &[u64]) -> Result<usize, Er
 
 fn advise_cold(process: BorrowedFd<'_>, vectors: &[libc::iovec]) -> Result<usize, Errno> {
     let (process, first, len) = (process.as_raw_fd(), vectors.as_ptr(), vectors.len());
-    // SAFETY: the vectors are live for the call. The kernel takes them for addresses of the process, whose
-    // bytes stay.
+    // SAFETY: the vectors are live for the call. The kernel treats them as addresses of the process, whose
+    // bytes do not change.
     let done =
         unsafe { libc::syscall(libc::SYS_process_madvise, process, first, len, libc::MADV_COLD, 0_u32) };
     match usize::try_from(done) {
@@ -325,7 +327,7 @@ fn advise_cold(process: BorrowedFd<'_>, vectors: &[libc::iovec]) -> Result<usize
     }
 }
 
-/// Finds what the programs have to know of this kernel.
+/// Finds the facts about this kernel that the programs need.
 fn kernel_types() -> io::Result<Kernel> {
     const TYPES: &str = "/sys/kernel/btf/vmlinux";
     let unknown = |error: btf_rs::Error| io::Error::other(format!("cannot read the kernel's types: {error}"));
@@ -355,7 +357,7 @@ fn kernel_types() -> io::Result<Kernel> {
     })
 }
 
-/// Returns the offset in bits of a member of a structure, or of a structure without a name inside of it.
+/// Returns the offset in bits of a member of a structure, also of one in an unnamed structure inside.
 fn member_offset(btf: &Btf, structure: &btf_rs::Struct, name: &str) -> Option<u32> {
     structure.members.iter().find_map(|member| match btf.resolve_name(member).ok()?.as_str() {
         found if found == name => Some(member.bit_offset()),
@@ -393,13 +395,13 @@ impl Words {
         // SAFETY: the kernel chooses a free range, so nothing of ours is replaced.
         let start = unsafe { mmap(std::ptr::null_mut(), Self::BYTES, access, MapFlags::SHARED, &map, 0)? };
         // SAFETY: the range is mapped, aligned to a page, as long as these words, zero, and never unmapped:
-        // there is one reader, which lives as long as the process, or none. Whoever else writes there is the
+        // the only reader, if there is one, lives as long as the process. The only other writer is the
         // kernel, and atomics allow that.
         let all = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), words::ALL) };
         Ok(Self { map, all })
     }
 
-    // Relaxed: a run is a system call by this thread, which orders these words with what the program does.
+    // Relaxed: a run is a system call by this thread, which orders these words with the program's accesses.
     fn get(&self, index: usize) -> u64 {
         self.all[index].load(Ordering::Relaxed)
     }
@@ -443,8 +445,8 @@ impl Attributes {
 }
 
 fn bpf(command: Command, attributes: &mut Attributes) -> io::Result<i32> {
-    // SAFETY: the attributes are live for the call, and as long as said. What they point to is the caller's,
-    // and outlives the call.
+    // SAFETY: the attributes are live for the call, and have the stated length. The caller owns the memory
+    // that they point to, and it outlives the call.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command as i32, attributes.0.as_mut_ptr(), size_of::<Attributes>())
     };
@@ -453,16 +455,16 @@ fn bpf(command: Command, attributes: &mut Attributes) -> io::Result<i32> {
 
 fn bpf_descriptor(command: Command, attributes: &mut Attributes) -> io::Result<OwnedFd> {
     let descriptor = bpf(command, attributes)?;
-    // SAFETY: the kernel has just made it for this call, close-on-exec.
+    // SAFETY: the kernel has just made it for this call (close-on-exec).
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Has the kernel prove a program right, and take it.
+/// Makes the kernel verify and load a program.
 fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
-    /// A program that runs by a system call, and may sleep.
+    /// A program that a system call runs, and that may sleep.
     const SYSCALL: u32 = 31;
     const MAY_SLEEP: u32 = 1 << 4;
-    // The kernel lets only programs read its memory whose licence is compatible with its own, as ours is.
+    // Only a program with a licence compatible with the kernel's, like ours, may read the kernel's memory.
     let licence = c"Dual MIT/GPL";
     let mut attributes = Attributes::default();
     attributes.set_u32(0, SYSCALL);
@@ -528,7 +530,7 @@ mod tests {
                 // SAFETY: the page is populated, and the reservation lives.
                 unsafe { range.base().as_ptr().add(page * PAGE_BYTES).cast_const().read_volatile() };
             }
-            // More runs than one call takes, and more pages, with tables that are missing in between.
+            // More runs and more pages than one call takes, with missing tables in between.
             let scattered =
                 (0..PAGES).rev().chain((0..PAGES).step_by(2)).chain((0..4).flat_map(|_| 0..PAGES));
             let addresses: Vec<_> =
@@ -540,7 +542,8 @@ mod tests {
         });
     }
 
-    /// The kernel forgets nothing of a page that it holds, or that another test's fork shares just now.
+    /// Retries, since the kernel skips a page that it holds, or that another test's fork shares, at the
+    /// moment.
     fn eventually(mut holds: impl FnMut() -> bool) {
         let held = (0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));

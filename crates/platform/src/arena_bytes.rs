@@ -1,12 +1,12 @@
 //! Bytes that several threads, and devices, may read and write at once.
 //!
-//! Words go by atomics: relaxed ones, and sequentially consistent ones where a word is changed in one step.
-//! Ranges go by `rep movsb` and `rep stosb`, which the compiler cannot see into. So a racing copy is a torn
-//! copy, and never undefined behaviour in Rust's terms.
+//! Words are accessed by atomics: relaxed ones, or sequentially consistent ones to change a word in one step.
+//! Ranges are copied by `rep movsb` and filled by `rep stosb`, which the compiler cannot see into. So a
+//! racing copy may be torn, but is never undefined behaviour in Rust's terms.
 //!
 //! A caller that needs an untorn copy holds the frame, or checks the entry again afterwards. Functions that
 //! fill a frame anew (`zero`, `fill`, `copy_within`, `copy_to`, reads from a file) begin with a release
-//! fence. So a reader that meets the new bytes also finds the entry changed.
+//! fence. So a reader that sees the new bytes also finds the entry changed.
 
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -23,7 +23,7 @@ use crate::{Backing, ForkCanary, PAGE_BYTES, Reservation, without_size_signal};
 /// memory, which stays mapped until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct ArenaBytes {
-    // Inline, so that an access follows no pointer to find the two.
+    // Inline, so that an access follows no pointer to find the base and the length.
     base: NonNull<u8>,
     len: usize,
     memory: Arc<Memory>,
@@ -55,7 +55,7 @@ impl Drop for Memory {
 impl ArenaBytes {
     /// Reserves `len` bytes at 2 MiB alignment. A forked child does not inherit them.
     ///
-    /// The kernel's error when the address space is exhausted.
+    /// Fails with the kernel's error if the address space is exhausted.
     pub fn new(len: usize) -> io::Result<Self> {
         let reservation = Reservation::new(len, 2 << 20)?;
         reservation.exclude_from_fork()?;
@@ -73,7 +73,7 @@ impl ArenaBytes {
 
     /// Makes the range present, backed as asked. Bytes that become present are zero.
     ///
-    /// `OutOfMemory` when the kernel has no memory.
+    /// Fails with `OutOfMemory` if the kernel has no memory.
     pub fn bring_online(&self, range: Range<usize>, backing: Backing) -> io::Result<()> {
         self.memory.reservation.advise_backing(range.clone(), backing);
         self.memory.reservation.populate(range)
@@ -81,12 +81,12 @@ impl ArenaBytes {
 
     /// Gives the range back to the kernel. Its bytes read as zero until they are written again.
     ///
-    /// The kernel's error. The memory then stays.
+    /// Fails with the kernel's error. The memory then stays.
     pub fn take_offline(&self, range: Range<usize>) -> io::Result<()> {
         self.memory.reservation.discard(range)
     }
 
-    /// Returns the address of the byte at `offset`, for a device or a C caller. The caller answers for
+    /// Returns the address of the byte at `offset`, for a device or a C caller. The caller is responsible for
     /// dereferencing it.
     #[inline]
     pub fn pointer(&self, offset: usize) -> *mut u8 {
@@ -114,7 +114,7 @@ impl ArenaBytes {
         unsafe { words::store(self.word_at::<W>(offset), value) }
     }
 
-    /// Exchanges the word at `offset`, and returns what it was. This and the other changes are sequentially
+    /// Exchanges the word at `offset`, and returns the old one. This and the other changes are sequentially
     /// consistent.
     #[inline(always)]
     pub fn swap<W: Word>(&self, offset: usize, value: W) -> W {
@@ -122,15 +122,15 @@ impl ArenaBytes {
         unsafe { words::swap(self.word_at::<W>(offset), value) }
     }
 
-    /// Exchanges the word at `offset` if its bytes are those of `current`. Returns what it was, as an error
-    /// if it was something else.
+    /// Exchanges the word at `offset` if its bytes are those of `current`. Returns the old word, as an error
+    /// if it differed.
     #[inline(always)]
     pub fn compare_exchange<W: Word>(&self, offset: usize, current: W, new: W) -> Result<W, W> {
         // SAFETY: see `word_at`.
         unsafe { words::compare_exchange(self.word_at::<W>(offset), current, new) }
     }
 
-    /// Changes the integer at `offset`, and returns what it was.
+    /// Changes the integer at `offset`, and returns the old value.
     #[inline(always)]
     pub fn change<I: Integer>(&self, offset: usize, change: Change, operand: I) -> I {
         // SAFETY: see `word_at`.
@@ -148,9 +148,8 @@ impl ArenaBytes {
     #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) {
         // SAFETY: the source is in bounds (`at`), and the destination is an exclusive slice of the same
-        // length. The two overlap only where the slice is lent by a guard, and a late reader's frame has
-        // become the guard's: bytes are copied by instructions that have a result then too, and the reader
-        // throws it away.
+        // length. The two overlap only if a guard lent the slice and a late reader's frame has become the
+        // guard's. The copying instructions have a result even then, and the reader discards it.
         unsafe { copy_bytes(self.at(offset, to.len()), to.as_mut_ptr(), to.len()) }
     }
 
@@ -195,8 +194,8 @@ impl ArenaBytes {
         }
     }
 
-    /// Returns whether the range holds only zeros. `offset` and `len` are multiples of 8. The look ends at
-    /// the first other word.
+    /// Returns whether the range holds only zeros. `offset` and `len` are multiples of 8. It stops at the
+    /// first other word.
     pub fn is_zero(&self, offset: usize, len: usize) -> bool {
         (offset..offset + len).step_by(8).all(|at| self.load::<u64>(at) == 0)
     }
@@ -252,10 +251,10 @@ impl ArenaBytes {
 
     /// Moves bytes between `file` at `file_offset` and consecutive `segments` of the arena. It makes one
     /// system call, which waits for the device, and returns how many bytes moved. Fewer bytes than asked for
-    /// move at the end of the file, after a signal, or when more than [`TRANSFER_VECTORS`] segments stand
-    /// apart.
+    /// move at the end of the file, after a signal, or if the segments form more than [`TRANSFER_VECTORS`]
+    /// separate runs.
     ///
-    /// The kernel's error when it moved nothing.
+    /// Fails with the kernel's error if nothing moved.
     pub fn transfer_some(
         &self,
         file: BorrowedFd<'_>,
@@ -277,7 +276,7 @@ impl ArenaBytes {
         let (fd, first, offset) = (file.as_raw_fd(), vectors.as_ptr().cast(), file_offset as libc::off_t);
         let transfer = || loop {
             // SAFETY: each of the `count` initialised vectors is a range inside the arena (`at`), which stays
-            // mapped during the call. The kernel reads and writes arena bytes as another party does, and
+            // mapped during the call. The kernel reads and writes arena bytes as another thread might, and
             // every access to the arena allows for that.
             let moved = unsafe {
                 match direction {
@@ -302,13 +301,13 @@ impl ArenaBytes {
     /// Sends a range of bytes as one message of a connected socket. Returns how many bytes were sent.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn send(&self, socket: BorrowedFd<'_>, range: Range<usize>) -> io::Result<usize> {
         let len = range.len();
         let from = self.at(range.start, len).cast();
         loop {
             // SAFETY: the range is inside the arena (`at`), which stays mapped during the call. The kernel
-            // reads arena bytes as another party does, and every access to the arena allows for that.
+            // reads arena bytes as another thread might, and every access to the arena allows for that.
             let sent = unsafe { libc::send(socket.as_raw_fd(), from, len, libc::MSG_NOSIGNAL) };
             if sent >= 0 {
                 return Ok(sent as usize);
@@ -321,18 +320,18 @@ impl ArenaBytes {
     }
 }
 
-/// Rounds down, which takes one instruction where a check would take a branch. Callers refuse unaligned words
-/// with an error of their own.
+/// Rounds down, which takes one instruction; a check would take a branch. Callers refuse unaligned words with
+/// an error of their own.
 #[inline(always)]
 fn aligned<W>(offset: usize) -> usize {
     debug_assert!(offset.is_multiple_of(cell_bytes::<W>()), "word aligned");
     offset & !(cell_bytes::<W>() - 1)
 }
 
-/// Most separate runs of bytes that [`ArenaBytes::transfer_some`] hands to the kernel.
+/// The most separate runs of bytes that [`ArenaBytes::transfer_some`] hands to the kernel.
 pub const TRANSFER_VECTORS: usize = 256;
 
-/// The way that bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the file into the arena.
@@ -372,7 +371,7 @@ impl<I: Iterator<Item = Range<usize>>> Iterator for Runs<I> {
     }
 }
 
-/// Copies by `rep movsb`, or word by word where the start-up of that instruction (some 30 cycles) would
+/// Copies by `rep movsb`, or word by word if the start-up of that instruction (some 30 cycles) would
 /// dominate.
 ///
 /// Both ranges are mapped for `len` bytes and do not overlap. Another thread may access either range by
@@ -382,7 +381,7 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     if len <= 64 && len.is_multiple_of(8) {
         for at in (0..len).step_by(8) {
             // SAFETY: the loop bound keeps `at` inside both ranges. One side may be the caller's own slice,
-            // where an atomic has no place. So assembly copies by a single `mov` each way, aligned or not.
+            // which atomics must not access. So assembly copies by a single `mov` each way, aligned or not.
             unsafe {
                 std::arch::asm!("mov {word}, [{from}]", "mov [{to}], {word}", word = out(reg) _, from = in(reg) from.add(at),
                     to = in(reg) to.add(at), options(nostack, preserves_flags));
@@ -522,8 +521,8 @@ mod tests {
         let (at, len) = (clone.pointer(0), clone.len());
         let code = crate::run_in_forked_child(|| {
             // The child's mapping at the same addresses belongs to the child.
-            // SAFETY: the child did not inherit the range, so nothing lies there; MAP_FIXED_NOREPLACE would
-            // fail otherwise.
+            // SAFETY: the child did not inherit the range, so nothing is mapped there; otherwise
+            // MAP_FIXED_NOREPLACE fails.
             let mine = unsafe {
                 libc::mmap(
                     at.cast(),

@@ -13,7 +13,7 @@ pub struct ForkCanary {
 }
 
 impl ForkCanary {
-    /// The kernel's error when it cannot wipe memory on fork (before Linux 4.14).
+    /// Makes a canary. Fails with the kernel's error if it cannot wipe memory on fork (before Linux 4.14).
     pub fn new() -> io::Result<Self> {
         let word = ZeroedArray::<AtomicU64>::wiped_on_fork(1)?;
         word[0].store(1, Ordering::Relaxed);
@@ -27,11 +27,11 @@ impl ForkCanary {
     }
 }
 
-/// Runs `child` in a forked child, waits for the child's end, and returns its exit code. The child exits with
-/// the answer of `child`. A child ended by a signal gives 128 plus the signal's number. Tests use this to try
-/// out what a child may do.
+/// Runs `child` in a forked child, waits for the child's end, and returns its exit code. That is the result
+/// of `child`, or 128 plus the signal's number if a signal ends the child. Tests use this to try out what a
+/// child may do.
 ///
-/// The kernel's error when it cannot start a process.
+/// Fails with the kernel's error if it cannot start a process.
 pub fn run_in_forked_child(child: impl FnOnce() -> u8) -> io::Result<u8> {
     // SAFETY: the child of a process with several threads keeps only the thread that forked. A lock that
     // another thread held stays locked and may block the child for ever. But the child reads no torn memory:

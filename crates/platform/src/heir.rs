@@ -5,12 +5,12 @@
 //! ```
 //!
 //! An heir shares the table of descriptors with this process (`clone` with `CLONE_FILES`). So it has each
-//! descriptor from the moment on in which the kernel makes it, and nobody has to send it one. It has a copy
-//! of this process's memory, as any forked child, and uses none of it but its own orders. Once this process
-//! is dead, the heir takes the table for itself, closes all but the descriptors that it was told to keep, and
-//! runs a program that inherits those.
+//! descriptor as soon as the kernel makes it, and nobody has to send one. Like any forked child it has a copy
+//! of this process's memory, of which it uses only its own orders. Once this process is dead, the heir makes
+//! the table its own, closes all but the descriptors that it was told to keep, and runs a program that
+//! inherits those.
 //!
-//! An heir may be started by a process with threads, as it neither allocates nor locks.
+//! A process with threads may start an heir, since an heir neither allocates nor locks.
 
 use std::ffi::{CStr, c_char};
 use std::io;
@@ -26,26 +26,26 @@ use crate::threads::stat_field;
 const MOST_ARGUMENTS: usize = 8;
 /// The standard streams, which an heir keeps.
 const STREAMS: i32 = 3;
-/// From one try to become the program to the next, where the kernel lacks memory.
+/// The time between two tries to become the program, while the kernel lacks memory.
 const AGAIN_MS: i32 = 100;
 
-/// What an heir is to do. Both share the table, so whoever starts it has all of these descriptors open for as
-/// long as the heir lives.
+/// An heir's orders. The two processes share the table, so the starter must keep all of these descriptors
+/// open while the heir lives.
 #[derive(Clone, Copy, Debug)]
 pub struct Heir<'a> {
     /// Its name in lists of processes.
     pub name: &'a CStr,
     /// The pidfd of this process.
     pub of: BorrowedFd<'a>,
-    /// The pidfd of another heir, which comes first.
+    /// The pidfd of another heir, whose end this one waits for.
     pub after: Option<BorrowedFd<'a>>,
-    /// The program that it becomes.
+    /// The program that the heir becomes.
     pub program: &'a CStr,
-    /// The arguments, with the first in place of its name.
+    /// The arguments. The first is the program's name.
     pub arguments: &'a [&'a CStr],
     /// The program's standard input. Its standard output is `/dev/null`.
     pub input: BorrowedFd<'a>,
-    /// What `/proc/self/fd` says of the descriptors that the program is to have.
+    /// The link target in `/proc/self/fd` of the descriptors that the program inherits.
     pub keeps: &'a CStr,
 }
 
@@ -53,15 +53,15 @@ impl Heir<'_> {
     /// Starts the heir, which is a child of this process and in a group of its own. Returns its number.
     ///
     /// # Errors
-    /// The kernel's, where there are too many processes or no memory.
+    /// The kernel's error if there are too many processes or no memory.
     pub fn start(&self) -> io::Result<u32> {
         let mut arguments = [std::ptr::null(); MOST_ARGUMENTS + 1];
         let (places, _end) = arguments.split_at_mut(MOST_ARGUMENTS);
         places.iter_mut().zip(self.arguments).for_each(|(place, argument)| *place = argument.as_ptr());
         let places_of_arguments = places_of_arguments();
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
-        // SAFETY: without `CLONE_VM` and with no stack of its own, the child goes on as a forked one does, in
-        // a copy of this memory. Only this thread is there, and locks of others may be held for ever. `live`
+        // SAFETY: without `CLONE_VM` and a stack of its own, the child continues like a forked one, in a copy
+        // of this memory. It has only this thread, and other threads' locks may stay held for ever. `live`
         // takes none: it makes system calls only.
         match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
             -1 => Err(io::Error::last_os_error()),
@@ -74,7 +74,7 @@ impl Heir<'_> {
     fn live(&self, arguments: &[*const c_char; MOST_ARGUMENTS + 1], places: Range<u64>) -> ! {
         for signal in 1..=31 {
             // SAFETY: the default is no function of ours. A handler of this process would write to
-            // descriptors that both have.
+            // descriptors that both processes share.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         self.take_name(places);
@@ -89,16 +89,16 @@ impl Heir<'_> {
         }
         replace(&self.input, 0);
         loop {
-            // SAFETY: the strings and the list of them, which ends with a null pointer, are copies of what
-            // the caller lent. The C library's list of the environment is not changed any more.
+            // SAFETY: the strings and their list, which ends with a null pointer, are copies of what the
+            // caller lent. Nothing changes the C library's list of the environment any more.
             unsafe { libc::execve(self.program.as_ptr(), arguments.as_ptr(), libc::environ.cast()) };
             // The descriptors stay open meanwhile.
             wait_a_while();
         }
     }
 
-    /// Takes its name, also in place of the arguments in its copy of this process's memory. Leaves this
-    /// process's group: what a terminal sends there is not for it.
+    /// Sets the heir's name, also over the arguments in its copy of this process's memory. Leaves this
+    /// process's group, so that a terminal's signals do not reach the heir.
     fn take_name(&self, places: Range<u64>) {
         let _ = rustix::process::setpgid(None, None);
         let _ = rustix::thread::set_name(self.name);
@@ -107,7 +107,7 @@ impl Heir<'_> {
             return;
         };
         let mut text = [0; 64];
-        // The last place ends the text.
+        // The last byte stays zero, and ends the text.
         let letters =
             self.name.to_bytes().iter().take((places.end - places.start).saturating_sub(1) as usize);
         text.iter_mut().zip(letters).for_each(|(place, letter)| *place = *letter);
@@ -122,18 +122,17 @@ impl Heir<'_> {
 
     /// Makes the table of descriptors its own.
     fn take_table(&self) {
-        // The other heir has the same table, and goes by its descriptors still.
-        // SAFETY: the table is not shared any more with anybody else afterwards, and the call takes no
-        // memory.
+        // The other heir has the same table, and still uses its descriptors.
+        // SAFETY: afterwards this process shares the table with no other, and the call reads no memory.
         while unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
             wait_a_while();
         }
-        // There is room for the descriptor that is needed to see the others.
+        // This makes room for the descriptor that lists the others.
         close(self.of.as_raw_fd());
     }
 
-    /// Has the program inherit the descriptors that are to be kept, and closes the others. What was done
-    /// before an error need not be done again.
+    /// Lets the program inherit the descriptors to keep, and closes the others. After an error, the caller
+    /// may simply call this again.
     fn take_descriptors(&self) -> rustix::io::Result<()> {
         let folder = rustix::fs::open(c"/proc/self/fd", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let own =
@@ -141,7 +140,7 @@ impl Heir<'_> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut entries = RawDir::new(&folder, &mut buffer);
         while let Some(entry) = entries.next() {
-            // One that is left out would be closed, and its memory would read as zeros.
+            // A skipped descriptor would be closed by `execve`, and its memory would read as zeros.
             let entry = entry?;
             let number = entry.file_name().to_bytes().iter().try_fold(0, |number, digit| {
                 digit.is_ascii_digit().then(|| number * 10 + i32::from(*digit - b'0'))
@@ -161,30 +160,28 @@ impl Heir<'_> {
     }
 }
 
-/// Waits before something is tried again for which the kernel lacks memory.
+/// Waits before a retry of a call for which the kernel lacked memory.
 fn wait_a_while() {
-    // SAFETY: there are no descriptors to be polled.
+    // SAFETY: the call polls no descriptors.
     unsafe { libc::poll(std::ptr::null_mut(), 0, AGAIN_MS) };
 }
 
-/// Returns where this process has the arguments that it was started with. None where the kernel does not say.
+/// Returns the addresses of this process's start arguments, or an empty range if the kernel does not tell.
 fn places_of_arguments() -> Range<u64> {
     let stat = std::fs::read("/proc/self/stat").unwrap_or_default();
     let field = |number| std::str::from_utf8(stat_field(&stat, number)?).ok()?.parse().ok();
     field(48).zip(field(49)).map_or(0..0, |(start, end)| start..end)
 }
 
-/// Waits until a process has ended, by its pidfd. Ends this heir where that is no descriptor any more: then
-/// the process that it was to follow lives, and has closed it. To take that for an end would be to kill what
-/// is alive.
+/// Waits until a process has ended, by its pidfd. Ends this heir if the pidfd has been closed: then the
+/// process still lives. An heir that took this for the end would kill a live process.
 fn wait_for_end(process: BorrowedFd<'_>) {
     let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
         // SAFETY: the one entry is live for the call.
         let told = unsafe { libc::poll(&raw mut polled, 1, -1) };
         if told == 1 && polled.revents & libc::POLLNVAL != 0 {
-            // SAFETY: the call does not return, and runs nothing of what this process has registered for its
-            // exit.
+            // SAFETY: the call does not return, and runs none of this process's exit handlers.
             unsafe { libc::_exit(1) };
         }
         if told == 1 && polled.revents & libc::POLLIN != 0 {
@@ -193,7 +190,7 @@ fn wait_for_end(process: BorrowedFd<'_>) {
     }
 }
 
-/// Returns whether a descriptor is of a kind, by its link in the folder of descriptors.
+/// Returns whether a descriptor is of a kind, judged by its link in `/proc/self/fd`.
 fn shows(folder: &OwnedFd, name: &CStr, kind: &CStr) -> bool {
     let mut link = [MaybeUninit::uninit(); 64];
     readlinkat_raw(folder, name, &mut link).is_ok_and(|(link, _)| *link == *kind.to_bytes())
@@ -201,8 +198,8 @@ fn shows(folder: &OwnedFd, name: &CStr, kind: &CStr) -> bool {
 
 /// Closes a descriptor in an heir, where nothing owns one.
 fn close(number: i32) {
-    // SAFETY: the values that own the descriptors of this table are of the process that has died. An heir
-    // never drops its copies.
+    // SAFETY: the values that own these descriptors belong to the process that died. An heir never drops its
+    // copies.
     unsafe { libc::close(number) };
 }
 
@@ -233,7 +230,7 @@ mod tests {
         pidfd_open(Pid::from_raw(pid as i32).unwrap(), PidfdFlags::empty()).unwrap()
     }
 
-    /// Its child starts two heirs, makes a descriptor after that, and dies.
+    /// The test's child starts two heirs, then opens files, and dies.
     #[test]
     fn heirs_have_what_a_process_opened_later_and_one_follows_the_other() {
         let folder = tempfile::tempdir().unwrap();
@@ -262,7 +259,7 @@ mod tests {
             wait_until(|| fs::read_to_string(format!("/proc/{first}/comm")).unwrap() == "first\n");
             wait_until(|| fs::read_to_string(format!("/proc/{second}/comm")).unwrap() == "second\n");
             let (kept, other) = (File::open(path("kept")).unwrap(), File::open(path("other")).unwrap());
-            // They are open until the end, and so are those that the heirs go by.
+            // They stay open until the end, and so do the pidfds that the heirs wait for.
             std::mem::forget((kept, other, of, process));
             0
         });
@@ -297,7 +294,7 @@ mod tests {
         assert_eq!(text, "still here");
     }
 
-    /// The table is shared: what the process closes is closed for its heirs as well.
+    /// The table is shared: a descriptor that the process closes is closed for its heirs as well.
     #[test]
     fn an_heir_ends_without_a_word_where_its_process_lives_and_has_closed_the_descriptor() {
         let folder = tempfile::tempdir().unwrap();
@@ -318,7 +315,7 @@ mod tests {
             drop(of);
             let number = Pid::from_raw(pid as i32).unwrap();
             wait_until(|| {
-                // A call that goes on after a stop looks at its descriptor again.
+                // A call that continues after a stop checks its descriptor again.
                 let _ = kill_process(number, Signal::STOP);
                 let _ = kill_process(number, Signal::CONT);
                 waitpid(Some(number), WaitOptions::NOHANG).unwrap().is_some()

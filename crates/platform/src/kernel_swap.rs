@@ -1,28 +1,28 @@
-//! A switch for the kernel's own swap: the other side of a comparison.
+//! A switch for the kernel's own swap, for comparisons.
 
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The priority above every area that chose its own.
+/// The highest priority that an area can have.
 const HIGHEST_PRIORITY: i32 = 32767;
 /// `SWAP_FLAG_PREFER` of linux/swap.h: the low 15 bits are a priority.
 const PREFER: i32 = 0x8000;
 
 /// Lets the kernel swap to a prepared file or block device before it uses its other areas.
 ///
-/// The kernel's error: without the capability to administer the system, or where the file is not a swap area.
+/// Fails with the kernel's error if this process lacks `CAP_SYS_ADMIN` or the file is not a swap area.
 pub fn swap_on(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
-    // SAFETY: the path is a string that ends in zero and outlives the call. The call takes no other memory of
+    // SAFETY: the path is a string that ends in zero and outlives the call. The call uses no other memory of
     // ours.
     outcome(unsafe { libc::swapon(path.as_ptr(), PREFER | HIGHEST_PRIORITY) })
 }
 
-/// Takes an area from the kernel. The call returns when the area's pages are back in memory.
+/// Stops the kernel's use of an area. Returns when the area's pages are back in memory.
 ///
-/// The kernel's error: `EINVAL` where the path is not an area in use.
+/// Fails with the kernel's error: `EINVAL` if the path is not an area in use.
 pub fn swap_off(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: as in `swap_on`.

@@ -10,26 +10,27 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `reservation` | address space that is taken once, and whose pages come and go |
+//! | `reservation` | a range of addresses, reserved once, whose pages come and go |
 //! | `zeroed_array` | a reserved array of atomics, zero until written |
+//! | `accessed` | the processor's accessed bits of the pages of a process |
 //! | `arena_bytes` | copies in and out of memory that others may write, and direct I/O on it |
 //! | `words` | plain data of up to 16 bytes, by atomics |
 //! | `uring` | transfers between a file and arenas through io_uring |
 //! | `fork` | a word that reads zero in a forked child |
 //! | `heir` | processes that keep this one's descriptors when it dies |
-//! | `inside` | whether a thread is inside of the engine, for allocators |
+//! | `inside` | whether a thread is inside the engine, for allocators |
 //! | `seccomp` | a filter that forbids system calls to a thread, for tests |
 //! | `kernel_swap` | a switch for the kernel's own swap, for comparisons |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
 //! | `page_crc` | the checksum of a page of the arena |
-//! | `plain_memory` | the kernel's own memory, word by word, for comparisons |
+//! | `plain_memory` | memory paged by the kernel, accessed word by word, for comparisons |
 //! | `secret` | a value locked in memory and kept out of core dumps |
-//! | `size_limit` | the process's limit on file sizes, as an error and not as a signal |
+//! | `size_limit` | makes the process's limit on file sizes an error, not a signal |
 //! | `usage` | the memory and the CPUs that the kernel reports |
 //! | `userfaultfd` | the memory of a process, this or another, paged through a descriptor |
 //! | `pagemap` | what the kernel knows about each page of a process |
-//! | `smaps` | what a program has told the kernel about its mappings |
-//! | `proc_text` | what the kernel says of a process in words |
+//! | `smaps` | the flags of a process's mappings |
+//! | `proc_text` | the text files about a process in `/proc` |
 //! | `process_memory` | copies between this process's memory and another's |
 //! | `threads` | threads of other processes: signals to them, and their lists of robust mutexes |
 

@@ -1,6 +1,7 @@
-//! CRC-32C of a page of the arena, computed where the page lies.
+//! CRC-32C of a page of the arena, computed in place.
 //!
-//! The instruction takes 8 bytes and answers three cycles later. So the loop reads the page in three lanes:
+//! The instruction takes 8 bytes and has a latency of three cycles. So the loop reads the page in three
+//! lanes:
 //!
 //! ```text
 //!  0              1360            2720            4080  4096
@@ -9,8 +10,8 @@
 //! +---------------+---------------+---------------+----+
 //! ```
 //!
-//! A table moves a lane's sum past the next lane. It holds what a lane of zero bytes makes of a sum, which is
-//! a linear function.
+//! A table moves a lane's sum past the next lane. A lane of zero bytes changes a sum by a linear function;
+//! the table holds that function.
 
 use std::arch::x86_64::_mm_crc32_u64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +23,8 @@ const LANE_WORDS: usize = PAGE_BYTES / 8 / 3;
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 impl ArenaBytes {
-    /// Computes the CRC-32C of the page at `offset` without copying the page first. `None` where the
-    /// processor has no instruction for it. The sum of a page that is being written belongs to no single
-    /// moment.
+    /// Computes the CRC-32C of the page at `offset` without copying the page first. Returns `None` if the
+    /// processor lacks the instruction. If the page changes meanwhile, the sum may match no version of it.
     pub fn page_crc32c(&self, offset: usize) -> Option<u32> {
         assert!(offset.is_multiple_of(8) && offset <= self.len() - PAGE_BYTES, "a page inside the arena");
         let start = self.pointer(offset).cast::<u64>();
@@ -34,7 +34,7 @@ impl ArenaBytes {
     }
 }
 
-/// A page of words from `start` is mapped, and only atomics or assembly access it.
+/// The page at `start` must be mapped and aligned for words, and only atomics or assembly may access it.
 #[target_feature(enable = "sse4.2")]
 unsafe fn three_lanes(start: *mut u64) -> u32 {
     // SAFETY: `at` is below the number of words of a page in all uses below.

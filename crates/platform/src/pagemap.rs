@@ -1,12 +1,13 @@
-//! What the kernel knows about each page of a process (`/proc/PID/pagemap`).
+//! The kernel's data about each page of a process (`/proc/PID/pagemap`).
 //!
-//! [`Pagemap::scan`] walks a range and calls back for each run of pages alike (`PAGEMAP_SCAN`, Linux 6.7).
-//! [`Pagemap::entries`] reads the older words, which alone say whether a page is mapped by one process only.
+//! [`Pagemap::scan`] walks a range and calls back for each run of pages with equal properties
+//! (`PAGEMAP_SCAN`, Linux 6.7). [`Pagemap::entries`] reads the older words. Only they tell whether a single
+//! process maps a page.
 //!
-//! Neither touches a page: a missing page stays missing, and no fault is raised. Both answers are old when
-//! they come, since the process runs on.
+//! Neither touches a page: a missing page stays missing, and no fault occurs. Both answers may be out of date
+//! at once, since the process runs on.
 //!
-//! Cost: a scan takes about 5 ms a GiB of small pages.
+//! Cost: a scan takes about 5 ms per GiB of small pages.
 
 use std::fs::File;
 use std::io;
@@ -16,16 +17,17 @@ use std::os::unix::fs::FileExt;
 
 use crate::PAGE_BYTES;
 
-/// Properties of a page. Properties join by `|`.
+/// Properties of a page, joined by `|`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Categories(u64);
 
 impl Categories {
-    /// None of them.
+    /// No properties.
     pub const NONE: Self = Self(0);
     /// The page may be write-protected by userfaultfd in its asynchronous mode.
     pub const PROTECTABLE: Self = Self(1);
-    /// The page is not write-protected by userfaultfd. A missing page of an unprotected range is among these.
+    /// The page is not write-protected by userfaultfd. A missing page of an unprotected range has this
+    /// property too.
     pub const WRITTEN: Self = Self(1 << 1);
     /// The page belongs to a file or to shared memory.
     pub const FILE: Self = Self(1 << 2);
@@ -33,7 +35,7 @@ impl Categories {
     pub const PRESENT: Self = Self(1 << 3);
     /// The page is in the kernel's swap. A marker of userfaultfd counts too.
     pub const SWAPPED: Self = Self(1 << 4);
-    /// The page is the kernel's common page of zeros.
+    /// The page is the kernel's shared zero page.
     pub const ZERO: Self = Self(1 << 5);
     /// The page is part of a huge page that is mapped as a whole.
     pub const HUGE: Self = Self(1 << 6);
@@ -61,12 +63,12 @@ pub struct Wanted {
     pub any_of: Categories,
     /// A page must have none of these.
     pub none_of: Categories,
-    /// The properties that a run tells. Pages that differ in these alone are different runs.
+    /// The properties that a run reports. Pages that differ in any of these belong to different runs.
     pub told: Categories,
 }
 
 impl Wanted {
-    /// Pages with any of these properties, and the same ones told.
+    /// Wants pages with any of these properties, and reports the same properties.
     pub const fn any(categories: Categories) -> Self {
         Self { all_of: Categories::NONE, any_of: categories, none_of: Categories::NONE, told: categories }
     }
@@ -78,13 +80,13 @@ impl Wanted {
 pub struct PageRun {
     /// The address of the first page.
     pub start: u64,
-    /// The address behind the last page.
+    /// The end of the last page.
     pub end: u64,
-    /// The properties, of those that were to be told.
+    /// The properties, restricted to [`Wanted::told`].
     pub categories: Categories,
 }
 
-/// A bit of an [entry](Pagemap::entries): one process only maps the page.
+/// A bit of an [entry](Pagemap::entries): only one process maps the page.
 pub const EXCLUSIVE: u64 = 1 << 56;
 /// A bit of an [entry](Pagemap::entries): the page belongs to a file or to shared memory.
 pub const FILE_OR_SHARED: u64 = 1 << 61;
@@ -93,22 +95,23 @@ pub const SWAPPED: u64 = 1 << 62;
 /// A bit of an [entry](Pagemap::entries): the page is in memory.
 pub const PRESENT: u64 = 1 << 63;
 
-/// The pagemap of one process, kept open. It follows the memory that the process had when it was opened.
+/// The open pagemap of one process. It stays with the memory that the process had at the time of opening.
 #[derive(Debug)]
 pub struct Pagemap(File);
 
 impl Pagemap {
     /// Opens the pagemap of a process.
     ///
-    /// The kernel's error: `NotFound` where there is no such process, `PermissionDenied` for another user's.
+    /// Fails with the kernel's error: `NotFound` if there is no such process, `PermissionDenied` for another
+    /// user's.
     pub fn of(pid: u32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
     }
 
     /// Calls `each` for every run of wanted pages between two addresses, in rising order. Both addresses are
-    /// those of pages. One run may come in several parts.
+    /// multiples of a page. A run may arrive in several parts.
     ///
-    /// The kernel's error: `Unsupported` before Linux 6.7, `ESRCH` where the process has ended.
+    /// Fails with the kernel's error: `Unsupported` before Linux 6.7, `ESRCH` if the process has ended.
     pub fn scan(
         &self,
         start: u64,
@@ -126,15 +129,15 @@ impl Pagemap {
                 end,
                 runs: runs.as_mut_ptr() as u64,
                 runs_len: RUNS as u64,
-                // A bit asked for as absent is an inverted one that has to be set.
+                // To ask for an absent bit, invert it and demand that it is set.
                 inverted: wanted.none_of.0,
                 all_of: wanted.all_of.0 | wanted.none_of.0,
                 any_of: wanted.any_of.0,
                 told: wanted.told.0,
                 ..ScanRequest::default()
             };
-            // SAFETY: the request and the array that it names are live for the call, and the array is as long
-            // as said. Without flags the call changes nothing in the process.
+            // SAFETY: the request and the array that it names are live for the call, and the array has the
+            // stated length. Without flags the call changes nothing in the process.
             let found = unsafe { libc::ioctl(self.0.as_raw_fd(), SCAN, &raw mut request) };
             if found < 0 {
                 let error = io::Error::last_os_error();
@@ -154,9 +157,10 @@ impl Pagemap {
     }
 
     /// Reads the classic words of `pages` pages from an address on. Their bits are [`EXCLUSIVE`],
-    /// [`FILE_OR_SHARED`], [`SWAPPED`] and [`PRESENT`]. The answer is shorter where the address space ends.
+    /// [`FILE_OR_SHARED`], [`SWAPPED`] and [`PRESENT`]. The answer is shorter if the address space ends
+    /// before.
     ///
-    /// The kernel's error.
+    /// Fails with the kernel's error.
     pub fn entries(&self, start: u64, pages: usize) -> io::Result<Vec<u64>> {
         let mut bytes = vec![0; pages * 8];
         let mut filled = 0;

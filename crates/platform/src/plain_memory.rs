@@ -1,4 +1,4 @@
-//! Plain memory of the kernel's, accessed word by word: the other side of a comparison.
+//! Memory paged by the kernel and accessed word by word, for comparisons.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ impl PlainMemory {
     /// Maps `len` bytes, rounded up to pages, and asks the kernel to back them as given. The mapping is
     /// aligned to 2 MiB if it is at least that long.
     ///
-    /// The kernel's error when the address space is exhausted.
+    /// Fails with the kernel's error if the address space is exhausted.
     pub fn new(len: usize, backing: Backing) -> io::Result<Self> {
         let align = if len < 2 << 20 { PAGE_BYTES } else { 2 << 20 };
         let memory = Reservation::new(len, align)?;
@@ -49,7 +49,7 @@ impl PlainMemory {
         self.memory.advise_will_need(words.start * size_of::<u64>()..words.end * size_of::<u64>());
     }
 
-    /// Asks the kernel to send the pages of these words out to swap, as far as they can go.
+    /// Asks the kernel to write the pages of these words out to swap if it can.
     pub fn page_out(&self, words: std::ops::Range<usize>) {
         self.memory.advise_page_out(words.start * size_of::<u64>()..words.end * size_of::<u64>());
     }

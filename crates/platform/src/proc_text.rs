@@ -1,20 +1,20 @@
-//! What the kernel says of a process in words (`/proc/PID`).
+//! Reads the text files about a process in `/proc/PID`.
 
 use std::fs;
 use std::io;
 
-/// Reads a file of a process: `status`, or `task/TID/stat`. Names of files and threads in it are bytes of any
-/// kind. What is no text in them is replaced.
+/// Reads a file of a process: `status`, or `task/TID/stat`. Names of files and threads in it may be any
+/// bytes; the function replaces bytes that are not UTF-8.
 ///
 /// # Errors
-/// The kernel's: the process has ended, or may not be looked at, or there are no descriptors left.
+/// The kernel's error if the process has ended, if its file may not be read, or if no descriptors are left.
 pub fn read(pid: u32, file: &str) -> io::Result<String> {
     let bytes = fs::read(format!("/proc/{pid}/{file}"))?;
     Ok(String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Returns the name of a process's program, for people.
+/// Returns the name of a process's program, for display.
 pub fn name(pid: u32) -> String {
     read(pid, "comm").map_or_else(|_| "?".into(), |name| name.trim().to_owned())
 }

@@ -1,10 +1,10 @@
 //! Copies between this process's memory and another's (`process_vm_readv`, `process_vm_writev`).
 //!
-//! The kernel makes the copy by itself, and the other process notices nothing. A missing page of a range that
-//! a userfaultfd has is a fault as any other: **the caller then sleeps until somebody fills the page.** A
-//! pager must not read pages that it would have to fill itself.
+//! The other process takes no part and notices nothing. A missing page in a range that a userfaultfd watches
+//! causes a fault: **the caller then sleeps until the page is filled.** A pager must not read pages that it
+//! would have to fill itself.
 //!
-//! Cost: about 1 µs, and the copy.
+//! Cost: about 1 µs plus the copy.
 
 use std::io;
 
@@ -16,9 +16,9 @@ const VECTORS: usize = 1024;
 /// Copies bytes of another process into memory of this one, and returns their number. The remote pieces are
 /// read in order, and fill the local pieces in order. The copy ends with the shorter side.
 ///
-/// The number is less than both sides have where the kernel met memory that it could not read. Where it met
-/// that at the very start, the error says so: `EFAULT` for the memory, `ESRCH` for a process that has ended,
-/// `EPERM` for another user's.
+/// If the kernel meets memory that it cannot read, the number is less than either side's length. If it meets
+/// such memory at the very start, the call fails with `EFAULT`. It also fails with `ESRCH` for a process that
+/// has ended, and with `EPERM` for another user's process.
 ///
 /// # Safety
 ///
@@ -34,7 +34,7 @@ pub unsafe fn read_process(pid: u32, remote: &[(u64, u64)], local: &[(*mut u8, u
 ///
 /// # Panics
 ///
-/// Never. A write to this very process is refused with `EINVAL`, since it could overwrite anything.
+/// Never. A write to this very process fails with `InvalidInput`, since it could overwrite anything.
 pub fn write_process(pid: u32, remote: u64, bytes: &[u8]) -> io::Result<usize> {
     if pid == std::process::id() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -54,7 +54,7 @@ pub fn share_memory(pid: u32, other: u32) -> bool {
 
 /// # Safety
 ///
-/// The local pieces are memory of this process for the direction of the call.
+/// The local pieces are memory of this process that the call may read or write, as its direction demands.
 unsafe fn copy(
     call: libc::c_long,
     pid: u32,
@@ -92,7 +92,7 @@ unsafe fn copy(
     }
 }
 
-/// A list of pieces, of which the kernel sees a window at a time.
+/// A list of pieces, passed to the kernel a window at a time.
 struct Cursor<I> {
     rest: I,
     window: Vec<libc::iovec>,
@@ -103,7 +103,7 @@ impl<I: Iterator<Item = (u64, u64)>> Cursor<I> {
         Self { rest: pieces, window: Vec::new() }
     }
 
-    /// The pieces that come next.
+    /// The next pieces, at most [`VECTORS`] of them.
     fn window(&mut self) -> &[libc::iovec] {
         while self.window.len() < VECTORS {
             let Some((start, len)) = self.rest.next() else { break };
@@ -131,7 +131,7 @@ impl<I: Iterator<Item = (u64, u64)>> Cursor<I> {
 }
 
 fn total(pieces: &[libc::iovec]) -> u64 {
-    // The kernel takes no longer sum than this.
+    // The kernel accepts no larger sum.
     pieces.iter().fold(0u64, |sum, piece| sum.saturating_add(piece.iov_len as u64)).min(i64::MAX as u64)
 }
 

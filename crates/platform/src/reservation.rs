@@ -1,6 +1,6 @@
-//! A range of address space, taken once and unmapped when it is dropped.
+//! A range of address space, reserved once and unmapped on drop.
 //!
-//! The kernel faults pages in at their first touch, as zeros; [`Reservation::populate`] does it ahead of
+//! The kernel faults pages in at their first touch, as zeros; [`Reservation::populate`] does so ahead of
 //! time. [`Reservation::discard`] gives pages back. The range itself never moves.
 
 use std::io;
@@ -36,7 +36,7 @@ unsafe impl Sync for Reservation {}
 impl Reservation {
     /// Reserves `len` bytes, rounded up to pages. `align` is a power of two and at least a page.
     ///
-    /// The kernel's error when the address space is exhausted or limited (`RLIMIT_AS`).
+    /// Fails with the kernel's error if the address space is exhausted or limited (`RLIMIT_AS`).
     pub fn new(len: usize, align: usize) -> io::Result<Self> {
         assert!(align.is_power_of_two() && align >= PAGE_BYTES, "alignment is a power of two of pages");
         let len = len.max(1).next_multiple_of(PAGE_BYTES);
@@ -105,13 +105,13 @@ impl Reservation {
 
     /// Asks the kernel to send the range's pages out to its swap.
     pub fn advise_page_out(&self, range: Range<usize>) {
-        // A refusal does no harm: a page that cannot go stays.
+        // A refusal does no harm: the pages stay in memory.
         let _ = self.madvise(range, libc::MADV_PAGEOUT);
     }
 
     /// Makes every page of the range present and writable now.
     ///
-    /// `OutOfMemory` when the kernel has no memory for it. The range is then as it was.
+    /// Fails with `OutOfMemory` if the kernel has no memory for it. Some pages may then be present.
     pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
         match self.madvise(range, libc::MADV_POPULATE_WRITE) {
             // Linux before 5.14 lacks this advice: the first touch brings the page.
@@ -122,7 +122,7 @@ impl Reservation {
 
     /// Gives the pages of the range back to the kernel. They read as zeros afterwards.
     ///
-    /// The kernel's error. The pages then stay.
+    /// Fails with the kernel's error. The pages then stay.
     pub fn discard(&self, range: Range<usize>) -> io::Result<()> {
         self.madvise(range, libc::MADV_DONTNEED)
     }
@@ -146,7 +146,7 @@ impl Reservation {
         loop {
             // SAFETY: the range lies inside this reservation (asserted). The advice values used above only
             // add pages, drop pages (to zeros) or set policy. Every reader of the memory is an atomic or an
-            // assembly copy, and takes such a change for a write of zeros by another party.
+            // assembly copy, and sees such a change as a write of zeros by another party.
             let rc = unsafe {
                 libc::madvise(self.base.as_ptr().add(range.start).cast(), range.end - range.start, advice)
             };

@@ -1,15 +1,15 @@
 //! Restartable sequences: a few instructions that the kernel restarts when it preempts, migrates or
 //! interrupts their thread. So a plain store at their end is atomic against every other thread on this CPU.
 //!
-//! glibc registers the per-thread area (since 2.35). The probe looks its place up at run time, in
-//! `__rseq_offset` and `__rseq_size`, so that older systems start and use the other form.
+//! glibc registers the per-thread area (since 2.35). The probe looks up its place at run time, in
+//! `__rseq_offset` and `__rseq_size`, so that programs still start on older systems and use the fallbacks.
 //!
 //! Every section below has one shape: it announces its descriptor, reads the CPU number *inside* the section,
 //! computes, and **commits by its last instruction**. An abort jumps to the announcement and starts over.
 //! Stores made before the commit stay invisible, since they go to slots above a stack's top.
 //!
-//! A thread's area may keep pointing at the last descriptor after the section. So nobody may unload code that
-//! holds a descriptor (`dlclose`) while its threads live.
+//! A thread's area may keep pointing at the last descriptor after the section. So code that holds a
+//! descriptor must not be unloaded (`dlclose`) while its threads live.
 
 use std::arch::asm;
 use std::io;
@@ -23,7 +23,7 @@ mod stacks;
 pub use cells::CellArea;
 pub use stacks::{Pop, Push, StackArea};
 
-/// The place of each thread's rseq area, relative to the thread pointer. A value exists only where sections
+/// The place of each thread's rseq area, relative to the thread pointer. A value exists only if sections
 /// work.
 #[derive(Clone, Copy, Debug)]
 pub struct Rseq {
@@ -33,16 +33,16 @@ pub struct Rseq {
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 8;
 const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 const MEMBARRIER_FLAG_CPU: libc::c_uint = 1;
-/// The kernel's structure ends after `flags` in its first version.
+/// In its first version, the kernel's structure ends after `flags`.
 const SMALLEST_AREA_BYTES: u32 = 20;
 
 impl Rseq {
-    /// Finds glibc's registration, and registers the process for `membarrier`. `None` where either is
+    /// Finds glibc's registration, and registers the process for `membarrier`. Returns `None` if either is
     /// missing. The probe runs once.
     pub fn probe() -> Option<Self> {
         static PROBED: OnceLock<Option<Rseq>> = OnceLock::new();
         *PROBED.get_or_init(|| {
-            // SAFETY: `dlsym` gets a constant, terminated name. Where the symbols exist they are glibc's
+            // SAFETY: `dlsym` gets a constant, terminated name. If the symbols exist, they are glibc's
             // constants of exactly these types (<sys/rseq.h>), initialised before `main`.
             let (offset, size) = unsafe {
                 let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
@@ -56,7 +56,7 @@ impl Rseq {
                 return None;
             }
             let rseq = Rseq { offset };
-            // A negative number, which is huge as a u32, says "not registered".
+            // A negative number, which is huge as a u32, means "not registered".
             if rseq.cpu() as usize >= usage::possible_cpus() {
                 return None;
             }
@@ -69,7 +69,7 @@ impl Rseq {
     #[inline]
     pub fn cpu(self) -> u32 {
         let cpu;
-        // SAFETY: `Rseq` exists only where glibc registered an area of at least 20 bytes for every thread, at
+        // SAFETY: `Rseq` exists only if glibc registered an area of at least 20 bytes for every thread, at
         // this offset from the thread pointer. A read of `cpu_id` (byte 4) touches nothing else.
         unsafe {
             asm!("mov {cpu:e}, dword ptr fs:[{offset} + 4]", cpu = lateout(reg) cpu, offset = in(reg) self.offset,
@@ -79,7 +79,7 @@ impl Rseq {
     }
 }
 
-/// Returns the CPU that this thread runs on, by the cheapest way there is, or 0 where nobody knows.
+/// Returns the CPU that this thread runs on, by the cheapest available way, or 0 if it is unknown.
 #[inline]
 pub fn current_cpu() -> u32 {
     match Rseq::probe() {
@@ -106,7 +106,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Without sections `cpus` is 0. No CPU number is below it, and every section turns its caller away.
+    /// Without sections `cpus` is 0. No CPU number is below 0, so every section turns its caller away.
     fn new(memory: &Reservation, stride: usize, cpus: usize) -> Self {
         let rseq = Rseq::probe();
         Self {

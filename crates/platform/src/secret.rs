@@ -5,13 +5,13 @@ use std::ops::Deref;
 
 use crate::PAGE_BYTES;
 
-/// Gives a value pages of its own, so that requests to the kernel about them concern nothing else.
+/// Gives a value pages of its own, so that requests to the kernel about them affect nothing else.
 #[repr(align(4096))]
 struct Alone<T>(ManuallyDrop<T>);
 
-/// A value in pages of its own, which the kernel keeps in memory and out of core dumps as far as it is
-/// willing. A limit on locked memory (`RLIMIT_MEMLOCK`) may keep the kernel from locking them. `T` itself
-/// must wipe the bytes at the end.
+/// A value in pages of its own, which the kernel keeps in memory and out of core dumps if it can. A limit on
+/// locked memory (`RLIMIT_MEMLOCK`) may keep the kernel from locking them. `T` itself must wipe the bytes at
+/// the end.
 pub struct Secret<T> {
     value: Box<Alone<T>>,
 }

@@ -1,21 +1,21 @@
-//! The limit of a process on the size of files, met as an error and never as a signal.
+//! Makes the process's limit on file sizes an error, never a signal.
 //!
 //! Beyond `RLIMIT_FSIZE` a write, or a call that makes a file longer, fails with `EFBIG`. The kernel also
-//! sends `SIGXFSZ` to the thread that makes the call, and that ends the process unless the program has said
-//! otherwise (Linux: `generic_write_check_limits`, `inode_newsize_ok`). The limit may be lowered at any time,
-//! and below what a file has already, so nobody can ask ahead.
+//! sends `SIGXFSZ` to the calling thread, which ends the process unless the program handles or ignores the
+//! signal (Linux: `generic_write_check_limits`, `inode_newsize_ok`). The limit may fall at any time, even
+//! below a file's present size, so a check before the call does not help.
 //!
-//! A library may not change what a program does with a signal. So this thread holds the signal back for the
-//! time of the call, and takes it before it lets signals through again. The kernel's own threads, to which a
-//! ring may hand a write, hold back all signals.
+//! A library may not change how a program handles a signal. So the thread blocks the signal during the call,
+//! and takes a pending one before it unblocks the signal. The kernel's own threads, to which a ring may hand
+//! a write, block all signals.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Calls `act`. A file-size signal that it draws upon this thread is taken, and nobody sees it.
+/// Calls `act`, and hides the file-size signal that `act` may raise on this thread.
 ///
-/// Where the program holds the signal back itself, it stays pending, as the program would have it.
+/// If the program blocks the signal itself, the signal stays pending, as the program expects.
 ///
 /// Cost: three system calls.
 pub fn without_size_signal<T>(act: impl FnOnce() -> T) -> T {
@@ -23,14 +23,14 @@ pub fn without_size_signal<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// The signal is held back, by this and not by the program; or it was before, and nothing is to be done.
+/// Blocks the signal while it lives. The field is false if the program had blocked it before: drop then
+/// changes nothing.
 struct HeldBack(bool);
 
 impl HeldBack {
     fn hold() -> Self {
         let mut before = MaybeUninit::uninit();
-        // SAFETY: both sets are live for the call, and the second is written by it. Only this thread's mask
-        // changes.
+        // SAFETY: both sets are live for the call, which writes the second. Only this thread's mask changes.
         let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &the_signal(), before.as_mut_ptr()) };
         assert_eq!(failed, 0, "one signal of a set can be held back");
         // SAFETY: written by the call above.
@@ -44,8 +44,8 @@ impl Drop for HeldBack {
             return;
         }
         let (signal, no_time) = (the_signal(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-        // The signal was let through before, so none was pending then. There may be one for this thread now,
-        // and one for the whole process, which somebody else would have to have sent meanwhile.
+        // The signal was unblocked before, so none was pending. Now one may be pending for this thread, and
+        // one for the whole process if someone else sent it meanwhile.
         loop {
             // SAFETY: the set and the time are live for the call; nothing is written.
             let taken = unsafe { libc::sigtimedwait(&raw const signal, ptr::null_mut(), &raw const no_time) };
@@ -58,10 +58,10 @@ impl Drop for HeldBack {
     }
 }
 
-/// A set of the one signal.
+/// The set of this one signal.
 fn the_signal() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigemptyset` makes the set, `sigaddset` adds a signal that there is.
+    // SAFETY: `sigemptyset` initializes the set, and `sigaddset` adds a signal that exists.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGXFSZ);
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_write_beyond_the_limit_is_an_error() {
         let code = in_a_child_with_a_limit(|file| {
-            // Made here, as no child inherits one.
+            // Made here, since a child inherits no arena.
             let arena = arena();
             let write = |page| {
                 let pages = std::iter::once(0..PAGE_BYTES);

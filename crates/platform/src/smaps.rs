@@ -1,7 +1,7 @@
-//! What a program has told the kernel about its mappings, which only `/proc/PID/smaps` says.
+//! The flags of a process's mappings, which only `/proc/PID/smaps` shows.
 //!
-//! The kernel counts the pages of each mapping for that file. It costs some 14 ms a GiB, and some
-//! microseconds a mapping.
+//! For that file the kernel counts the pages of each mapping. That costs about 14 ms per GiB, and some
+//! microseconds per mapping.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -9,17 +9,17 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
-/// Returns the mappings of a process that have a flag, by the kernel's name of two letters: `wf` for what a
-/// fork's child gets without bytes (`MADV_WIPEONFORK`), `um` for what a userfaultfd watches.
+/// Returns the mappings of a process that have a flag, by the kernel's two-letter name: `wf` if a forked
+/// child finds the mapping zeroed (`MADV_WIPEONFORK`), `um` if a userfaultfd watches it.
 ///
 /// # Errors
-/// The kernel's, at once or at any mapping: the process has ended, or may not be looked at. Nothing is known
-/// of the mappings behind an error. Where the memory goes meanwhile, the kernel ends the list without one.
+/// The kernel's error, at once or at any mapping, if the process has ended or may not be inspected. Mappings
+/// after an error stay unknown. If the process loses its memory meanwhile, the list ends without an error.
 pub fn flagged(pid: u32, flag: &str) -> io::Result<impl Iterator<Item = io::Result<Range<u64>>>> {
-    // Names of files are bytes of any kind.
+    // Names of files may be any bytes.
     let mut file = BufReader::new(File::open(format!("/proc/{pid}/smaps"))?);
     if file.fill_buf()?.is_empty() {
-        // Its memory has gone, which Linux before 6.17 shows like this.
+        // The process's memory has gone: Linux before 6.17 shows an empty file.
         return Err(Errno::SRCH.into());
     }
     let lines = file.split(b'\n');

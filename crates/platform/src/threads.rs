@@ -1,13 +1,13 @@
-//! Threads: where they keep their lists of robust mutexes, signals to them, what the kernel says of them,
-//! threads that give way to all others, and threads that come before all others.
+//! Threads: their lists of robust mutexes, signals to them, their state in `/proc`, and the idle and
+//! real-time scheduling policies.
 
 use std::io;
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Sends a signal to one thread of a process. Returns whether the thread was there, and this process may send
-/// it signals.
+/// Sends a signal to one thread of a process. Returns whether the thread exists and this process may signal
+/// it.
 pub fn signal_thread(pid: u32, tid: u32, signal: i32) -> bool {
     // SAFETY: the call takes numbers only.
     unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) == 0 }
@@ -16,15 +16,15 @@ pub fn signal_thread(pid: u32, tid: u32, signal: i32) -> bool {
 /// Returns the threads of a process.
 ///
 /// # Errors
-/// The kernel's: the process has ended, or there are no descriptors left.
+/// The kernel's error if the process has ended or no descriptors are left.
 pub fn of_process(pid: u32) -> io::Result<Vec<u32>> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))?;
     Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// Returns where a thread keeps its list of robust mutexes, if it has one. The GNU C library keeps it in the
-/// thread's descriptor, right behind the number that the kernel clears at the thread's end. The kernel tells
-/// whoever may trace the thread.
+/// thread's descriptor, right behind the number that the kernel clears at the thread's end. The kernel
+/// answers only a process that may trace the thread.
 pub fn robust_list(tid: u32) -> Option<u64> {
     let (mut head, mut bytes) = (0u64, 0usize);
     // SAFETY: the kernel writes to these two numbers only, which are live for the call.
@@ -32,8 +32,8 @@ pub fn robust_list(tid: u32) -> Option<u64> {
     (answer == 0 && head != 0).then_some(head)
 }
 
-/// Returns a field of the `stat` of a process or a thread, from the third on: the state. `proc(5)` has their
-/// numbers. The name before it may hold anything, but ends at the last parenthesis.
+/// Returns a field of the `stat` of a process or a thread, numbered as in `proc(5)`. The first that it finds
+/// is 3, the state. The name before it may hold anything, but ends at the last parenthesis.
 pub fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
     let rest = stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2..)?;
     rest.split(|byte| *byte == b' ').nth(number.checked_sub(3)?)
@@ -45,38 +45,39 @@ pub fn runs(pid: u32, thread: u32) -> bool {
     stat.is_ok_and(|stat| stat_field(&stat, 3) == Some(b"R"))
 }
 
-/// Has this thread run before all others but those of a higher real-time priority (`SCHED_RR`, at its
-/// lowest), or as others do. Threads and processes that it starts run as others do.
+/// Gives this thread the lowest real-time priority (`SCHED_RR`), ahead of all ordinary threads, or makes it
+/// ordinary again. Threads and processes that it starts are ordinary.
 ///
 /// # Errors
-/// The kernel's: this process may not have such threads. It takes `CAP_SYS_NICE` or a limit for real-time
-/// priorities (`RLIMIT_RTPRIO`), and a control group that has time for them.
+/// The kernel's error if this process may not have such threads. They need `CAP_SYS_NICE` or a limit for
+/// real-time priorities (`RLIMIT_RTPRIO`), and a control group that has time for them.
 pub fn set_real_time(on: bool) -> io::Result<()> {
-    // Without the right to it, a thread cannot give the second flag up.
+    // Both policies carry the second flag: an unprivileged thread cannot clear it.
     let policy = if on { libc::SCHED_RR } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the call takes a number only.
     let lowest = if on { unsafe { libc::sched_get_priority_min(libc::SCHED_RR) } } else { 0 };
     set_policy(0, policy, lowest)
 }
 
-/// Returns whether this thread runs before others ([`set_real_time`]).
+/// Returns whether this thread has a real-time priority ([`set_real_time`]).
 pub fn is_real_time() -> bool {
     // SAFETY: the call takes a number only.
     let policy = unsafe { libc::sched_getscheduler(0) };
     policy >= 0 && policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR
 }
 
-/// Has a thread of this process run only while nobody else wants its CPU (`SCHED_IDLE`), or as others do. The
-/// kernel takes a CPU that runs such a thread for idle when it looks for one for another thread.
+/// Makes a thread of this process run only while no other wants its CPU (`SCHED_IDLE`), or makes it ordinary
+/// again. When the kernel looks for a CPU for another thread, it counts a CPU with an idle thread as free.
 ///
 /// # Errors
-/// The kernel's: the thread has ended, or this process may not change it back ([`may_leave_idle`]).
+/// The kernel's error if the thread has ended, or if this process may not change it back
+/// ([`may_leave_idle`]).
 pub fn set_idle(thread: u32, on: bool) -> io::Result<()> {
     let policy = if on { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     set_policy(thread, policy, 0)
 }
 
-/// 0 is this thread.
+/// Sets the policy of a thread; 0 is the calling thread.
 fn set_policy(thread: u32, policy: i32, priority: i32) -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: the kernel reads the number, which is live for the call.
@@ -84,9 +85,9 @@ fn set_policy(thread: u32, policy: i32, priority: i32) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns whether this thread may have one that gives way to all others run as others do again.
+/// Returns whether this thread may undo [`set_idle`].
 pub fn may_leave_idle() -> bool {
-    // To a nice value of 0, which is 20 for this limit.
+    // An ordinary thread has a nice value of 0, which is 20 for this limit.
     let may_be_nice = getrlimit(Resource::Nice).current.is_none_or(|most| most >= 20);
     may_be_nice || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE))
 }
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn signals_reach_threads_of_their_process_only() {
-        // No signal is sent, but the thread is looked for.
+        // Signal 0 only checks that the thread exists.
         assert!(signal_thread(std::process::id(), own(), 0));
         assert!(!signal_thread(u32::MAX >> 1, own(), 0));
     }

@@ -3,21 +3,21 @@
 //!
 //! A transfer is a [`Payload`]: the caller's own value, which names an arena and segments of it. The ring
 //! keeps the payload in a slab of fixed size until the kernel is done. Then it hands the payload back, with
-//! the number of bytes that moved. Meanwhile the ring holds a share of the arena's memory. So the kernel
-//! writes into mapped memory whatever becomes of the caller. The ring allocates nothing after [`Ring::new`].
+//! the number of bytes that moved. Meanwhile the ring holds a share of the arena's memory, so the kernel
+//! writes into mapped memory even if the caller is gone. The ring allocates nothing after [`Ring::new`].
 //!
-//! **Who does what.** Any thread may queue, submit, reap and lead. A ring for each CPU only keeps threads out
-//! of each other's way. The ring tells no thread of a completion; some thread has to look. [`Ring::reap`]
-//! looks in passing. [`Ring::try_lead`] sleeps in the kernel for one completion, on behalf of all threads
-//! that wait. [`Ring::as_fd`] is readable for `poll(2)` while completions lie there.
+//! **Who does what.** Any thread may queue, submit, reap and lead. One ring per CPU only reduces contention.
+//! The ring notifies no thread of a completion; some thread has to look. [`Ring::reap`] looks in passing.
+//! [`Ring::try_lead`] sleeps in the kernel for one completion, on behalf of all threads that wait.
+//! [`Ring::as_fd`] is readable for `poll(2)` while completions wait in the queue.
 //!
 //! **Locks.** A thread holds `submission` to fill an entry, and while it hands entries to the kernel. That
 //! starts the device's work and does not wait for it. A thread holds `completion` to copy completions out,
-//! and a leader holds it while it sleeps. No thread holds both locks, and none is held while a completed
-//! payload is handed back.
+//! and a leader holds it while it sleeps. Only a leader holds both: it may take `submission` under
+//! `completion`. No lock is held while a completed payload is handed back.
 //!
 //! **Why a leader looks again under the lock.** Between the popping of a completion and the delivery of its
-//! payload, nobody can tell that the transfer is done. `delivering` counts such completions. A thread that
+//! payload, no thread can tell that the transfer is done. `delivering` counts such completions. A thread that
 //! finds it above zero does not go to sleep: its own transfer may be among them.
 //!
 //! **Costs**, beside the kernel's. Queueing takes one uncontended lock, one atomic addition for the share of
@@ -26,8 +26,8 @@
 //! load.
 //!
 //! **Kernel.** Linux 5.11 or later: the kernel consumes vectors when it takes entries (`SUBMIT_STABLE`), and
-//! a wait can have a timeout (`EXT_ARG`). Completions are *not* left for the submitting thread's next system
-//! call (`COOP_TASKRUN`). Other threads wait for them, and the submitter may compute for as long as it likes.
+//! a wait can have a timeout (`EXT_ARG`). The ring does *not* leave completions for the submitting thread's
+//! next system call (`COOP_TASKRUN`): other threads wait for them, and the submitter may compute for long.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -61,10 +61,10 @@ pub struct Full<T>(pub T);
 /// The outcome of an attempt to lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
-    /// The leader handed back so many transfers: none after a timeout, after a signal, or where nobody needed
-    /// to wait any more.
+    /// The leader handed back this many transfers: none after a timeout, after a signal, or if the caller had
+    /// nothing to wait for any more.
     Reaped(usize),
-    /// Another thread leads, or hands back completions that it found.
+    /// Another thread leads, or is handing back completions.
     Busy,
     /// No transfer is in flight.
     Idle,
@@ -72,18 +72,18 @@ pub enum Lead {
 
 /// End of a list of slots.
 const NO_SLOT: u32 = u32::MAX;
-/// Room for the vectors of all transfers that are queued and not yet submitted.
+/// Room for the vectors of all transfers that are queued but not submitted.
 const SCRATCH_VECTORS: usize = 1024;
-/// Most vectors of one transfer. Bytes beyond them do not move.
+/// The most vectors of one transfer. Bytes beyond them do not move.
 const VECTORS: usize = 512;
-/// Most bytes of one transfer: fewer than the kernel moves at once.
+/// The most bytes of one transfer: fewer than the kernel moves at once.
 const BYTES: usize = 1 << 30;
-/// Completions that a thread copies out under one hold of the lock.
+/// The most completions that a thread copies out under one hold of the lock.
 const BATCH: usize = 32;
 
 /// A ring for transfers between one file and arenas.
 pub struct Ring<T> {
-    // `drop` leaves both alone where dropping them would be wrong.
+    // `drop` does not drop these two in a forked child.
     uring: ManuallyDrop<IoUring>,
     slots: ManuallyDrop<Box<[Slot<T>]>>,
     submission: Mutex<Submission>,
@@ -98,16 +98,15 @@ pub struct Ring<T> {
     /// Transfers whose completion was popped and whose payload is not handed back yet.
     delivering: AtomicU32,
     canary: ForkCanary,
-    /// Whether the kernel knows the file by its registered number; by its descriptor where registering was
-    /// refused.
+    /// Whether the file is registered with the kernel. Otherwise entries name its descriptor.
     registered: bool,
     file: Arc<File>,
 }
 
 // SAFETY: a payload moves from the thread that queues it to the one that reaps it, and is never shared: hence
-// `T: Send`. The queueing thread owns a slot (under `submission`) until it publishes the entry. Nobody owns
-// the slot while the kernel works. The thread that popped its completion owns it until that thread pushes it
-// to `freed`. The queues are only borrowed under their locks.
+// `T: Send`. The queueing thread owns a slot (under `submission`) until it pushes the entry. Nobody owns the
+// slot while the kernel works. The thread that popped its completion owns it until that thread pushes it to
+// `freed`. The queues are only borrowed under their locks.
 unsafe impl<T: Send> Send for Ring<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Ring<T> {}
@@ -119,7 +118,7 @@ struct Slot<T> {
 
 struct Held<T> {
     payload: T,
-    // The kernel's pointers lead here, whatever `payload` does with its own share.
+    // The kernel's pointers lead into this arena, whatever `payload` does with its own share.
     _arena: ArenaBytes,
 }
 
@@ -128,7 +127,7 @@ struct Submission {
     free: u32,
     /// Entries that the kernel has not taken yet.
     queued: u32,
-    /// One of them is a write.
+    /// Whether one of them is a write.
     writes: bool,
     vectors: Vectors,
 }
@@ -145,7 +144,7 @@ unsafe impl Send for Vectors {}
 impl<T: Payload> Ring<T> {
     /// Makes a ring for at most `entries` transfers in flight, rounded up to a power of two.
     ///
-    /// A sentence that says why io_uring does not work here.
+    /// Fails with a sentence that says why io_uring does not work here.
     pub fn new(file: Arc<File>, entries: u32) -> io::Result<Self> {
         let uring = build(entries).map_err(|error| explain(&error))?;
         let lacking = |what: &str| {
@@ -163,8 +162,8 @@ impl<T: Payload> Ring<T> {
         if !needed.iter().all(|&code| probe.is_supported(code)) {
             return lacking("READ, WRITE, READV and WRITEV");
         }
-        // A registered file spares the kernel a look-up for each transfer, with a count that all threads
-        // share.
+        // A registered file spares the kernel, for each transfer, a look-up and an update of a count that all
+        // threads share.
         let registered = uring.submitter().register_files(&[file.as_raw_fd()]).is_ok();
         let entries = uring.params().sq_entries();
         // At most `entries` transfers are in flight, so there are never more completions than the queue
@@ -197,8 +196,8 @@ impl<T: Payload> Ring<T> {
     /// the next [`Ring::submit`] of any thread, or before. A transfer moves at most 512 runs of segments and
     /// 1 GiB; bytes beyond them do not move.
     ///
-    /// [`Full`] when no slot is free, when the kernel could not take the queued entries, and in a forked
-    /// child.
+    /// Fails with [`Full`] if no slot is free, if the kernel could not take the queued entries, and in a
+    /// forked child.
     pub fn queue(&self, file_offset: u64, direction: Direction, payload: T) -> Result<(), Full<T>> {
         if !self.canary.is_original_process() {
             return Err(Full(payload));
@@ -206,7 +205,7 @@ impl<T: Payload> Ring<T> {
         let mut submission = unpoisoned(self.submission.lock());
         let submission = &mut *submission;
         let Some(slot) = self.take_slot(submission) else { return Err(Full(payload)) };
-        // The payload is asked only once, so that the slot keeps the very arena that the pointers lead to.
+        // Asks the payload only once, so that the slot keeps the very arena that the pointers lead to.
         let arena = payload.arena().clone();
         let Some((first, count, bytes)) = self.gather(submission, &arena, &payload) else {
             self.slots[slot as usize].next.store(submission.free, Ordering::Relaxed);
@@ -222,19 +221,20 @@ impl<T: Payload> Ring<T> {
         }
         let vectors = &submission.vectors.all[first..first + count];
         let entry = self.entry(file_offset, direction, vectors, bytes).user_data(u64::from(slot));
-        // A thread that sees the count late only looks again. The thread that queued sees its own addition.
+        // Relaxed: a thread that sees the count late only looks again. The thread that queued sees its own
+        // addition.
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         // SAFETY: this thread holds the submission lock, so this is the only borrow of the queue. The entry
         // names a file that the ring keeps open, and ranges of an arena that the slot keeps mapped until the
-        // completion was popped. Vectors in the scratch name several ranges; nobody touches them before the
-        // kernel has taken the entry (`hand_over`). The kernel changes arena bytes as another party does, and
-        // every access to them allows for that.
+        // completion has been popped. Vectors in the scratch name several ranges; nobody touches them before
+        // the kernel has taken the entry (`hand_over`). The kernel changes arena bytes as another thread
+        // might, and every access to them allows for that.
         let pushed = unsafe { self.uring.submission_shared().push(&entry) };
         pushed.expect("as many entries as slots");
         submission.queued += 1;
         submission.writes |= direction == Direction::Write;
         self.queued.store(submission.queued, Ordering::Relaxed);
-        // The entry itself names a single run.
+        // A single run needs no vector: the entry names it.
         submission.vectors.used = if count == 1 { first } else { first + count };
         Ok(())
     }
@@ -271,8 +271,8 @@ impl<T: Payload> Ring<T> {
         if self.registered { entry!(types::Fixed(0)) } else { entry!(types::Fd(self.file.as_raw_fd())) }
     }
 
-    /// Writes the payload's vectors into the scratch. Returns where they begin, how many they are, and their
-    /// bytes. `None` where there is no room and the kernel does not make any.
+    /// Writes the payload's vectors into the scratch. Returns the index of the first, their number, and their
+    /// bytes, or `None` if there is no room and the kernel takes no entries.
     fn gather(
         &self,
         submission: &mut Submission,
@@ -285,8 +285,8 @@ impl<T: Payload> Ring<T> {
                 break;
             }
             if first + count == SCRATCH_VECTORS {
-                // Entries that others queued have to go first. Then the beginning of the scratch is free
-                // again.
+                // The kernel must first take the entries queued before. Then the beginning of the scratch is
+                // free again.
                 if self.hand_over(submission).is_err() || submission.queued > 0 {
                     return None;
                 }
@@ -321,7 +321,7 @@ impl<T: Payload> Ring<T> {
         loop {
             self.slots[slot as usize].next.store(head, Ordering::Relaxed);
             // Release: publishes `next`, and that the slot is empty. Lists are only ever taken whole, so a
-            // head that comes again is the same list.
+            // head that reappears is the same list.
             match self.freed.compare_exchange_weak(head, slot, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -329,10 +329,10 @@ impl<T: Payload> Ring<T> {
         }
     }
 
-    /// Hands everything queued to the kernel, in one system call. With nothing queued this is one load: a
-    /// thread sees the entries that it queued itself.
+    /// Hands everything queued to the kernel, in one system call. With nothing queued this costs one load,
+    /// which is enough: a thread sees the entries that it queued itself.
     ///
-    /// The kernel's error when it takes nothing because it is short of memory. Queued entries stay queued.
+    /// Fails with the kernel's error if it is short of memory. The entries that it did not take stay queued.
     pub fn submit(&self) -> io::Result<()> {
         if self.queued.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -390,8 +390,8 @@ impl<T: Payload> Ring<T> {
         total
     }
 
-    /// Sleeps until a transfer is done, and hands back all that are. It does not sleep where another thread
-    /// leads, or where the caller is no longer `still_waiting`.
+    /// Sleeps until a transfer is done, and hands back all that are. It does not sleep if another thread
+    /// leads, or if the caller is no longer `still_waiting`.
     pub fn try_lead(
         &self,
         still_waiting: impl Fn() -> bool,
@@ -440,7 +440,7 @@ impl<T: Payload> Ring<T> {
         self.in_flight.load(Ordering::Acquire) as usize
     }
 
-    /// Returns the ring's descriptor for `poll(2)`: readable while completions lie there.
+    /// Returns the ring's descriptor for `poll(2)`: readable while completions wait in the queue.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the ring lives.
         unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
@@ -456,7 +456,7 @@ impl<T: Payload> Ring<T> {
         let mut popped = Popped { all: [(0, 0); BATCH], count: 0 };
         // SAFETY: this thread holds the completion lock, so this is the only borrow of the queue.
         let completions = unsafe { self.uring.completion_shared() };
-        // The zip asks for room first, since a completion taken from the queue has to be kept.
+        // The room comes first in the zip: a completion taken from the queue must not get lost.
         for (room, completion) in popped.all.iter_mut().zip(completions) {
             *room = (completion.user_data() as u32, completion.result());
             popped.count += 1;
@@ -477,9 +477,9 @@ impl<T: Payload> Ring<T> {
         // The guard ends the delivery even if `hand_back` panics.
         let _delivering = Delivering { counter: &self.delivering, count: popped.count as u32 };
         for &(slot, result) in &popped.all[..popped.count] {
-            // SAFETY: this thread popped the one completion of the one entry that had this slot's number. So
-            // nobody else has the slot until it is pushed. The payload was written before the entry was
-            // published to the kernel, and the completion was read after the kernel published it.
+            // SAFETY: this thread popped the only completion of the only entry with this slot's number. So no
+            // other thread has the slot until it is pushed to `freed`. The payload was written before the
+            // entry was published to the kernel, and the completion was read after the kernel published it.
             let taken = unsafe { (*self.slots[slot as usize].held.get()).take() };
             self.push_freed(slot);
             let Held { payload, _arena } = taken.expect("a completion for each transfer");
@@ -497,7 +497,7 @@ impl<T> Ring<T> {
         let arguments = types::SubmitArgs::new().timespec(&timeout);
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
         // SAFETY: the call submits nothing, and the arguments live across it.
-        // The caller looks again whatever ended the wait.
+        // The caller looks again, whatever ended the wait.
         let _ = unsafe { self.uring.submitter().enter(0, 1, flags.bits(), Some(&arguments)) };
     }
 }
@@ -528,7 +528,7 @@ impl<T> Drop for Ring<T> {
             return;
         }
         let queued = unpoisoned(self.submission.lock()).queued;
-        // The kernel knows nothing of entries that were never submitted; they go with the ring.
+        // The kernel knows nothing of entries that were never submitted; they are dropped with the ring.
         let mut in_kernel = self.in_flight.load(Ordering::Relaxed) - queued;
         while in_kernel > 0 {
             // SAFETY: `&mut self` rules out every other borrow.
@@ -539,9 +539,9 @@ impl<T> Drop for Ring<T> {
                 self.wait(Duration::from_secs(1));
             }
         }
-        // Otherwise the file would stay open until the kernel has taken the ring apart, in its own time.
+        // Otherwise the file would stay open until the kernel has taken the ring apart, at some later time.
         let _ = self.uring.submitter().unregister_files();
-        // SAFETY: both are dropped here, once, after the kernel was done with the memory that the slots hold.
+        // SAFETY: both are dropped here, once, after the kernel is done with the memory that the slots hold.
         unsafe {
             ManuallyDrop::drop(&mut self.uring);
             ManuallyDrop::drop(&mut self.slots);
@@ -563,7 +563,7 @@ fn build(entries: u32) -> io::Result<IoUring> {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => builder.build(entries)?,
         other => other?,
     };
-    // A filter may allow one call and forbid the other, so one entry has to go round.
+    // A filter may allow one call and forbid the other, so one entry must make the round trip.
     // SAFETY: this thread alone knows the ring, and the entry names no memory.
     unsafe {
         let pushed = uring.submission_shared().push(&opcode::Nop::new().build());

@@ -21,17 +21,17 @@ pub fn resident_bytes() -> u64 {
     field_kib(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmRSS:").unwrap_or(0) << 10
 }
 
-/// What the children of this process have used that have ended and been waited for, and theirs.
+/// The use of this process's children that have ended and been waited for, and of their children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChildrensUse {
-    /// The largest resident set that one of them had at some time, in bytes.
+    /// The largest resident set of any one of them, in bytes.
     pub peak_resident_bytes: u64,
     /// The time that CPUs spent on all of them.
     pub cpu: Duration,
 }
 
 impl ChildrensUse {
-    /// Returns what children have used since an earlier look. The peak is 0 where an earlier child had more.
+    /// Returns the use since `earlier`. The peak is 0 unless it has grown since then.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let is_new = self.peak_resident_bytes > earlier.peak_resident_bytes;
@@ -42,12 +42,12 @@ impl ChildrensUse {
     }
 }
 
-/// Returns what children have used, also those of a program that ran in this process before. Costs a system
+/// Returns the children's use, including children from before this process's last `exec`. Costs a system
 /// call.
 pub fn of_children() -> ChildrensUse {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes the structure, which is live for the call. Zeros are a value of it, should
-    // the call fail.
+    // SAFETY: the kernel writes the structure, which is live for the call. If the call fails, its zeros are a
+    // valid value.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
         usage.assume_init()
@@ -59,13 +59,13 @@ pub fn of_children() -> ChildrensUse {
     }
 }
 
-/// Restarts [`peak_resident_bytes`] from the present resident set. Returns false where the kernel refuses.
+/// Restarts [`peak_resident_bytes`] from the present resident set. Returns false if the kernel refuses.
 pub fn reset_peak_resident() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
 /// Returns the tightest memory limit of this process's control group and its ancestors (v1 or v2), in bytes.
-/// `None` where there is no limit.
+/// Returns `None` if there is no limit.
 pub fn cgroup_memory_limit_bytes() -> Option<u64> {
     tightest_limit(&fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"), || {
         fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
@@ -94,9 +94,9 @@ fn field_kib(text: &str, field: &str) -> Option<u64> {
 }
 
 /// `memberships` is /proc/self/cgroup: lines of `id:controllers:path`. Under v1 the memory controller has a
-/// hierarchy of its own. Under v2 the one line names no controllers; where v1 has the memory, v2 limits none.
-/// A container may see its group mounted as the root, so the function reads every prefix that exists, and the
-/// mount point itself.
+/// hierarchy of its own. Under v2 the only line names no controllers. If v1 has the memory controller, v2
+/// limits no memory. A container may see its group mounted as the root, so the function reads every prefix
+/// that exists, and the mount point itself.
 fn tightest_limit(memberships: &str, mount: &Path, mountinfo: impl FnOnce() -> String) -> Option<u64> {
     let path_of = |is_it: fn(&str) -> bool| {
         memberships.lines().find_map(|line| {

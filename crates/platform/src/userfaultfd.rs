@@ -1,19 +1,19 @@
-//! The memory of a process, paged by a descriptor of the kernel's (`userfaultfd`).
+//! Paging of a process's memory through a descriptor of the kernel (`userfaultfd`).
 //!
 //! A [`Userfaultfd`] belongs to the memory of the process whose task made it. Any process that holds the
 //! descriptor may register ranges there, read [events](Event) and fill pages. Only
 //! [`Userfaultfd::move_pages`] works in the owning process alone; elsewhere the kernel refuses it with
 //! `EINVAL`.
 //!
-//! **Parts.** A call on a long range may stop in the middle. [`Progress`] then says how many bytes are done
-//! beside the error. The kernel does not tell why it stopped after a part: the error is `EAGAIN`, and the
-//! call on the rest gives the reason.
+//! **Parts.** A call on a long range may stop in the middle. [`Progress`] then holds the number of bytes done
+//! and the error. The kernel does not tell why it stopped after a part: the error is `EAGAIN`, and the call
+//! on the rest gives the reason.
 //!
-//! **Waking.** A thread that waits for a page sleeps until its page is woken. Filling a page wakes unless the
-//! caller says otherwise, and [`Userfaultfd::wake`] does it alone.
+//! **Waking.** A thread that waits for a page sleeps until it is woken. Filling a page wakes its waiters
+//! unless the caller says otherwise; [`Userfaultfd::wake`] only wakes.
 //!
 //! **Unread events.** While an event of a descriptor is unread, the kernel answers `EAGAIN` to its copies,
-//! moves and protections. A caller that tries again has to read the events first.
+//! moves and protections. A caller must read the events before it tries again.
 //!
 //! Costs: a copy of 4 KiB about 1 µs, zeros 0.3 µs, a move 1 µs for a page and 42 ns a page in bulk.
 
@@ -30,30 +30,30 @@ pub mod wire;
 
 pub use event::{Event, MESSAGES_AT_ONCE};
 
-/// What a descriptor is to offer. Features join by `|`.
+/// The features that a descriptor should offer, joined by `|`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(u64);
 
 impl Features {
     /// Faults and nothing else.
     pub const NONE: Self = Self(0);
-    /// Stores to write-protected pages are told apart (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
+    /// Faults say whether they are stores to write-protected pages (`UFFD_FEATURE_PAGEFAULT_FLAG_WP`).
     pub const WRITE_PROTECT: Self = Self(1);
     /// A fork is an event. The caller needs `CAP_SYS_PTRACE`.
     pub const EVENT_FORK: Self = Self(1 << 1);
-    /// A range that gets another address is an event.
+    /// The move of a range to another address is an event.
     pub const EVENT_REMAP: Self = Self(1 << 2);
-    /// Pages given back are an event.
+    /// The return of pages to the kernel is an event.
     pub const EVENT_REMOVE: Self = Self(1 << 3);
-    /// A range that is unmapped is an event.
+    /// The unmapping of a range is an event.
     pub const EVENT_UNMAP: Self = Self(1 << 6);
     /// Faults name their thread.
     pub const THREAD_ID: Self = Self(1 << 8);
-    /// Faults tell the exact address and not only the page.
+    /// Faults tell the exact address, not only the page.
     pub const EXACT_ADDRESS: Self = Self(1 << 11);
-    /// Write protection holds for pages that are not there yet.
+    /// Write protection also holds for pages that are not present yet.
     pub const PROTECTS_UNPOPULATED: Self = Self(1 << 13);
-    /// Pages move (`UFFDIO_MOVE`, Linux 6.8).
+    /// Pages can be moved (`UFFDIO_MOVE`, Linux 6.8).
     pub const MOVE: Self = Self(1 << 16);
 
     const NAMES: [(Self, &str); 9] = [
@@ -88,10 +88,10 @@ impl BitOr for Features {
     }
 }
 
-/// What `/proc/self/fd` says of a userfaultfd.
+/// The link target of a userfaultfd in `/proc/self/fd`.
 pub const KIND: &CStr = c"anon_inode:[userfaultfd]";
 
-/// Which accesses to a registered range become faults.
+/// The accesses to a registered range that become faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     /// Accesses to missing pages.
@@ -105,17 +105,17 @@ pub struct Mode {
 pub struct Progress {
     /// The bytes that are done, from the start of the range.
     pub done_bytes: u64,
-    /// The kernel's error where the range is not done as a whole.
+    /// The kernel's error, if the range is not done as a whole.
     pub error: Option<Errno>,
 }
 
 impl Progress {
     /// Reads the two answers of the kernel: the call's own error, and the field of the request. The field
-    /// holds an error below zero, or the bytes done. It is 0 where the kernel refused before it began.
+    /// holds an error below zero, or the bytes done. It is 0 if the kernel refused before it began.
     pub fn of_answers(call: Option<Errno>, field: i64) -> Self {
         let done_bytes = field.max(0) as u64;
         let reason = if field < 0 { Some(Errno::from_raw_os_error(-field as i32)) } else { None };
-        // The call's own error is the same as the field's, but where the field could not be written.
+        // The call's own error equals the field's, unless the kernel could not write the field.
         Self { done_bytes, error: call.map(|error| reason.unwrap_or(error)) }
     }
 
@@ -136,11 +136,12 @@ impl Userfaultfd {
     /// Takes a new descriptor and agrees with the kernel on its features. The descriptor may belong to
     /// another process's memory.
     ///
-    /// An error that names the features which this kernel lacks; `PermissionDenied` where fork events need a
-    /// capability; the kernel's error where the descriptor had its handshake before, or is no userfaultfd.
+    /// Fails with `Unsupported`, and the names of the features that this kernel lacks; with
+    /// `PermissionDenied` if fork events need a capability; with the kernel's error if the descriptor had its
+    /// handshake before, or is no userfaultfd.
     pub fn from_descriptor(descriptor: OwnedFd, features: Features) -> io::Result<Self> {
         let mut request = wire::ApiRequest { version: wire::API_VERSION, features: features.0, calls: 0 };
-        // SAFETY: the request is live for the call, of the type that the call's number stands for.
+        // SAFETY: the request is live for the call, and has the type that the call's number stands for.
         match unsafe { control(descriptor.as_fd(), wire::API, &raw mut request) } {
             None => Ok(Self { descriptor, features }),
             Some(Errno::PERM) => Err(io::Error::new(
@@ -148,8 +149,8 @@ impl Userfaultfd {
                 "the kernel reports forks by userfaultfd only to a process with CAP_SYS_PTRACE: run it as root",
             )),
             Some(error) => {
-                // The kernel refuses without saying what it lacks. A handshake without wishes tells what it
-                // has.
+                // The kernel refuses without saying what it lacks. A handshake that asks for nothing tells
+                // what it has.
                 let mut offer = wire::ApiRequest { version: wire::API_VERSION, features: 0, calls: 0 };
                 // SAFETY: as above.
                 let told = unsafe { control(descriptor.as_fd(), wire::API, &raw mut offer) }.is_none();
@@ -163,11 +164,11 @@ impl Userfaultfd {
         }
     }
 
-    /// Makes a descriptor for the memory of this process: by `/dev/userfaultfd` where this process may open
-    /// it, else by the system call.
+    /// Makes a descriptor for the memory of this process: by `/dev/userfaultfd` if this process may open it,
+    /// otherwise by the system call.
     ///
-    /// As [`from_descriptor`](Self::from_descriptor), and the kernel's error where this process may not have
-    /// one.
+    /// Fails like [`from_descriptor`](Self::from_descriptor), and with the kernel's error if this process may
+    /// not have a descriptor.
     pub fn of_this_process(features: Features) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         let by_device = open_device().and_then(|device| {
@@ -191,20 +192,20 @@ impl Userfaultfd {
         Self::from_descriptor(descriptor, features)
     }
 
-    /// Takes a descriptor that a fork event brought. It has the features of the parent's, whose handshake it
-    /// needs no more.
+    /// Takes a descriptor that a fork event brought. It has the features of the parent's descriptor, and
+    /// needs no handshake.
     pub fn of_fork(descriptor: OwnedFd, features: Features) -> Self {
         Self { descriptor, features }
     }
 
-    /// Returns whether the memory still exists that the descriptor is for. It ends with the last process that
+    /// Returns whether the descriptor's memory still exists. The memory ends with the last process that
     /// shares it.
     pub fn is_alive(&self) -> bool {
         is_alive(self.as_fd())
     }
 
-    /// Returns whether that is so of any userfaultfd that this process has, from wherever it has come. Where
-    /// nobody can say, it is.
+    /// Returns whether the memory of any userfaultfd in this process still exists, whatever its origin.
+    /// Returns true if this cannot be determined.
     pub fn is_any_alive() -> bool {
         let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else { return true };
         let mut kinds = descriptors.flatten().filter(|entry| {
@@ -212,15 +213,15 @@ impl Userfaultfd {
         });
         kinds.any(|entry| {
             let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
-            // SAFETY: the number is for this one call, which finds a descriptor or none. It changes nothing
-            // behind any.
+            // SAFETY: the number is used for this one call, which finds a descriptor or none. The call
+            // changes no memory.
             number.is_none_or(|number| is_alive(unsafe { BorrowedFd::borrow_raw(number) }))
         })
     }
 
     /// Returns another descriptor of the same userfaultfd.
     ///
-    /// The kernel's error, where the process has too many descriptors.
+    /// Fails with the kernel's error if the process has too many descriptors.
     pub fn share(&self) -> io::Result<Self> {
         Ok(Self { descriptor: self.descriptor.try_clone()?, features: self.features })
     }
@@ -230,16 +231,16 @@ impl Userfaultfd {
         self.features
     }
 
-    /// Makes accesses to a range raise faults. The range is whole pages, all of it mapped.
+    /// Makes accesses to a range raise faults. The range consists of whole pages, all mapped.
     ///
-    /// The kernel's error: `EBUSY` where another descriptor has a part, `EINVAL` where a mapping in the range
-    /// cannot be registered, `ENOMEM` where the process has ended.
+    /// Fails with the kernel's error: `EBUSY` if another descriptor has a part, `EINVAL` if a mapping in the
+    /// range cannot be registered, `ENOMEM` if the process has ended.
     ///
     /// # Safety
     ///
     /// A range of *this* process must be memory whose users expect that an access blocks, and that another
-    /// thread decides what missing pages hold. A range of another process is always fine: its accesses are
-    /// none of ours.
+    /// thread decides what missing pages hold. A range of another process is always fine: this process makes
+    /// no accesses there.
     pub unsafe fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()> {
         let mut bits = 0;
         if mode.missing {
@@ -249,28 +250,29 @@ impl Userfaultfd {
             bits |= wire::REGISTER_WRITE_PROTECT;
         }
         let mut request = wire::RegisterRequest { range: wire::Range { start, len }, mode: bits, calls: 0 };
-        // SAFETY: the request is live for the call. The caller answers for the range.
+        // SAFETY: the request is live for the call. The caller is responsible for the range.
         check(unsafe { control(self.as_fd(), wire::REGISTER, &raw mut request) })
     }
 
     /// Ends the registration of a range and wakes its waiters. Missing pages read as zeros from then on.
     ///
-    /// The kernel's error.
+    /// Fails with the kernel's error.
     pub fn unregister(&self, start: u64, len: u64) -> io::Result<()> {
         let mut request = wire::Range { start, len };
-        // SAFETY: the request is live for the call. Users of a registered range take its pages as they come.
+        // SAFETY: the request is live for the call. Users of a registered range accept any content of its
+        // pages.
         check(unsafe { control(self.as_fd(), wire::UNREGISTER, &raw mut request) })
     }
 
     /// Fills missing pages of a registered range with a copy. A `protected` page raises a fault at its first
     /// store. `wake` wakes the threads that wait for the pages.
     ///
-    /// The error is `EEXIST` at a page that is there, `EAGAIN` where events are unread or the range was done
-    /// in part, `ENOENT` where the range is not registered, and `ESRCH` where the process has ended.
+    /// The error is `EEXIST` at a page that is present, `EAGAIN` if events are unread or the range was done
+    /// in part, `ENOENT` if the range is not registered, and `ESRCH` if the process has ended.
     ///
     /// # Safety
     ///
-    /// `from` is readable memory of this process for `len` bytes. Others may write it meanwhile.
+    /// `from` is readable memory of this process for `len` bytes. Other threads may write it meanwhile.
     pub unsafe fn copy(&self, to: u64, from: *const u8, len: u64, protected: bool, wake: bool) -> Progress {
         let mut mode = 0;
         if protected {
@@ -280,8 +282,8 @@ impl Userfaultfd {
             mode |= wire::COPY_WITHOUT_WAKING;
         }
         let mut request = wire::CopyRequest { to, from: from as u64, len, mode, copied: 0 };
-        // SAFETY: the request is live for the call, and the caller answers for the source. The kernel fills
-        // only pages that are missing in a registered range.
+        // SAFETY: the request is live for the call, and the caller is responsible for the source. The kernel
+        // fills only pages that are missing in a registered range.
         let call = unsafe { control(self.as_fd(), wire::COPY, &raw mut request) };
         Progress::of_answers(call, request.copied)
     }
@@ -296,10 +298,11 @@ impl Userfaultfd {
         Progress::of_answers(call, request.zeroed)
     }
 
-    /// Protects the pages of a range from stores, or lets stores through and wakes their waiters. The range
-    /// was registered for it.
+    /// Protects the pages of a range from stores, or allows stores again and wakes their waiters. The range
+    /// must be registered for write protection.
     ///
-    /// The kernel's error: `EAGAIN` where events are unread, `ENOENT` where a part is not registered for it.
+    /// Fails with the kernel's error: `EAGAIN` if events are unread, `ENOENT` if a part is not registered for
+    /// it.
     pub fn write_protect(&self, start: u64, len: u64, on: bool) -> io::Result<()> {
         let mode = if on { wire::PROTECT_ON } else { 0 };
         let mut request = wire::ProtectRequest { range: wire::Range { start, len }, mode };
@@ -309,7 +312,7 @@ impl Userfaultfd {
 
     /// Wakes the threads that wait for pages of a range. Each tries its access again.
     ///
-    /// The kernel's error.
+    /// Fails with the kernel's error.
     pub fn wake(&self, start: u64, len: u64) -> io::Result<()> {
         let mut request = wire::Range { start, len };
         // SAFETY: the request is live for the call.
@@ -319,17 +322,17 @@ impl Userfaultfd {
     /// Moves pages without a copy, from any private anonymous range into missing pages of a registered one. A
     /// moved page leaves a missing page behind.
     ///
-    /// The error is `EINVAL` from another process than the owner, for locked memory and for more than one
-    /// mapping on either side; `EEXIST` at a page that is there; `EBUSY` at a page that is
-    /// pinned; `EAGAIN` as in [`copy`](Self::copy).
+    /// The error is `EINVAL` in any process but the owner, for locked memory, and for more than one mapping
+    /// on either side; `EEXIST` at a page that is present; `EBUSY` at a page that is pinned; `EAGAIN` as in
+    /// [`copy`](Self::copy).
     ///
     /// # Safety
     ///
-    /// Both ranges are memory of this process whose users expect that pages vanish and come.
+    /// Both ranges are memory of this process whose users expect pages to vanish and appear.
     pub unsafe fn move_pages(&self, to: u64, from: u64, len: u64) -> Progress {
         let mode = wire::MOVE_ALLOWS_HOLES;
         let mut request = MoveRequest { to, from, len, mode, moved: 0 };
-        // SAFETY: the request is live for the call. The caller answers for the ranges.
+        // SAFETY: the request is live for the call. The caller is responsible for the ranges.
         let call = unsafe { control(self.as_fd(), wire::MOVE, &raw mut request) };
         Progress::of_answers(call, request.moved)
     }
@@ -343,9 +346,11 @@ impl AsFd for Userfaultfd {
     }
 }
 
-/// Opens `/dev/userfaultfd`. Who has it open may make descriptors, and may hand it to others.
+/// Opens `/dev/userfaultfd`. A process that has it open may make userfaultfds, and may pass it to other
+/// processes.
 ///
-/// The kernel's error: `NotFound` before Linux 6.1, `PermissionDenied` where the file's mode forbids it.
+/// Fails with the kernel's error: `NotFound` before Linux 6.1, `PermissionDenied` if the file's mode forbids
+/// it.
 pub fn open_device() -> io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     Ok(rustix::fs::open("/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
@@ -353,8 +358,8 @@ pub fn open_device() -> io::Result<OwnedFd> {
 
 /// # Safety
 ///
-/// `request` points to a live structure of the type that the number stands for. The caller answers for what
-/// the call does to the memory that the structure names.
+/// `request` points to a live structure of the type that the number stands for. The caller is responsible for
+/// the call's effect on the memory that the structure names.
 unsafe fn control<T>(descriptor: BorrowedFd<'_>, number: u64, request: *mut T) -> Option<Errno> {
     // SAFETY: the caller's promise.
     if unsafe { libc::ioctl(descriptor.as_raw_fd(), number, request) } >= 0 {
@@ -363,9 +368,10 @@ unsafe fn control<T>(descriptor: BorrowedFd<'_>, number: u64, request: *mut T) -
     Some(Errno::from_io_error(&io::Error::last_os_error()).expect("the error of a system call has a number"))
 }
 
-/// Returns whether the memory of a userfaultfd exists. Of another descriptor nobody can say that it does not.
+/// Returns whether the memory of a userfaultfd exists. Returns true for a descriptor of another kind.
 fn is_alive(descriptor: BorrowedFd<'_>) -> bool {
-    // Nothing is registered there, so the kernel finds nothing, if it finds the memory.
+    // Nothing is registered there, so the kernel does nothing; it fails with `ESRCH` only if the memory is
+    // gone.
     const NOWHERE: u64 = 1 << 16;
     let range = wire::Range { start: NOWHERE, len: crate::PAGE_BYTES as u64 };
     let mut request = wire::ProtectRequest { range, mode: 0 };

@@ -3,8 +3,8 @@
 //! A word lies in a *cell*: its size, rounded up to a power of two, at a multiple of that. A word that is
 //! smaller than its cell changes by compare-and-swap of the cell, and leaves the bytes behind it as they are.
 //!
-//! Words of 16 bytes go by `portable-atomic`: a load is `vmovdqa` on processors with AVX, and `lock
-//! cmpxchg16b` on others.
+//! Words of 16 bytes use `portable-atomic`: a load is `vmovdqa` on processors with AVX, and `lock cmpxchg16b`
+//! on others.
 //!
 //! Threads may access the same bytes at different sizes. `docs/soundness.md` says what that asks of the
 //! language.
@@ -18,15 +18,14 @@ use std::sync::atomic::{
 use bytemuck::{Pod, bytes_of, bytes_of_mut, cast, pod_read_unaligned};
 use portable_atomic::{AtomicI128, AtomicU128};
 
-/// What `load`, `store` and their like access in one step: plain data of 1 to 16 bytes, as integers,
+/// Plain data of 1 to 16 bytes that `load`, `store` and similar calls access in one step: integers,
 /// floating-point numbers, arrays of them, and structures that derive
-/// [`Pod`](https://docs.rs/bytemuck/latest/bytemuck/trait.Pod.html). To access data of another size as a word
-/// does not compile.
+/// [`Pod`](https://docs.rs/bytemuck/latest/bytemuck/trait.Pod.html). A word of another size does not compile.
 pub trait Word: Pod {}
 
 impl<T: Pod> Word for T {}
 
-/// What `fetch_add` and its like change in one step: the integer types. Arithmetic wraps around.
+/// The integer types, which `fetch_add` and similar calls change in one step. Arithmetic wraps around.
 pub trait Integer: Word + sealed::Integer {}
 
 /// What an access does to an integer.
@@ -38,9 +37,9 @@ pub enum Change {
     Sub,
     /// Keeps the bits that both have.
     And,
-    /// Adds the other's bits.
+    /// Sets the bits that the operand has.
     Or,
-    /// Inverts the other's bits.
+    /// Inverts the bits that the operand has.
     Xor,
     /// Keeps the lesser.
     Min,
@@ -52,7 +51,7 @@ mod sealed {
     use super::Change;
 
     pub trait Integer: Sized {
-        /// Changes the integer at `at` in one step, and returns what it was.
+        /// Changes the integer at `at` in one step, and returns the old value.
         ///
         /// # Safety
         /// As for `super::load`.
@@ -70,7 +69,7 @@ const fn fills_cell<W>() -> bool {
     size_of::<W>() == cell_bytes::<W>()
 }
 
-/// A cell with this word in it, and the rest of what it was.
+/// Returns the cell with this word in it. Its other bytes stay.
 #[inline(always)]
 fn with_word<W: Word, Bits: Pod>(mut cell: Bits, word: W) -> Bits {
     if fills_cell::<W>() {
@@ -116,8 +115,8 @@ macro_rules! by_size {
 #[inline(always)]
 pub(crate) unsafe fn load<W: Word>(at: *mut u8) -> W {
     by_size!(W, |Atomic, Bits| {
-        // SAFETY: the caller promises what `from_ptr` asks for, but for accesses of other sizes, which x86-64
-        // defines.
+        // SAFETY: the caller promises what `from_ptr` asks for, except for accesses of other sizes, which
+        // x86-64 defines.
         let word = unsafe { Atomic::from_ptr(at.cast()) };
         word_in::<Bits, W>(word.load(Relaxed))
     })
@@ -141,7 +140,7 @@ pub(crate) unsafe fn store<W: Word>(at: *mut u8, value: W) {
     });
 }
 
-/// Exchanges the word at `at`, and returns what it was.
+/// Exchanges the word at `at`, and returns the old one.
 ///
 /// # Safety
 /// As for [`load`].
@@ -158,8 +157,8 @@ pub(crate) unsafe fn swap<W: Word>(at: *mut u8, value: W) -> W {
     })
 }
 
-/// Exchanges the word at `at` if its bytes are those of `current`. Returns what it was, as an error if it was
-/// something else.
+/// Exchanges the word at `at` if its bytes are those of `current`. Returns the old word, as an error if it
+/// differed.
 ///
 /// # Safety
 /// As for [`load`].
@@ -172,7 +171,7 @@ pub(crate) unsafe fn compare_exchange<W: Word>(at: *mut u8, current: W, new: W) 
             let (current, new) = (with_word::<W, Bits>(0, current), with_word::<W, Bits>(0, new));
             word.compare_exchange(current, new, SeqCst, SeqCst)
         } else {
-            // Where only the bytes behind the word have changed meanwhile, this tries again.
+            // If only the bytes behind the word have changed meanwhile, this tries again.
             word.fetch_update(SeqCst, SeqCst, |cell| {
                 (with_word(cell, current) == cell).then(|| with_word(cell, new))
             })
@@ -181,7 +180,7 @@ pub(crate) unsafe fn compare_exchange<W: Word>(at: *mut u8, current: W, new: W) 
     })
 }
 
-/// Changes the integer at `at`, and returns what it was.
+/// Changes the integer at `at`, and returns the old value.
 ///
 /// # Safety
 /// As for [`load`].

@@ -1,5 +1,5 @@
-//! A large array of atomics in reserved address space. Every element is zero at first. The kernel gives a
-//! page its memory when the page is touched. The array never moves.
+//! A large array of atomics in reserved address space. Every element is zero at first. The kernel allocates a
+//! page at its first touch. The array never moves.
 
 use std::io;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ pub struct ZeroedArray<T> {
 impl<T: FromZeros + Sync> ZeroedArray<T> {
     /// Reserves room for `len` values.
     ///
-    /// The kernel's error when the address space is exhausted.
+    /// Fails with the kernel's error if the address space is exhausted.
     pub fn new(len: usize) -> io::Result<Self> {
         const { assert!(align_of::<T>() <= PAGE_BYTES && size_of::<T>() > 0) };
         let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -31,7 +31,7 @@ impl<T: FromZeros + Sync> ZeroedArray<T> {
 
     /// Reserves room as [`ZeroedArray::new`] does, but a forked child finds every value zero.
     ///
-    /// The kernel's error, also when the kernel cannot wipe memory on fork (before Linux 4.14).
+    /// Fails with the kernel's error, also if the kernel cannot wipe memory on fork (before Linux 4.14).
     pub fn wiped_on_fork(len: usize) -> io::Result<Self> {
         let array = Self::new(len)?;
         array.memory.wipe_on_fork()?;
@@ -40,7 +40,7 @@ impl<T: FromZeros + Sync> ZeroedArray<T> {
 
     /// Makes the memory of these elements present now. Touching them later cannot fail.
     ///
-    /// `OutOfMemory` when the kernel has no memory.
+    /// Fails with `OutOfMemory` if the kernel has no memory.
     pub fn populate(&self, elements: Range<usize>) -> io::Result<()> {
         assert!(elements.end <= self.len, "elements inside the array");
         let start = elements.start * size_of::<T>() / PAGE_BYTES * PAGE_BYTES;

@@ -1,24 +1,24 @@
-//! The two programs that run in the kernel, in the instructions of its virtual machine (eBPF, RFC 9669).
+//! The two programs that run in the kernel, as instructions of its virtual machine (eBPF, RFC 9669).
 //!
 //! ```text
 //!   locate   page_offset_base ──► where the kernel sees all memory
 //!   walk     process ──► its memory ──► top table ──► for each run: table by table, to the entries of its pages
 //! ```
 //!
-//! A run lies within one last table, so its entries are read at once. Runs that follow each other mostly have
-//! the same last table, and then no other one is read.
+//! A run lies within one last table, so its entries are read at once. Successive runs mostly share the last
+//! table, and then no other table is read.
 //!
-//! Both work on words that they share with this process (`words`). They only read. The kernel's verifier has
-//! proved, before they run, that they end and that they touch no memory but these words; what is read
-//! elsewhere goes through a call that fails where there is no memory. A table that was freed meanwhile gives
-//! a wrong entry, and no harm.
+//! Both work on words that they share with this process (`words`). They only read. Before they run, the
+//! kernel's verifier has proved that they end and that they touch no memory but these words. They read other
+//! memory through a call that fails if nothing is mapped there. A table that was freed meanwhile gives a
+//! wrong entry, and does no other harm.
 
 /// An instruction.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Instruction {
     code: u8,
-    /// The source in the high half, the destination in the low one.
+    /// The source in the high half, the destination in the low half.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -30,26 +30,26 @@ pub(super) mod words {
     pub const PID: usize = 0;
     /// The tables between the top and a page: 4, or 5.
     pub const LEVELS: usize = 1;
-    /// The address at which the kernel has all memory in one piece.
+    /// The address at which the kernel maps all memory in one piece.
     pub const MEMORY: usize = 2;
     /// The address of a symbol, in the program that locates one.
     pub const SYMBOL: usize = 3;
-    /// The name of that symbol, in so many words.
+    /// The name of that symbol, in [`NAME_WORDS`] words.
     pub const NAME: usize = 4;
     pub const NAME_WORDS: usize = 4;
     /// The process's top table.
     pub const TOP: usize = NAME + NAME_WORDS;
-    /// How many runs there are.
+    /// The number of runs.
     pub const COUNT: usize = TOP + 1;
     /// The runs: the address of the first page, and the number of pages in the bits below a page.
     pub const RUNS: usize = COUNT + 1;
     /// The entries of all runs, one after another.
     pub const ENTRIES: usize = RUNS + super::MOST_RUNS;
-    // The verifier takes a last run to begin behind all pages.
+    // The verifier assumes that a last run may begin behind all pages.
     pub const ALL: usize = ENTRIES + super::MOST_PAGES + super::TABLE_PAGES;
 }
 
-/// The most runs of one call, and the most pages of all of them. The verifier goes through each run.
+/// The most runs of one call, and the most pages of all of them. The verifier simulates each run.
 pub(super) const MOST_RUNS: usize = 256;
 pub(super) const MOST_PAGES: usize = 4 * TABLE_PAGES;
 /// The entries of a table.
@@ -58,10 +58,10 @@ pub(super) const TABLE_PAGES: usize = 1 << LEVEL_BITS;
 /// What the programs need to know of this kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel {
-    /// The kernel's functions that find a process by its number here, and let it go: their numbers.
+    /// The numbers of the kernel's functions that find a process by its number here, and release it.
     pub(super) find_task: u32,
     pub(super) release_task: u32,
-    /// Where a process has its memory, and the memory its top table: offsets in bytes.
+    /// The offsets in bytes of a process's memory, and of the memory's top table.
     pub(super) memory_of_task: i16,
     pub(super) table_of_memory: i16,
 }
@@ -87,25 +87,25 @@ const WORD: i16 = 8;
 /// Words on the stack.
 const INDEX: i16 = -8;
 const ENTRY: i16 = -16;
-/// What the last run has above the bits of its last table, and where that table is, or 0.
+/// The last run's address bits above those of its last table; then the address of that table, or 0.
 const BLOCK: i16 = -24;
 const TABLE: i16 = -32;
-/// How many pages were read.
+/// The number of pages read.
 const DONE: i16 = -40;
 
-/// Bits of an entry of a table: it leads somewhere, and it is the last one, of a large page.
+/// Bits of a table's entry: it is present, and it maps a large page.
 const PRESENT: i32 = 1;
 const LARGE: i32 = 1 << 7;
-/// What an address has for each level, and for the page.
+/// The number of address bits for each level, and within a page.
 const LEVEL_BITS: i32 = 9;
 const PAGE_BITS: i32 = 12;
 /// Bits of an entry above those of an address.
 const HIGH_BITS: i32 = 12;
 
-/// Returned where there is no such process, or it has no memory any more.
+/// The result if there is no such process, or if it has no memory any more.
 pub(super) const NO_PROCESS: u32 = 1;
 
-/// Where a jump goes.
+/// The target of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     Found,
@@ -119,7 +119,7 @@ enum Label {
     End,
 }
 
-/// A program while it is written.
+/// A program under construction.
 #[derive(Default)]
 struct Program {
     instructions: Vec<Instruction>,
@@ -193,7 +193,7 @@ impl Program {
         self.jump(0x55, register, 0, 0, to);
     }
 
-    /// Jumps where `register` has no more than `other`.
+    /// Jumps if `register` is at most `other`.
     fn jump_if_at_most(&mut self, register: u8, other: u8, to: Label) {
         self.jump(0xbd, register, other, 0, to);
     }
@@ -233,8 +233,8 @@ impl Program {
     }
 }
 
-/// The program that finds out where the kernel has all memory: what the variable has that is named by the
-/// shared words. Its result is 0, or the kernel has no such variable.
+/// The program that finds where the kernel maps all memory: the value of the variable that the shared words
+/// name. Its result is not 0 if the kernel has no such variable.
 pub(super) fn locate(map: i32, name_bytes: usize) -> Vec<Instruction> {
     let mut program = Program::default();
     program.shared(R1, map, words::NAME);
@@ -257,7 +257,7 @@ pub(super) fn locate(map: i32, name_bytes: usize) -> Vec<Instruction> {
 /// table are 0.
 pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     let mut program = Program::default();
-    // The top table. The process is held meanwhile.
+    // The top table, while the process is held.
     program.shared(R6, map, words::PID);
     program.load(R1, R6, 0);
     program.call_kernel(kernel.find_task);
@@ -317,7 +317,7 @@ pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     program.label(Label::Known);
     program.load(R6, STACK, TABLE);
     address_of_entry(&mut program, 0);
-    // The run's pages, which are as many as a table has at most.
+    // The number of the run's pages, at most as many as a table has entries.
     program.copy(R2, R8);
     program.and(R2, (1 << PAGE_BITS) - 1);
     program.jump_if_above(R2, TABLE_PAGES as i32, Label::End);
@@ -330,25 +330,25 @@ pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
     program.add_register(R4, R2);
     program.store(STACK, DONE, R4);
     program.shift_left(R2, 3);
-    // Where there is no table, it fails, and writes zeros.
+    // If there is no table, the call fails and writes zeros.
     program.call(PROBE_READ_KERNEL);
     program.load(R1, STACK, INDEX);
     program.add_value(R1, 1);
     program.store(STACK, INDEX, R1);
-    // There may be more: R1 < MOST_RUNS.
+    // There may be more runs if R1 < MOST_RUNS.
     program.jump(0xa5, R1, 0, MOST_RUNS as i32, Label::Next);
     program.label(Label::End);
     program.exit(0);
     program.finish()
 }
 
-/// Makes R1 what the run R8 has above the bits of its last table.
+/// Sets R1 to the address bits of the run R8 above those of its last table.
 fn block_of_run(program: &mut Program) {
     program.copy(R1, R8);
     program.shift_right(R1, PAGE_BITS + LEVEL_BITS);
 }
 
-/// Makes R3 the address of the entry of the run R8 in the table R6.
+/// Sets R3 to the address of the run R8's entry in the table R6.
 fn address_of_entry(program: &mut Program, level: i32) {
     program.copy(R3, R8);
     program.shift_right(R3, PAGE_BITS + level * LEVEL_BITS);
@@ -357,13 +357,13 @@ fn address_of_entry(program: &mut Program, level: i32) {
     program.add_register(R3, R6);
 }
 
-/// Reads the entry of the run R8 in the table R6, and makes R6 the next table. R9 is where all memory is.
+/// Reads the run R8's entry in the table R6, and sets R6 to the next table. R9 is the address of all memory.
 fn step(program: &mut Program, level: i32) {
     address_of_entry(program, level);
     program.copy(R1, STACK);
     program.add_value(R1, i32::from(ENTRY));
     program.set(R2, i32::from(WORD));
-    // Where it fails, it writes zero.
+    // If the call fails, it writes zero.
     program.call(PROBE_READ_KERNEL);
     program.load(R6, STACK, ENTRY);
     program.copy(R1, R6);
@@ -372,7 +372,7 @@ fn step(program: &mut Program, level: i32) {
     program.copy(R1, R6);
     program.and(R1, LARGE);
     program.jump_unless_zero(R1, Label::Missing);
-    // The bits of an address alone.
+    // Keep only the bits of an address.
     program.shift_left(R6, HIGH_BITS);
     program.shift_right(R6, HIGH_BITS + PAGE_BITS);
     program.shift_left(R6, PAGE_BITS);

@@ -1,4 +1,4 @@
-//! Counters that each CPU has its own copy of.
+//! Counters with a copy for each CPU.
 
 use std::arch::asm;
 use std::io;
@@ -19,7 +19,7 @@ pub struct CellArea {
 impl CellArea {
     /// Makes room for `cells` cells on each of `cpus` CPUs, all 0.
     ///
-    /// The kernel's error when the address space is exhausted.
+    /// Fails with the kernel's error if the address space is exhausted.
     pub fn new(cpus: usize, cells: usize) -> io::Result<Self> {
         assert!(cpus > 0 && cells > 0, "at least one cell");
         let stride = (cells * 8).next_multiple_of(128);
@@ -41,8 +41,8 @@ impl CellArea {
         self.memory.len() / self.shape.stride as usize
     }
 
-    /// Adds to a cell of this CPU: by a plain addition in a section where there are sections, by an atomic
-    /// addition elsewhere.
+    /// Adds to a cell of this CPU: by a plain addition in a section if sections work, otherwise by an atomic
+    /// addition.
     #[inline]
     pub fn add_here(&self, index: usize, n: u64) {
         assert!(index < self.cells, "cell inside the area");
@@ -53,7 +53,8 @@ impl CellArea {
         let mut outside: u64;
         // SAFETY: as in `StackArea::pop_here`. The CPU number is checked against `cpus` and the index against
         // `cells`, so the cell is inside `memory`. The addition to memory is one instruction, and is the
-        // commit. On its own CPU nothing comes between its halves, and no other CPU writes this cell.
+        // commit. On its own CPU nothing separates its load from its store, and no other CPU writes this
+        // cell.
         unsafe {
             asm!(
                 ".pushsection __rseq_cs, \"aw\", @progbits",

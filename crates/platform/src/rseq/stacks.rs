@@ -2,7 +2,7 @@
 //!
 //! | word of a CPU's area | bytes | writer |
 //! |---|---|---|
-//! | stop: 0 is open, 1 is held by one thread | 0..4 | the thread that takes or gives back the CPU |
+//! | stop: 0 is open, 1 is held by one thread | 0..4 | the thread that takes or releases the CPU |
 //! | of class `c`, at `64 + 32 c`: top (16 bits) and pops so far (48 bits) | 0..8 | sections; the holder |
 //! | limit | 8..12 | the holder |
 //! | values inserted by holders, less values removed by them | 16..24 | the holder |
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{MEMBARRIER_FLAG_CPU, MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, Shape, membarrier};
 use crate::{PAGE_BYTES, Reservation};
 
-/// A section answers in one word: the outcome in its high half, the value in its low half.
+/// A section returns one word: the outcome in its high half, the value in its low half.
 const EMPTY_OR_FULL: u64 = 1 << 32;
 const BUSY: u64 = 2 << 32;
 
@@ -27,7 +27,7 @@ pub enum Pop {
     Value(u32),
     /// The stack is empty.
     Empty,
-    /// Another thread holds this CPU's area: the caller uses another way.
+    /// Another thread holds this CPU's area. The caller uses another way.
     Busy,
 }
 
@@ -38,7 +38,7 @@ pub enum Push {
     Done,
     /// The stack is at its limit.
     Full,
-    /// Another thread holds this CPU's area: the caller uses another way.
+    /// Another thread holds this CPU's area. The caller uses another way.
     Busy,
 }
 
@@ -46,7 +46,7 @@ pub enum Push {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Class {
-    /// The addresses are those of CPU 0. The addresses of another CPU lie `cpu << STRIDE_SHIFT` above.
+    /// The addresses are those of CPU 0. Those of another CPU are `cpu << STRIDE_SHIFT` higher.
     header: u64,
     slots: u64,
     capacity: u64,
@@ -55,21 +55,21 @@ struct Class {
 /// Bounded stacks of `u32`, one of each class for each CPU, and a stop word for each CPU.
 ///
 /// The sections (`*_here`) of one CPU exclude each other, and the holder of that CPU's stop word excludes
-/// them all. The plain accessors are for holders. Their misuse is safe, since bounds hold at all times, but
+/// them all. The plain accessors are for holders. Their misuse is memory-safe, since bounds always hold, but
 /// it loses values.
 #[derive(Debug)]
 pub struct StackArea {
     shape: Shape,
-    /// Entries beyond the classes that were asked for share one header and have no room: each is empty and
-    /// full at once.
+    /// Entries beyond the requested classes share one header and have no room: each is empty and full at
+    /// once.
     classes: [Class; MOST_CLASSES],
     cpus: usize,
-    /// The most bytes that one CPU can come to use.
+    /// The most bytes that one CPU's stacks can use.
     used_bytes: usize,
     memory: Reservation,
 }
 
-/// Classes of one area. A power of two.
+/// The most classes of one area. A power of two.
 const MOST_CLASSES: usize = 16;
 /// Width of the top in a header.
 const TOP_BITS: u32 = 16;
@@ -86,7 +86,7 @@ impl StackArea {
     /// Makes room for stacks of these `capacities` (each below 65536) on each of `cpus` CPUs. Every stack is
     /// empty, and every limit is 0.
     ///
-    /// The kernel's error when the address space is exhausted.
+    /// Fails with the kernel's error if the address space is exhausted.
     pub fn new(cpus: usize, capacities: &[usize]) -> io::Result<Self> {
         assert!(cpus > 0 && cpus < 1 << 20, "a sensible number of CPUs");
         assert!(capacities.len() <= MOST_CLASSES, "at most {MOST_CLASSES} classes");
@@ -111,7 +111,7 @@ impl StackArea {
         Ok(Self { shape, classes, cpus, used_bytes: at.next_multiple_of(PAGE_BYTES), memory })
     }
 
-    /// Returns the most bytes of memory that the stacks can come to use.
+    /// Returns the most bytes of memory that the stacks can use.
     pub fn bytes(&self) -> usize {
         self.used_bytes * self.cpus
     }
@@ -142,8 +142,8 @@ impl StackArea {
         unsafe { AtomicU64::from_ptr(self.at(cpu, offset, 8).cast()) }
     }
 
-    /// Returns the CPU's stop word. A word other than zero keeps the sections of that CPU out, once those
-    /// under way have left (see `stop_here` and `expel`).
+    /// Returns the CPU's stop word. A word other than zero keeps the sections of that CPU out, once the
+    /// running ones have left (see `stop_here` and `expel`).
     pub fn stop(&self, cpu: usize) -> &AtomicU32 {
         self.word32(cpu, 0)
     }
@@ -163,14 +163,14 @@ impl StackArea {
         (self.header(cpu, class).load(Ordering::Relaxed) & TOP_MASK) as usize
     }
 
-    /// Returns, of one moment, the number of values on the stack and how many values sections have popped so
-    /// far (48 bits).
+    /// Returns the number of values on the stack, and how many values sections have popped so far (48 bits),
+    /// at one moment.
     pub fn top_and_pops(&self, cpu: usize, class: usize) -> (usize, u64) {
         let word = self.header(cpu, class).load(Ordering::Relaxed);
         ((word & TOP_MASK) as usize, word >> TOP_BITS)
     }
 
-    /// Sets the number of values on the stack, at most its capacity, and counts `pops` more as taken.
+    /// Sets the number of values on the stack, at most its capacity, and adds `pops` to the count of pops.
     pub fn set_top(&self, cpu: usize, class: usize, top: usize, pops: u64) {
         assert!(top <= self.capacity(class), "top within the capacity");
         let header = self.header(cpu, class);
@@ -178,7 +178,7 @@ impl StackArea {
         header.store((before.wrapping_add(pops) << TOP_BITS) | top as u64, Ordering::Relaxed);
     }
 
-    /// Returns the number of values up to which sections push.
+    /// Returns the number of values at which sections stop pushing.
     pub fn limit(&self, cpu: usize, class: usize) -> usize {
         self.word32(cpu, self.offsets(class).0 + LIMIT_OFFSET).load(Ordering::Relaxed) as usize
     }
@@ -214,7 +214,7 @@ impl StackArea {
         let mut result: u64;
         // SAFETY: the section works on the area of the CPU that it runs on, because the kernel restarts it
         // otherwise.
-        // - The thread's rseq area exists at `rseq_offset`: `cpus > 0` only where `Rseq::probe` found it.
+        // - The thread's rseq area exists at `rseq_offset`: `cpus > 0` only if `Rseq::probe` found it.
         // - The CPU number is checked against `cpus`, so the stop word, header and limit are inside `memory`.
         // - The top is at most the class's capacity (`set_top`, `push_here`) and is checked not to be 0. So
         //   the slot at `top - 1` is inside `memory`.
@@ -371,11 +371,11 @@ impl StackArea {
         }
     }
 
-    /// Takes the stop word of the CPU that this thread runs on, and returns that CPU. `None` where another
-    /// thread holds it.
+    /// Takes the stop word of the CPU that this thread runs on, and returns that CPU. Returns `None` if
+    /// another thread holds it.
     ///
-    /// No section of that CPU is under way afterwards. The kernel restarts a section that was interrupted,
-    /// because this thread ran on its CPU in between.
+    /// Afterwards no section of that CPU is running. The kernel restarts an interrupted section, because this
+    /// thread ran on its CPU in between.
     pub fn stop_here(&self) -> Option<usize> {
         if self.shape.cpus == 0 {
             return None;
@@ -431,13 +431,13 @@ impl StackArea {
         (taken < BUSY).then_some(taken as usize)
     }
 
-    /// Waits until no section that began before this call is under way on `cpu`. Costs about a microsecond.
+    /// Waits until no section that began before this call still runs on `cpu`. Costs about a microsecond.
     ///
-    /// The kernel's error. The state of that CPU is then unknown.
+    /// Fails with the kernel's error. The state of that CPU is then unknown.
     pub fn expel(&self, cpu: usize) -> io::Result<()> {
         match membarrier(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ, MEMBARRIER_FLAG_CPU, cpu as u32) {
-            // A CPU that is offline runs nothing. Linux before 5.10 has no CPU flag, and then no such barrier
-            // at all: the probe refused it.
+            // A CPU that is offline runs nothing. Linux before 5.10 has neither the CPU flag nor this
+            // barrier: the probe refused it.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
             other => other,
         }

@@ -98,7 +98,7 @@ fn more_completions_than_one_look_takes_are_all_handed_back() {
             accepted(ring.queue((tag * PAGE) as u64, Direction::Read, job(&arena, tag, [tag])));
         }
         ring.submit().unwrap();
-        // In every second round all completions lie there; in the others they come one by one.
+        // In every second round all completions are there already; in the others they come one by one.
         if round % 2 == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -175,7 +175,7 @@ fn leading_waits_and_says_when_there_is_no_need() {
     assert!(began.elapsed() < PATIENCE / 2);
     assert_eq!(lead(Duration::from_millis(20)), Lead::Reaped(0));
     assert!(began.elapsed() >= Duration::from_millis(20), "it slept");
-    // The transfer was only queued before: the leader submits it on the way.
+    // The transfer was only queued before: the leader submits it.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while ring.in_flight() > 0 {
@@ -208,8 +208,8 @@ fn nobody_sleeps_while_a_completion_is_being_handed_back() {
         ring.reap(|job, _| {
             first = false;
             tags += job.tag;
-            // The other transfer would take for ever. The transfer that a thread waits for may be the one in
-            // hand.
+            // The other transfer never ends. A thread may be waiting for the transfer that it is handing back
+            // itself.
             let second = ring.try_lead(|| true, PATIENCE, |_, _| panic!("nothing is done"));
             assert_eq!(second, Lead::Busy);
             assert_eq!(ring.in_flight(), 2);
@@ -226,7 +226,7 @@ fn many_threads_share_a_ring() {
     const ROUNDS: usize = 300;
     let arena = ArenaBytes::new(64 << 20).unwrap();
     let ring = ring(tempfile::tempfile().unwrap(), 16);
-    // The thread that is handed a job sets the bit of that number.
+    // The thread that gets a job back sets the bit of its number.
     let done: Vec<AtomicBool> = (0..THREADS * ROUNDS).map(|_| AtomicBool::new(false)).collect();
     let hand_back = |job: Job, moved: io::Result<usize>| {
         assert_eq!(moved.unwrap(), PAGE);

@@ -1,4 +1,4 @@
-//! What a descriptor tells its reader.
+//! The events that a descriptor reports to its reader.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -18,9 +18,9 @@ pub enum Event {
         address: u64,
         /// The access was a store.
         write: bool,
-        /// The page is there and write-protected. Otherwise it is missing.
+        /// The page is present and write-protected. Otherwise it is missing.
         protected: bool,
-        /// The thread's number, where the descriptor has [`Features::THREAD_ID`].
+        /// The thread's number, if the descriptor has [`Features::THREAD_ID`].
         thread: Option<u32>,
     },
     /// The process forked. The descriptor is the child's, with the same registrations.
@@ -35,18 +35,18 @@ pub enum Event {
         len: u64,
     },
     /// The process gives the pages of a range back (`MADV_DONTNEED`, `MADV_FREE`). The kernel drops them
-    /// after the event was read.
+    /// after the event has been read.
     Remove {
         /// The first address.
         start: u64,
-        /// The address behind the last.
+        /// The address after the last.
         end: u64,
     },
     /// The process unmaps a range.
     Unmap {
         /// The first address.
         start: u64,
-        /// The address behind the last.
+        /// The address after the last.
         end: u64,
     },
 }
@@ -55,11 +55,11 @@ impl Userfaultfd {
     /// Appends the waiting events, at most [`MESSAGES_AT_ONCE`] of them, and returns their number. It never
     /// waits: 0 means that there are none.
     ///
-    /// The kernel's error. A message of a kind that this module does not know is an error too.
+    /// Fails with the kernel's error, and on a message of an unknown kind.
     pub fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
         let mut messages = [Message::default(); MESSAGES_AT_ONCE];
         let bytes = loop {
-            // SAFETY: the array is live and as long as said, and any bytes are a valid value of it.
+            // SAFETY: the array is live and has the stated length, and any bytes are a valid value of it.
             let read = unsafe {
                 libc::read(
                     self.as_fd().as_raw_fd(),
@@ -79,7 +79,8 @@ impl Userfaultfd {
         };
         let count = bytes / size_of::<Message>();
         let mut unknown = None;
-        // Every message is looked at, so that no descriptor of a child is lost behind a message that is odd.
+        // The loop handles every message, so that an unknown message does not lose a child's descriptor after
+        // it.
         for message in &messages[..count] {
             match self.event(message) {
                 Some(event) => events.push(event),

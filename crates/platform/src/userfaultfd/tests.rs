@@ -10,7 +10,7 @@ const FULL: Mode = Mode { missing: true, write_protect: true };
 
 /// A registered range of missing pages.
 struct Paged {
-    // Goes first: unmapping the range would otherwise be an event, and wait for its reader.
+    // Dropped first: otherwise unmapping the range would be an event, and would wait for its reader.
     faults: Userfaultfd,
     range: Reservation,
 }
@@ -21,7 +21,7 @@ impl Paged {
         range.advise_backing(0..range.len(), Backing::BasePages);
         let faults = Userfaultfd::of_this_process(features).unwrap();
         let paged = Self { range, faults };
-        // SAFETY: the range is the test's own, and reached by atomics and system calls only.
+        // SAFETY: the range is the test's own, and only atomics and system calls access it.
         unsafe { paged.faults.register(paged.at(0), (pages * PAGE_BYTES) as u64, FULL) }.unwrap();
         paged
     }
@@ -31,7 +31,7 @@ impl Paged {
     }
 
     fn word(&self, page: u64) -> &AtomicU64 {
-        // SAFETY: the word is inside the range, aligned, and reached by atomics only.
+        // SAFETY: the word is inside the range and aligned, and only atomics access it.
         unsafe { &*(self.at(page) as *const AtomicU64) }
     }
 
@@ -128,7 +128,7 @@ fn pages_move_and_leave_holes_behind() {
 
 #[test]
 fn pages_given_back_and_ranges_moved_or_unmapped_are_events() {
-    // Lives longer than the descriptor, as it will hold a page of its.
+    // Lives longer than the descriptor, since it will hold a page that belongs to it.
     let target = Reservation::new(PAGE_BYTES, PAGE_BYTES).unwrap();
     let features = Features::EVENT_REMOVE | Features::EVENT_UNMAP | Features::EVENT_REMAP;
     let paged = Paged::new(8, features | Features::WRITE_PROTECT);

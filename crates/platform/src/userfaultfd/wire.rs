@@ -1,13 +1,12 @@
 //! The kernel's structures and numbers for userfaultfd, as `linux/userfaultfd.h` lays them out.
 
-/// The kernel's `uffdio_move`. Another process, whose memory moves, hands it to the call [`MOVE`] by raw
-/// numbers.
+/// The kernel's `uffdio_move`. The process whose memory moves passes it to the call [`MOVE`] by raw numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveRequest {
-    /// The address that the pages go to.
+    /// The address to move the pages to.
     pub to: u64,
-    /// The address that the pages come from.
+    /// The address to move the pages from.
     pub from: u64,
     /// The length in bytes.
     pub len: u64,
@@ -109,7 +108,7 @@ pub(super) struct Message {
     pub words: [u64; 3],
 }
 
-/// The number of a call that hands a structure in and out (`_IOWR`).
+/// The number of a call that passes a structure in and out (`_IOWR`).
 const fn read_write(number: u64, bytes: usize) -> u64 {
     (3 << 30) | ((bytes as u64) << 16) | (0xaa << 8) | number
 }
