@@ -1,4 +1,4 @@
-//! Lists where each function of the engine begins, so that a place in its source can be named by its
+//! Lists the line where each function of the engine begins, so that a place in its source can be named by its
 //! function.
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed={}", source.display());
     let mut paths = Vec::new();
     list(source, &mut paths)?;
-    // By their names as text, as places are looked up: paths have another order.
+    // Sorted by name as text, as in the lookup of places: paths sort differently.
     let name =
         |path: PathBuf| (path.strip_prefix(source).expect("listed below it").display().to_string(), path);
     let mut files: Vec<_> = paths.into_iter().map(name).collect();
@@ -41,7 +41,7 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// The function whose head is on this line.
+/// Returns the function whose head is on this line.
 fn function_that_begins(line: &str) -> Option<&str> {
     let words = line.split_whitespace();
     let is_head = |word: &&str| matches!(*word, "const" | "async" | "unsafe") || word.starts_with("pub");

@@ -1,12 +1,12 @@
-//! Octavo's whole engine under schedules that are chosen.
+//! Runs Octavo's whole engine under chosen schedules.
 //!
-//! A run is a function of its seed: the seed chooses the manager's switches, the device's manners, the work
-//! of each thread, and the schedule. A run that fails is repeated by its seed, and shows the interleaving.
+//! A run is a function of its seed: the seed chooses the manager's switches, the device's behaviour, the work
+//! of each thread, and the schedule. The seed repeats a failed run and shows its interleaving.
 //!
 //! | module | what |
 //! |---|---|
-//! | `workloads` | what runs: threads that know what they must find |
-//! | `faces` | the engines that it runs on: Octavo's, and one in which a bug can be switched on |
+//! | `workloads` | the work: threads that know what they must find |
+//! | `faces` | the engines under test: Octavo's, and one in which a bug can be switched on |
 
 #[allow(clippy::duplicate_mod, reason = "one workload on two engines")]
 mod faces;
@@ -18,7 +18,7 @@ use octavo_sim::{Exploration, Explored, Random, Schedule, explore, explore_all};
 
 pub use octavo_mutants::mutant::ALL as MUTANTS;
 
-/// Operations on shared words after which a run is taken to have no end.
+/// A run with more operations on shared words than this is taken to be endless.
 pub const MOST_STEPS: u64 = 20_000_000;
 
 /// What the threads of a run do.
@@ -43,7 +43,7 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// About how many operations on shared words a run has.
+    /// Returns about how many operations on shared words a run has.
     fn steps(self) -> u64 {
         match self {
             Self::Lanes => 63_000,
@@ -57,7 +57,7 @@ impl Workload {
         }
     }
 
-    /// The one that a seed chooses.
+    /// Returns the workload that a seed chooses.
     pub fn of_seed(seed: u64) -> Self {
         let all = [
             Self::OnePage,
@@ -72,7 +72,7 @@ impl Workload {
     }
 }
 
-/// Threads that meet once. All schedules of such a meeting with few preemptions can be gone through.
+/// Threads that meet once. All schedules of such a meeting with few preemptions can be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pair {
     /// A store, and the page goes out
@@ -111,18 +111,18 @@ pub enum Pair {
     SharedPageAndUnmap,
 }
 
-/// What came of all schedules of a meeting.
+/// The outcome of all schedules of a meeting.
 #[derive(Debug)]
 pub struct Exhausted {
-    /// Schedules.
+    /// The number of schedules tried.
     pub tried: u64,
-    /// Whether these were all that there are with so many preemptions.
+    /// Whether these were all schedules with at most the allowed preemptions.
     pub are_all: bool,
-    /// The first that failed.
+    /// The first schedule that failed.
     pub failed: Option<Explored<()>>,
 }
 
-/// Goes through the schedules of a meeting with so many preemptions at the most, up to the first that fails.
+/// Tries the schedules of a meeting with at most `preemptions` preemptions, up to the first that fails.
 pub fn exhaust(
     pair: Pair,
     mutant: Option<&'static Mutant>,
@@ -144,14 +144,14 @@ pub fn exhaust(
     Exhausted { tried, are_all, failed }
 }
 
-/// What runs under a seed.
+/// A run to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Names it.
+    /// The seed, which names the case.
     pub seed: u64,
-    /// What the threads do; or what the seed chooses.
+    /// What the threads do. `None` lets the seed choose.
     pub workload: Option<Workload>,
-    /// The bug that is switched on.
+    /// The bug to switch on.
     pub mutant: Option<&'static Mutant>,
 }
 

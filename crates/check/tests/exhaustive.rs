@@ -1,6 +1,6 @@
-//! All schedules of small meetings with one preemption, and bugs that they show.
+//! All schedules of small meetings with one preemption, and the bugs that they show.
 //!
-//! A bug that no random schedule met may be there all the same. Of these meetings, all schedules are known.
+//! Random schedules may miss a bug. These meetings are checked under all schedules.
 
 use clap::ValueEnum;
 use octavo_check::{MUTANTS, Pair, exhaust};
@@ -8,9 +8,9 @@ use octavo_check::{MUTANTS, Pair, exhaust};
 #[global_allocator]
 static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
 
-/// More schedules than a meeting of two threads has.
+/// More than the schedules of a meeting of two threads.
 const ENOUGH: u64 = 4000;
-/// Meetings of three threads have too many for a test; `octavo-lab exhaust` goes through them all.
+/// Meetings of three threads have too many schedules for a test; `octavo-lab exhaust` tries them all.
 const OF_THREE: u64 = 1500;
 
 #[test]

@@ -1,4 +1,4 @@
-//! A thousand schedules of the whole engine, and bugs that some of them find.
+//! A thousand schedules of the whole engine, and the bugs that some of them find.
 
 use octavo_check::{Case, MUTANTS, Mutant, Workload, run};
 use octavo_sim::{Stopped, interleaving};
@@ -7,7 +7,7 @@ use octavo_sim::{Stopped, interleaving};
 static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
 
 const SEEDS: u64 = 1000;
-/// Runs in which each bug below is found. Most need a tenth or a hundredth of them.
+/// Enough runs to find each bug below. Most need a tenth or a hundredth of them.
 const ENOUGH: u64 = 6000;
 
 fn seeds(share: u64) {
@@ -106,7 +106,7 @@ fn bugs_of_frames_tables_and_the_huge_zero_page_are_found() {
     is_found("zero-page-second-reference-kept", None);
 }
 
-/// Two hundred seeds of a workload that no seed chooses by itself.
+/// Runs two hundred seeds of a workload that no seed chooses.
 #[track_caller]
 fn goes_well(workload: Workload, name: &str) {
     for seed in 1..=200 {

@@ -9,10 +9,10 @@ use crate::Form;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Evidence {
-    /// The seed's message.
+    /// The commit message of the Linux patch.
     Published,
-    /// Linux's operation on a simulated machine: the engine's, and plain work up to the published patched
-    /// figure.
+    /// Linux's operation on a simulated machine: the engine's operation, plus plain work up to the published
+    /// patched figure.
     SimulatedLinux,
     /// The engine's own operation on a simulated machine.
     SimulatedOctavo,
@@ -21,7 +21,7 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// In words.
+    /// Names it for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Published => "published",
@@ -32,24 +32,24 @@ impl Evidence {
     }
 }
 
-/// A figure of all forms, as one kind of evidence has it.
+/// A figure for all forms, from one kind of evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// What the figure is, with its unit.
     pub figure: String,
     /// Where it comes from.
     pub evidence: Evidence,
-    /// By form; none where this evidence has none.
+    /// The figure of the base form. `None` if this evidence has none.
     pub base: Option<f64>,
-    /// The same, patched.
+    /// The figure of the patched form.
     pub patched: Option<f64>,
-    /// The same, of the best form.
+    /// The figure of the best form.
     pub best: Option<f64>,
-    /// The patched figure over the base one.
+    /// The patched figure divided by the base one.
     pub ratio: Option<f64>,
-    /// How far the predicted ratio is from the published one, as a part of the published one.
+    /// The difference of the predicted ratio from the published one, as a fraction of the published one.
     pub error: Option<f64>,
-    /// What was fitted on what was published, and so predicts nothing.
+    /// The form whose figure was fitted to the published one, and so predicts nothing.
     pub fitted: Option<Form>,
 }
 
@@ -62,14 +62,14 @@ pub struct Comparison {
     pub machine: String,
     /// The seed of the simulations.
     pub seed: u64,
-    /// Figure by figure, the published one first.
+    /// The figures, each with the published one first.
     pub lines: Vec<Line>,
-    /// What to know about the figures.
+    /// Remarks on the figures.
     pub notes: Vec<String>,
 }
 
 impl Line {
-    /// A line without figures.
+    /// Makes a line without figures.
     pub fn new(figure: impl Into<String>, evidence: Evidence) -> Self {
         Self {
             figure: figure.into(),
@@ -83,7 +83,7 @@ impl Line {
         }
     }
 
-    /// With the figures of forms, in the order of [`Form::ALL`].
+    /// Adds the figures of all forms, in the order of [`Form::ALL`].
     pub fn of(self, forms: [f64; 3]) -> Self {
         let [base, patched, best] = forms;
         Self {
@@ -95,28 +95,28 @@ impl Line {
         }
     }
 
-    /// With figures of the two forms that the seed has.
+    /// Adds the figures of the two forms in the Linux patch.
     pub fn of_two(self, base: f64, patched: f64) -> Self {
         Self { base: Some(base), patched: Some(patched), ratio: Some(patched / base), ..self }
     }
 
-    /// With a ratio of the two forms alone.
+    /// Adds a ratio of those two forms alone.
     pub fn of_ratio(self, ratio: f64) -> Self {
         Self { ratio: Some(ratio), ..self }
     }
 
-    /// Beside the ratio that was published.
+    /// Adds the error against the published ratio.
     pub fn beside(self, published: f64) -> Self {
         Self { error: self.ratio.map(|ratio| ratio / published - 1.0), ..self }
     }
 
-    /// One form's figure was fitted.
+    /// Marks one form's figure as fitted.
     pub fn fitted(self, form: Form) -> Self {
         Self { fitted: Some(form), ..self }
     }
 }
 
-/// Measures all forms `ROUNDS` times, in turns, and returns the run of each whose figure is the median.
+/// Measures all forms `ROUNDS` times, in turns, and returns the run of each form whose figure is the median.
 pub(crate) fn in_turns<R>(measure: impl Fn(Form) -> R, figure: impl Fn(&R) -> f64) -> [R; 3] {
     let mut runs = Form::ALL.map(|_| Vec::with_capacity(ROUNDS));
     for (_, side) in turns(ROUNDS, Form::ALL.len()) {

@@ -1,4 +1,4 @@
-//! The function at a place of the engine's source, and the sums of a report by function.
+//! Finds the function at a place in the engine's source, and sums a report by function.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use octavo_sim::Report;
 /// File below the engine's source, line of the head, and name, sorted by file and line.
 const FUNCTIONS: &[(&str, u32, &str)] = include!(concat!(env!("OUT_DIR"), "/functions.rs"));
 
-/// What stands before the path of a file of the engine.
+/// The folder of the engine's source, which precedes a file's path.
 const ENGINE: &str = "octavo/src/";
 
-/// The function at a place, as `frame/zero_page::get_live`; `None` outside of the engine.
+/// Returns the function at a place, as in `frame/zero_page::get_live`, or `None` outside of the engine.
 pub fn function_at(file: &str, line: u32) -> Option<String> {
     let (_, file) = file.split_once(ENGINE)?;
     let next = FUNCTIONS.partition_point(|(other, first, _)| (*other, *first) <= (file, line));
@@ -18,7 +18,7 @@ pub fn function_at(file: &str, line: u32) -> Option<String> {
     Some(format!("{}::{name}", found.trim_end_matches(".rs").trim_end_matches("/mod")))
 }
 
-/// The time of operations on shared words, by function, in nanoseconds.
+/// Returns the time of operations on shared words, by function, in nanoseconds.
 pub fn by_function(report: &Report) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     for place in &report.places {

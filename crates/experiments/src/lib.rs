@@ -1,22 +1,22 @@
-//! The experiments of the four seeds: on simulated machines of many CPUs, on this machine, and beside what
-//! was published.
+//! The experiments of the four Linux patches that Octavo started from (the output calls them *seeds*): on
+//! simulated machines of many CPUs, on this machine, and beside the published figures.
 //!
 //! Each experiment is one piece of code, in `workloads/`. It is built twice: on the engine with its simulated
-//! face, and on the engine as everybody uses it.
+//! face, and on the engine as users have it.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`zero_page`] | 72 tasks that read memory which nobody wrote: the count of the huge zero page |
-//! | [`swap_cache`] | 8 tasks that write more than fits: the lock of the swap cache |
+//! | [`zero_page`] | 72 tasks that read never-written memory: the count of the huge zero page |
+//! | [`swap_cache`] | 8 tasks that write more than fits in memory: the lock of the swap cache |
 //! | [`percpu_lists`] | messages that one CPU allocates and another frees: the lock of the page allocator |
 //! | [`pin`] | 8 threads that pin pages of one process: the lock of its regions |
 //! | [`scaling`] | each mechanism from one CPU to hundreds, and the cache lines that stop it |
-//! | [`microbenchmarks`] | what the machines' costs were fitted on, and what they are tested with |
+//! | [`microbenchmarks`] | the figures that the machines' costs were fitted to, and those that test them |
 //! | [`comparison`] | figures of three kinds of evidence, side by side |
 //! | [`functions`] | places in the source, by function |
 //! | `faces` | the two faces |
 //!
-//! A figure of a simulated machine is a simulated figure, and every text here calls it so.
+//! Every text here says of a simulated figure that it is simulated.
 
 #![allow(clippy::duplicate_mod, reason = "the experiments are built on two faces")]
 
@@ -38,9 +38,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
-    /// Before the seed's patch.
+    /// Linux before the patch.
     Base,
-    /// With it.
+    /// Linux with the patch.
     Patched,
     /// The best form known today.
     Best,
@@ -50,7 +50,7 @@ impl Form {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Base, Self::Patched, Self::Best];
 
-    /// As the command line writes it.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -60,9 +60,9 @@ impl Form {
     }
 }
 
-/// The plain work with which `simulate` gives `wanted`, to a thousandth. What it gives grows with the work.
-/// Zero where it gives as much without any. The first guess is `wanted` nanoseconds; the rest is false
-/// position with halved ends (the Illinois form), which needs a handful of runs.
+/// Finds the plain work for which `simulate` gives `wanted`, to a thousandth. The result of `simulate` must
+/// grow with the work. Returns zero if it gives at least `wanted` without work. The first guess is `wanted`
+/// nanoseconds. Then false position with halved ends (the Illinois form) needs a handful of runs.
 fn until_it_gives<E>(
     wanted: f64,
     mut simulate: impl FnMut(Duration) -> Result<f64, E>,
@@ -109,7 +109,7 @@ mod tests {
         assert!((50.0 + 1.6 * work.as_nanos() as f64 - 3900.0).abs() < 4.0, "{work:?}");
         assert!(tries <= 5, "{tries}");
         assert_eq!(until_it_gives(10.0, |_| Ok::<_, ()>(50.0)), Ok(Duration::ZERO));
-        // Far from the first guess, and bent.
+        // A solution far from the first guess, on a curve.
         let bent = |work: Duration| 1.0 + (work.as_nanos() as f64).sqrt() / 10.0;
         let work = until_it_gives(36.0, |work| Ok::<_, ()>(bent(work))).unwrap();
         assert!((bent(work) - 36.0).abs() < 0.05, "{work:?}");

@@ -1,7 +1,7 @@
-//! Published microbenchmarks, simulated: what a machine's costs were fitted on, and what they are tested
-//! with.
+//! Published microbenchmarks, simulated. A machine's costs were fitted to some of them, and the others test
+//! the costs.
 //!
-//! Nothing else is fitted. The seeds' experiments are predictions.
+//! Nothing else is fitted: the experiments of the Linux patches are predictions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use octavo_sim::atomic::{AtomicU64, Ordering};
 use octavo_sim::{Machine, now, run, thread, work};
 use serde::{Deserialize, Serialize};
 
-/// What threads do to the one word that they share.
+/// The threads' operation on the one word that they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -28,11 +28,11 @@ pub struct Published {
     pub machine: &'static str,
     /// What was measured.
     pub what: What,
-    /// Nanoseconds.
+    /// The figure in nanoseconds.
     pub nanoseconds: f64,
     /// Where it was published.
     pub source: &'static str,
-    /// Whether a cost of the machine was fitted on it. Otherwise it is a test.
+    /// Whether a cost of the machine was fitted to it. Otherwise, it is a test.
     pub is_fit: bool,
 }
 
@@ -40,14 +40,14 @@ pub struct Published {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
-    /// Two threads hand a word to and fro: the time of one way.
+    /// Two threads hand a word back and forth: the time of one way.
     PingPong {
         /// The CPUs of both.
         cpus: (usize, usize),
     },
-    /// Threads on CPUs from 0 change one word: time over operations of all.
+    /// Threads on CPUs from 0 change one word: the time divided by the operations of all.
     Counter {
-        /// Threads.
+        /// The number of threads.
         threads: usize,
         /// The operation.
         operation: Operation,
@@ -98,7 +98,7 @@ const fn counter(
     Published { machine, what, nanoseconds, source, is_fit }
 }
 
-/// Hands a word to and fro this often.
+/// How often a word is handed over.
 const HANDOVERS: u64 = 2000;
 /// Operations of all threads together.
 const OPERATIONS: usize = 100_000;
@@ -122,7 +122,7 @@ impl fmt::Display for What {
 }
 
 impl What {
-    /// The simulated figure, in nanoseconds. A function of the machine and the seed.
+    /// Simulates the figure, in nanoseconds. It depends on nothing but the machine and the seed.
     pub fn simulate(self, machine: &Machine, seed: u64) -> f64 {
         match self {
             Self::PingPong { cpus } => simulate_ping_pong(machine, seed, cpus),
@@ -143,7 +143,7 @@ fn simulate_ping_pong(machine: &Machine, seed: u64, cpus: (usize, usize)) -> f64
         let pong = move || (0..HANDOVERS).for_each(|_| hand(&other, 1, 0));
         let pong = thread::Builder::new().cpu(cpus.1).spawn(pong).expect("memory for a stack");
         let ping = move || {
-            // Both run before the clock does.
+            // Both threads run before the clock starts.
             hand(&word, 0, 1);
             let began = now();
             (1..HANDOVERS).for_each(|_| hand(&word, 0, 1));

@@ -1,14 +1,14 @@
 //! High orders on the per-CPU lists: messages over loopback (Linux 5.14, 44042b449872, *mm/page_alloc: allow
 //! high-order pages to be stored on the per-cpu lists*).
 //!
-//! A message lies in a block of its own where it is large, and in a part of a slab where it is small: then
-//! only each n-th message asks the page allocator. Where Linux puts a message follows from its size: SLUB's
-//! classes, with slabs of at most order 3 and at least 32 objects as far as that order allows, 8 KiB at most,
-//! and 380 bytes beside the data.
+//! A large message lies in a block of its own. A small one lies in a part of a slab, so only every n-th
+//! message asks the page allocator. The size decides where Linux puts a message: 380 bytes are added to the
+//! data, and objects up to 8 KiB go to SLUB's classes. A slab has at least 32 objects, unless that needs more
+//! than order 3.
 //!
-//! The plain work is calibrated for each size so that the *patched* form takes what was published. The
-//! published *base* figure is then what the simulation predicts. The seed does not name its machine, so the
-//! simulated one is a guess.
+//! For each size, the plain work is calibrated so that the *patched* form takes the published time. The
+//! simulation then predicts the *base* figure. The Linux patch does not name its machine, so the simulated
+//! one is a guess.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ use crate::{Form, until_it_gives};
 /// Messages that a socket holds.
 pub const QUEUED: usize = 64;
 
-/// What the seed's message says: bytes of a message, and 10^6 bit/s sent, without and with the patch.
+/// The figures in the commit message of the Linux patch: bytes of a message, and 10^6 bit/s sent, without and
+/// with the patch.
 pub const PUBLISHED: [(u64, f64, f64); 9] = [
     (64, 261.46, 266.30),
     (128, 516.35, 536.78),
@@ -35,17 +36,17 @@ pub const PUBLISHED: [(u64, f64, f64); 9] = [
     (16384, 31902.32, 32637.50),
 ];
 
-/// What the figure of a size is.
+/// Names the figure of a size.
 pub fn figure(bytes: u64) -> String {
     format!("send-{bytes}, 10^6 bit/s")
 }
 
-/// Nanoseconds of a message of so many bytes at so many 10^6 bit/s.
+/// Returns the nanoseconds of a message of `bytes` bytes at `megabits` 10^6 bit/s.
 pub fn nanoseconds(bytes: u64, megabits: f64) -> f64 {
     bytes as f64 * 8.0 * 1000.0 / megabits
 }
 
-/// Where messages lie: in blocks of an order, so many messages to a block.
+/// Where messages lie: in blocks of an order, with a number of messages to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The block's order.
@@ -54,17 +55,17 @@ pub struct Place {
     pub messages: u64,
 }
 
-/// Bytes of a message beside its data: headers, and what the kernel keeps behind it.
+/// Bytes of a message besides its data: headers, and the kernel's record behind it.
 const BESIDE: u64 = 380;
 /// The largest object of a slab.
 const LARGEST_OBJECT: u64 = 8192;
-/// Objects that a slab has at least, if the largest slab does.
+/// The fewest objects of a slab, unless the largest slab has fewer.
 const OBJECTS: u64 = 32;
 /// The largest slab's order.
 const LARGEST_SLAB: u8 = 3;
 
 impl Place {
-    /// Where Linux puts a message of so many bytes.
+    /// Returns where Linux puts a message of `bytes` bytes.
     pub fn of(bytes: u64) -> Self {
         let object = (bytes + BESIDE).next_power_of_two();
         if object > LARGEST_OBJECT {
@@ -81,9 +82,9 @@ impl Place {
 pub struct Load {
     /// Where messages lie.
     pub place: Place,
-    /// Messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Plain work beside each message; simulated only.
+    /// Plain work for each message, in simulations only.
     pub beside: Duration,
 }
 
@@ -94,7 +95,7 @@ pub struct Row {
     pub form: Form,
     /// Nanoseconds of a message, at the sender.
     pub message: f64,
-    /// Where the time went, simulated.
+    /// How a simulated run spent its time.
     #[serde(skip)]
     pub profile: Option<Report>,
 }
@@ -102,7 +103,7 @@ pub struct Row {
 /// Runs one form on a simulated machine.
 ///
 /// # Errors
-/// [`Stopped`] where both ends wait for each other, or the simulation has no memory.
+/// [`Stopped`] if both ends wait for each other, or the simulation has no memory.
 pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::percpu_lists::run(form, load))?;
@@ -113,7 +114,7 @@ fn per_message(load: Load, ends: &[Duration]) -> f64 {
     ends[0].as_nanos() as f64 / load.messages as f64
 }
 
-/// The plain work beside a message with which the patched form takes `message` nanoseconds.
+/// Finds the plain work for which the patched form takes `message` nanoseconds a message.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -123,7 +124,7 @@ pub fn calibrate(machine: &Machine, seed: u64, load: Load, message: f64) -> Resu
     })
 }
 
-/// What a comparison is made of.
+/// The parameters of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Messages of each size.
@@ -132,7 +133,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// The seed's experiment, published and simulated. Figures are 10^6 bit/s.
+/// Compares the published figures with simulated ones, in 10^6 bit/s.
 ///
 /// # Errors
 /// As [`simulate`].

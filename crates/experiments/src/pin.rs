@@ -1,11 +1,11 @@
 //! Lock-free pins: threads of one process that read from devices into buffers they share (Linux 2.6.27,
 //! 8174c430e445, *x86: lockless get_user_pages_fast()*).
 //!
-//! The seed's workload is a database. Until one runs here, a loop of direct reads stands for it: a pin, plain
-//! work, and letting go. The plain work is calibrated so that the *base* form spends the published share of
-//! its time at the lock. What is predicted is the patched form's share, and what that alone gains. The
-//! published gain of 9.8 % has more in it than the lock's samples (waits that block, and page-table locks),
-//! so this simulation cannot reach it.
+//! The Linux patch was measured with a database. A loop of direct reads stands for it here: a pin, plain
+//! work, and an unpin. The plain work is calibrated so that the *base* form spends the published share of its
+//! time at the lock. The simulation predicts the patched form's share, and the gain from that alone. The
+//! published gain of 9.8 % includes more than the lock's samples (blocking waits, and page-table locks), so
+//! this simulation cannot reach it.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::{Form, until_it_gives};
 /// Pages of the buffer that all threads share.
 pub const BUFFER_PAGES: u64 = 4096;
 
-/// What the seed's message says.
+/// The figures in the commit message of the Linux patch.
 pub mod published {
     /// Threads: one for each processor of the machine.
     pub const THREADS: usize = 8;
     /// Share of samples at the lock, without and with the patch.
     pub const SHARES: (f64, f64) = (0.028, 0.0005);
-    /// Throughput with the patch over without.
+    /// Throughput with the patch divided by throughput without.
     pub const THROUGHPUT_RATIO: f64 = 1.098;
 }
 
@@ -39,9 +39,9 @@ pub struct Load {
     pub reads: u64,
     /// Pages of a read.
     pub pages: u64,
-    /// Whether the threads are of one process. Otherwise each has a space of its own.
+    /// Whether the threads belong to one process. Otherwise, each has a space of its own.
     pub is_shared: bool,
-    /// Plain work beside each read; simulated only.
+    /// Plain work for each read, in simulations only.
     pub beside: Duration,
 }
 
@@ -50,13 +50,13 @@ pub struct Load {
 pub struct Row {
     /// The form.
     pub form: Form,
-    /// Nanoseconds of a read, over all threads.
+    /// Nanoseconds of a read, as the mean over all threads.
     pub read: f64,
     /// Reads a second of all threads together.
     pub throughput: f64,
-    /// Share of the threads' time at the lock of the regions; none where nothing was profiled.
+    /// Share of the threads' time at the lock of the regions. `None` if nothing was profiled.
     pub share: Option<f64>,
-    /// Where the time went, simulated.
+    /// How a simulated run spent its time.
     #[serde(skip)]
     pub profile: Option<Report>,
 }
@@ -64,12 +64,12 @@ pub struct Row {
 /// Runs one form on a simulated machine.
 ///
 /// # Errors
-/// [`Stopped`] where all threads wait for each other, or the simulation has no memory.
+/// [`Stopped`] if all threads wait for each other, or the simulation has no memory.
 pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) = octavo_sim::run(machine, seed, move || simulated::workloads::pin::run(form, load))?;
     let mut row = row(form, load, &outcome.tasks);
     let spent: f64 = outcome.tasks.iter().map(Duration::as_secs_f64).sum();
-    // The lock is taken in the engine, and let go by the guard, whose code is the simulator's.
+    // The engine takes the lock. The guard releases it, in the simulator's code.
     let sums = by_function(&outcome.profile);
     let taken = sums.get("region/list::read_lock").copied().unwrap_or_default();
     let places = &outcome.profile.places;
@@ -96,19 +96,19 @@ fn row(form: Form, load: Load, threads: &[Duration]) -> Row {
     }
 }
 
-/// The plain work beside a read with which the base form spends `share` of its time at the lock.
+/// Finds the plain work for which the base form spends `share` of its time at the lock.
 ///
 /// # Errors
 /// As [`simulate`].
 pub fn calibrate(machine: &Machine, seed: u64, load: Load, share: f64) -> Result<Duration, Stopped> {
-    // Time over time at the lock grows with the work, about in proportion.
+    // The time divided by the time at the lock grows about in proportion to the work.
     until_it_gives(1.0 / share, |beside| {
         let row = simulate(machine, seed, Form::Base, Load { beside, ..load })?;
         Ok(1.0 / row.share.unwrap_or(1.0))
     })
 }
 
-/// What a comparison is made of.
+/// The parameters of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Threads on the simulated machine.
@@ -119,14 +119,14 @@ pub struct Options {
     pub pages: u64,
     /// The seed of the simulations.
     pub seed: u64,
-    /// Threads on this machine; none where nothing is to be measured.
+    /// Threads on this machine. `None` measures nothing.
     pub here: Option<usize>,
 }
 
 /// Reads of a thread on this machine.
 const READS_HERE: u64 = 200_000;
 
-/// The seed's experiment, by all kinds of evidence.
+/// Compares the figures of all kinds of evidence.
 ///
 /// # Errors
 /// As [`simulate`].

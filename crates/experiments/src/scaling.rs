@@ -1,8 +1,8 @@
 //! How each mechanism scales with the number of CPUs, and which cache lines stop it.
 //!
-//! Every thread works on things of its own: a space, or blocks that only it holds. What then keeps the whole
-//! from being as fast as its parts is in the engine. Nothing is calibrated, and no plain work is charged: the
-//! engine's operations on shared words stand alone, which is the hardest test.
+//! Every thread works on things of its own: a space, or blocks that only it holds. So anything that limits
+//! scaling is in the engine. Nothing is calibrated, and no plain work is charged: only the engine's
+//! operations on shared words count, which is the hardest test.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::faces::simulated;
 use crate::functions::function_at;
 use crate::{Form, pin, swap_cache, zero_page};
 
-/// What is scaled.
+/// The mechanism that is scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {
-    /// Faults that show the huge zero page, in spaces of their own.
+    /// Faults that map the huge zero page, in spaces of their own.
     ZeroPage,
     /// Single frames, allocated and freed.
     Frames,
@@ -29,46 +29,46 @@ pub enum Mechanism {
     PinShared,
     /// Pages that go through the swap cache and back, without reclaim and without a device.
     SwapCache,
-    /// Pages written beyond what fits, so that each sends another out, in spaces of their own.
+    /// Writes of more pages than fit, in spaces of their own, so that each page sends another out.
     SwapOut,
 }
 
-/// Memory for each CPU of the machine, whether it is used or not.
+/// Bytes of memory for each CPU of the machine, used or not.
 const CPU_BYTES: u64 = 16 << 20;
 
-/// The same for [`Mechanism::SwapOut`], whose tasks first fill all of it.
+/// Bytes of memory for each CPU with [`Mechanism::SwapOut`], whose tasks first fill all of it.
 const SWAP_CPU_BYTES: u64 = 2 << 20;
 
 /// Pages that a task sends out before its clock starts.
 const SWAP_WARM_UP: u64 = 100;
 
-/// How much threads of [`Mechanism::Frames`] and [`Mechanism::Blocks`] do.
+/// The work of threads of [`Mechanism::Frames`] and [`Mechanism::Blocks`].
 #[derive(Clone, Copy, Debug)]
 pub struct FramesLoad {
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
     /// The blocks' order.
     pub order: u8,
     /// Blocks that a thread holds at a time.
     pub held: usize,
-    /// How often it allocates and frees them.
+    /// How often a thread allocates and frees them.
     pub turns: u64,
     /// The memory of the whole machine.
     pub memory_bytes: u64,
 }
 
-/// How much threads of [`Mechanism::SwapCache`] do.
+/// The work of threads of [`Mechanism::SwapCache`].
 #[derive(Clone, Copy, Debug)]
 pub struct SlotsLoad {
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
     /// Pages that go out together.
     pub pages: u32,
-    /// How often they do before the clock starts.
+    /// How often they go out before the clock starts.
     pub warm_up: u32,
-    /// How often they do then.
+    /// How often they go out after that.
     pub turns: u32,
-    /// The memory of the whole machine. The device is as large.
+    /// The memory of the whole machine, and the size of the device.
     pub memory_bytes: u64,
 }
 
@@ -84,7 +84,7 @@ impl Mechanism {
         Self::SwapOut,
     ];
 
-    /// As the command line writes it.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::ZeroPage => "zero-page",
@@ -97,7 +97,7 @@ impl Mechanism {
         }
     }
 
-    /// What it does, for people.
+    /// Describes the mechanism for people.
     pub fn title(self) -> &'static str {
         match self {
             Self::ZeroPage => "Faults that show the huge zero page, in spaces of their own",
@@ -110,10 +110,10 @@ impl Mechanism {
         }
     }
 
-    /// Runs it on so many CPUs. Returns operations a second of all threads, and where the time went.
+    /// Runs it on `cpus` CPUs. Returns the operations a second of all threads, and how the time was spent.
     ///
     /// # Errors
-    /// [`Stopped`] where all threads wait for each other, or the simulation has no memory.
+    /// [`Stopped`] if all threads wait for each other, or the simulation has no memory.
     pub fn simulate(
         self,
         machine: &Machine,
@@ -162,11 +162,11 @@ impl Mechanism {
                 (outcome.tasks.iter().map(rate).sum(), Some(outcome.profile))
             }
             Self::SwapOut => {
-                // As much memory for each number of CPUs, so that the lists of a CPU are as long for each.
+                // The same memory for each number of CPUs, so that a CPU's lists are always as long.
                 let budget_bytes = u64::from(machine.cpus()) * SWAP_CPU_BYTES;
                 let warm_up = (budget_bytes / 4096).div_ceil(cpus as u64) + SWAP_WARM_UP;
-                // One thread that makes room for all would be another CPU for one task, and a small part of
-                // one for many.
+                // A single thread that makes room would be a whole extra CPU for one task, but only a small
+                // part of one for each of many tasks.
                 let background = false;
                 let load =
                     swap_cache::Load { tasks: cpus, warm_up, pages: 600, budget_bytes, background, beside };
@@ -186,24 +186,24 @@ pub struct Curve {
     pub mechanism: Mechanism,
     /// Its form.
     pub form: Form,
-    /// CPUs, and operations a second of all of them.
+    /// The number of CPUs, and the operations a second of all of them.
     pub points: Vec<(usize, f64)>,
-    /// The lines that cost most at the last point, worst first.
+    /// The cache lines that cost most at the last point, the worst first.
     pub lines: Vec<Culprit>,
 }
 
 /// A cache line that keeps a mechanism from scaling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Culprit {
-    /// Share of the time of all threads that went into waiting for it, or into sleep on a lock in it.
+    /// The share of all threads' time spent waiting for it, or asleep on a lock in it.
     pub share: f64,
-    /// Times that it went from one core to another.
+    /// How often it moved from one core to another.
     pub transfers: u64,
-    /// The functions that wait for it, the dearest first.
+    /// The functions that wait for it, the most expensive first.
     pub functions: Vec<String>,
 }
 
-/// Lines that a curve names.
+/// The most cache lines that a curve names.
 const NAMED_LINES: usize = 5;
 
 impl Curve {
@@ -227,7 +227,7 @@ impl Curve {
         Ok(Self { mechanism, form, points, lines })
     }
 
-    /// Throughput at each point over that of the first point's CPUs, multiplied: 1 is linear.
+    /// Returns the throughput at each point, divided by linear growth from the first point: 1 is linear.
     pub fn linearity(&self) -> Vec<f64> {
         let Some(&(first, each)) = self.points.first() else { return Vec::new() };
         self.points.iter().map(|&(cpus, all)| all / (each * cpus as f64 / first as f64)).collect()
@@ -243,7 +243,7 @@ fn culprits(profile: &Report) -> Vec<Culprit> {
     let culprit = |line: &octavo_sim::LineReport| {
         let mut functions: Vec<_> = line.places.iter().filter_map(|(place, _)| name(place)).collect();
         functions.dedup();
-        // The lines of the experiment itself have none of the engine's functions.
+        // The cache lines of the experiment itself have none of the engine's functions.
         (!functions.is_empty()).then(|| Culprit {
             share: (line.stalled + line.slept) / all,
             transfers: line.transfers,

@@ -2,9 +2,8 @@
 //! 371a096edf43, *mm: don't use radix tree writeback tags for pages in swap cache*).
 //!
 //! The plain work is calibrated so that the *patched* form sends pages out as fast as published. The
-//! published *base* figure is then what the simulation predicts. How long a lock is held matters most here,
-//! and the engine's own critical sections are shorter than Linux's were: what stands in them is not
-//! calibrated.
+//! simulation then predicts the *base* figure. The time for which a lock is held matters most here. The
+//! engine's critical sections are shorter than Linux's were, and the work in them is not calibrated.
 
 use std::time::Duration;
 
@@ -16,13 +15,13 @@ use crate::faces::{measured, simulated};
 use crate::functions::by_function;
 use crate::{Form, until_it_gives};
 
-/// What the seed's message says.
+/// The figures in the commit message of the Linux patch.
 pub mod published {
-    /// Tasks.
+    /// The number of tasks.
     pub const TASKS: usize = 8;
-    /// KB/s that went out, without and with the patch.
+    /// KB/s sent out, without and with the patch.
     pub const SWAP_OUT: (f64, f64) = (1_207_402.0, 1_476_578.0);
-    /// Throughput with the patch over without.
+    /// Throughput with the patch divided by throughput without.
     pub const THROUGHPUT_RATIO: f64 = 3_212_076.0 / 2_506_952.0;
     /// Share of time at the four places that take the lock, without and with the patch.
     pub const SHARES: (f64, f64) = (0.4256, 0.1555);
@@ -39,9 +38,9 @@ pub struct Load {
     pub pages: u64,
     /// The memory of all.
     pub budget_bytes: u64,
-    /// A thread makes room ahead of the tasks. Without it, each task makes its own.
+    /// Whether a thread makes room ahead of the tasks. Otherwise, each task makes its own.
     pub background: bool,
-    /// Plain work beside each page; simulated only.
+    /// Plain work for each page, in simulations only.
     pub beside: Duration,
 }
 
@@ -50,15 +49,15 @@ pub struct Load {
 pub struct Row {
     /// The form.
     pub form: Form,
-    /// Nanoseconds of a page that was written, over all tasks.
+    /// Nanoseconds of a written page, as the mean over all tasks.
     pub page: f64,
     /// Pages a second that all tasks wrote.
     pub throughput: f64,
-    /// Pages that went out, those of the warm-up among them.
+    /// Pages that went out, including those of the warm-up.
     pub out: u64,
-    /// Share of the tasks' time that goes into taking the tree's lock; none where nothing was profiled.
+    /// Share of the tasks' time spent taking the tree's lock. `None` if nothing was profiled.
     pub share: Option<f64>,
-    /// Where the time went, simulated.
+    /// How a simulated run spent its time.
     #[serde(skip)]
     pub profile: Option<Report>,
 }
@@ -66,7 +65,7 @@ pub struct Row {
 /// Runs one form on a simulated machine.
 ///
 /// # Errors
-/// [`Stopped`] where all threads wait for each other, or the simulation has no memory.
+/// [`Stopped`] if all threads wait for each other, or the simulation has no memory.
 pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let ((outcome, out), _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::swap_cache::run(form, load))?;
@@ -96,7 +95,7 @@ fn row(form: Form, load: Load, times: &[Duration], out: u64) -> Row {
     }
 }
 
-/// The plain work beside a page with which the patched form takes `page` nanoseconds of a task.
+/// Finds the plain work for which a task of the patched form takes `page` nanoseconds a page.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -104,7 +103,7 @@ pub fn calibrate(machine: &Machine, seed: u64, load: Load, page: f64) -> Result<
     until_it_gives(page, |beside| Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.page))
 }
 
-/// What a comparison is made of.
+/// The parameters of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Tasks on the simulated machine.
@@ -115,11 +114,11 @@ pub struct Options {
     pub budget_bytes: u64,
     /// The seed of the simulations.
     pub seed: u64,
-    /// Tasks on this machine; none where nothing is to be measured.
+    /// Tasks on this machine. `None` measures nothing.
     pub here: Option<usize>,
 }
 
-/// The seed's experiment, by all kinds of evidence.
+/// Compares the figures of all kinds of evidence.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -130,7 +129,7 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stoppe
         let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
         Ok([base?, patched?, best?])
     };
-    // All tasks together send out a page in 4 KB over the published rate.
+    // All tasks together send out a page in the time that 4 KB take at the published rate.
     let nanoseconds = |kilobytes: f64| published::TASKS as f64 * 4.0e9 / kilobytes;
     let linux = Load { beside: calibrate(machine, seed, load, nanoseconds(published::SWAP_OUT.1))?, ..load };
     let mut sides = vec![(Evidence::SimulatedLinux, all(linux)?), (Evidence::SimulatedOctavo, all(load)?)];

@@ -1,12 +1,12 @@
 //! The huge zero page: 72 tasks read 100 GiB each in steps of 2 MiB (Linux 4.9, 6fcb52a56ff6, *thp: reduce
 //! usage of huge zero page's atomic counter*).
 //!
-//! Two simulated rows stand beside the published one:
+//! Two simulated rows are compared with the published one:
 //!
-//! - **Octavo**: the engine's own operations. Plain work that the simulator does not see is charged with each
-//!   access: what an access takes on this machine with one task, less what it takes there simulated.
-//! - **Linux-calibrated**: the same with so much plain work that the *patched* form takes what was published
-//!   for it. The published *base* figure is then what the simulation predicts.
+//! - **Octavo**: the engine's own operations. Each access is also charged the plain work that the simulator
+//!   does not see: the time of an access with one task on this machine, minus its simulated time.
+//! - **Linux-calibrated**: the same operations, with plain work such that the *patched* form takes the
+//!   published time. The simulation then predicts the *base* figure.
 
 use std::time::Duration;
 
@@ -21,20 +21,20 @@ use crate::{Form, until_it_gives};
 /// Bytes from one access to the next.
 pub const STEP_BYTES: u64 = 2 << 20;
 
-/// What the seed's message says.
+/// The figures in the commit message of the Linux patch.
 pub mod published {
-    /// Tasks.
+    /// The number of tasks.
     pub const TASKS: usize = 72;
     /// Accesses of a task: 100 GiB in steps of 2 MiB.
     pub const STEPS: u64 = 51_200;
-    /// Throughput with the patch over without.
+    /// Throughput with the patch divided by throughput without.
     pub const THROUGHPUT_RATIO: f64 = 4_726_928_591.0 / 1_784_430_792.0;
-    /// Runtime with the patch over without.
+    /// Runtime with the patch divided by runtime without.
     pub const RUNTIME_RATIO: f64 = 303_970.0 / 707_592.0;
     /// Share of time in the get function, without and with the patch.
     pub const SHARES: (f64, f64) = (0.5403, 0.0011);
-    /// An access of the patched kernel, in nanoseconds, from its throughput. usemem counts the bytes of its
-    /// accesses, and those of the mapping over eight.
+    /// Nanoseconds of an access of the patched kernel, from its throughput. usemem counts the bytes of its
+    /// accesses, plus an eighth of the bytes of the mapping.
     pub const PATCHED_ACCESS: f64 =
         72.0 * (107_374_182_400.0 / 8.0 + 409_600.0) / 1024.0 / 4_726_928_591.0 * 1e9 / STEPS as f64;
 }
@@ -48,7 +48,7 @@ pub struct Load {
     pub steps: u64,
     /// Accesses of a task before its clock starts.
     pub warm_up: u64,
-    /// Plain work beside each access; simulated only.
+    /// Plain work for each access, in simulations only.
     pub beside: Duration,
 }
 
@@ -57,26 +57,26 @@ pub struct Load {
 pub struct Row {
     /// The form.
     pub form: Form,
-    /// Nanoseconds of an access, over all tasks.
+    /// Nanoseconds of an access, as the mean over all tasks.
     pub access: f64,
     /// Accesses a second of all tasks together.
     pub throughput: f64,
     /// Seconds until the last task has given its memory back.
     pub runtime: f64,
-    /// Share of the tasks' time in the get function; none where nothing was profiled.
+    /// Share of the tasks' time in the get function. `None` if nothing was profiled.
     pub share: Option<f64>,
-    /// Where the time went, simulated.
+    /// How a simulated run spent its time.
     #[serde(skip)]
     pub profile: Option<Report>,
 }
 
-/// The functions that get the right to a huge zero page.
+/// The functions that take a use of the huge zero page.
 const GETS: &[&str] = &["get", "get_for_space", "get_reference", "get_live", "get_or_allocate"];
 
 /// Runs one form on a simulated machine.
 ///
 /// # Errors
-/// [`Stopped`] where all threads wait for each other, or the simulation has no memory.
+/// [`Stopped`] if all threads wait for each other, or the simulation has no memory.
 pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::zero_page::run(form, load))?;
@@ -109,7 +109,7 @@ fn row(form: Form, load: Load, tasks: &[Duration], elapsed: Duration) -> Row {
     }
 }
 
-/// The plain work beside an access with which the patched form takes `access` nanoseconds on this simulated
+/// Finds the plain work for which the patched form takes `access` nanoseconds an access on this simulated
 /// machine.
 ///
 /// # Errors
@@ -120,7 +120,7 @@ pub fn calibrate(machine: &Machine, seed: u64, load: Load, access: f64) -> Resul
     })
 }
 
-/// What a comparison is made of.
+/// The parameters of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Tasks on the simulated machine.
@@ -129,17 +129,16 @@ pub struct Options {
     pub steps: u64,
     /// The seed of the simulations.
     pub seed: u64,
-    /// Tasks on this machine; none where nothing is to be measured. Then no plain work is charged to Octavo's
-    /// own operation.
+    /// Tasks on this machine. `None` measures nothing; then Octavo's own operation is charged no plain work.
     pub here: Option<usize>,
 }
 
-/// Accesses of a task on this machine, and of one whose plain work is measured.
+/// Accesses of a task on this machine, also when it measures the plain work.
 const STEPS_HERE: u64 = published::STEPS;
-/// The time of an access is the least of so many runs: whatever disturbs a run makes it longer.
+/// The time of an access is the least of this many runs: any disturbance makes a run longer.
 const RUNS_OF_ONE: usize = 5;
 
-/// The seed's experiment, by all kinds of evidence.
+/// Compares the figures of all kinds of evidence.
 ///
 /// # Errors
 /// As [`simulate`].

@@ -1,18 +1,18 @@
-//! Records which pages a program uses, so that `octavo-lab replay` shows what the reclaim policies make of
-//! it.
+//! Records which pages a program uses, so that `octavo-lab replay` can compare the reclaim policies on it.
 //!
 //! ```text
 //! cargo run --release -p octavo-lab --example used_pages -- TRACE PROGRAM ARGS...
 //! target/release/octavo-lab replay TRACE --memory SIZES
 //! ```
 //!
-//! This runs the program and its children without a limit, and writes a trace. As root, on Linux 6.13.
+//! This runs the program and its children without a limit, and writes a trace. It needs root, and was tried
+//! on Linux 6.13.
 //!
-//! Every 8 ms this reads the accessed bits of all pages that the tree has written, and clears them. A page
-//! that was used in between is an access in the trace, in the order of addresses. So the trace tells of the
-//! order of intervals only, which is what reclaim can know. A page that has gone and comes again is a new
-//! one. Huge pages would hide which part of them is used, so there are none. The kernel does not clear the
-//! bits of a page that a fork shares: it is an access once, when it is new.
+//! Every 8 ms, this reads the accessed bits of all pages that the tree has written, and clears them. A page
+//! that was used in between is an access in the trace, in the order of addresses. So the trace has the order
+//! of intervals only, which is all that reclaim can know. A page that is unmapped and mapped again is a new
+//! one. Huge pages are off, since they would hide which part of them is used. The kernel does not clear the
+//! bits of a page that a fork shares, so such a page is one access only, when it is new.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -30,7 +30,7 @@ use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
 use octavo_trace::{Accesses, TraceWriter};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(8);
-/// A process with less private memory than this is not looked at, in pages.
+/// Processes with fewer private pages than this are skipped.
 const LEAST_PAGES: u64 = 256;
 
 fn main() -> ExitCode {
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a program and records it. Returns what to tell of it.
+/// Runs a program and records it. Returns a summary.
 fn record(trace: &str, program: &mut Command) -> Result<String, Box<dyn Error>> {
     let bits = AccessedBits::prepare()?;
     let mut to = TraceWriter::new(BufWriter::new(File::create(trace)?), PAGE_BYTES as u32)?;
@@ -68,11 +68,11 @@ fn record(trace: &str, program: &mut Command) -> Result<String, Box<dyn Error>> 
     Ok(format!("{accesses} accesses to {} pages, at most {} at once", tree.pages, tree.most))
 }
 
-/// Processes, and their pages that are there.
+/// The processes, and their pages in memory.
 #[derive(Default)]
 struct Tree {
     processes: HashMap<u32, Process>,
-    /// Pages so far, and the most at once.
+    /// All pages so far, and the most at once.
     pages: u64,
     most: usize,
 }
@@ -80,7 +80,7 @@ struct Tree {
 struct Process {
     descriptor: OwnedFd,
     pagemap: Pagemap,
-    /// Pages that are there, by address, and their numbers in the trace.
+    /// The numbers in the trace of the pages in memory, by address.
     pages: HashMap<u64, u64>,
 }
 
@@ -104,7 +104,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the numbers of the pages that a process has used since the last look.
+    /// Returns the numbers of the pages that a process has used since the last call.
     fn used(&mut self, bits: &AccessedBits, pid: u32) -> Option<Vec<u64>> {
         if private_pages(pid)? < LEAST_PAGES {
             return None;
@@ -158,7 +158,7 @@ fn private_pages(pid: u32) -> Option<u64> {
     Some(fields.next()?.saturating_sub(fields.next()?))
 }
 
-/// Returns the pages of private, writable mappings that are in memory and no file's, in order.
+/// Returns the anonymous pages of private, writable mappings that are in memory, in order.
 fn pages_there(pid: u32, pagemap: &Pagemap) -> Option<Vec<u64>> {
     let wanted = Wanted {
         all_of: Categories::PRESENT,

@@ -1,4 +1,4 @@
-//! What goes on beside a run on Octavo's side.
+//! Observers of a run on Octavo's side.
 
 use std::sync::atomic::AtomicU64;
 
@@ -6,19 +6,19 @@ use crate::profile::Samples;
 use crate::progress::Progress;
 use crate::record::Recorder;
 
-/// What goes on beside a run. By default nothing does.
+/// The observers of a run. By default, there are none.
 #[derive(Default)]
 pub struct Aside<'a> {
-    /// Counts accesses, where a bar watches.
+    /// Counts accesses, if there is a progress bar.
     pub progress: Option<&'a AtomicU64>,
-    /// Watches what is timed.
+    /// Samples the timed part.
     pub samples: Option<&'a mut Samples>,
-    /// Notes all accesses.
+    /// Records all accesses.
     pub recorder: Option<&'a Recorder>,
 }
 
 impl<'a> Aside<'a> {
-    /// A bar, and no more.
+    /// A progress bar only.
     pub fn of(progress: &'a Progress) -> Self {
         Self { progress: progress.counter(), ..Self::default() }
     }

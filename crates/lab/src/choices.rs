@@ -1,4 +1,4 @@
-//! The choices of the command line, as types that every command of the lab shares. Nothing here knows a
+//! The choices of the command line, as types that all commands of the lab share. Nothing here depends on a
 //! command.
 
 use clap::ValueEnum;
@@ -34,7 +34,7 @@ pub enum ModeChoice {
 }
 
 impl ModeChoice {
-    /// The modes that are chosen.
+    /// Returns the chosen modes.
     pub fn modes(self) -> Vec<Mode> {
         match self {
             Self::Base => vec![Mode::Base],
@@ -102,7 +102,7 @@ impl EngineChoice {
     }
 }
 
-/// The name of a choice on the command line.
+/// Returns the name of a choice on the command line.
 pub fn name_of(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }

@@ -1,4 +1,4 @@
-//! A gate at which threads wait until all stand ready, so that time starts for all at once.
+//! A gate at which threads wait until all are ready, so that time starts for all at once.
 
 use std::fmt::Display;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,12 @@ use octavo_command::failure::Failure;
 
 use crate::profile::Samples;
 
-/// Stack of a thread. It only waits at a gate and touches memory, so the depth of its calls is known and
-/// small.
+/// The stack of a thread. It is small, since a thread only waits at a gate and touches memory.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Runs `work` for each of `workers`, on threads of their own that all start at once, and returns their
-/// results in order. Where one thread cannot be started, none works. `samples` watches from the opening of
-/// the gate to the end of the last thread.
+/// results in order. If one thread cannot be started, none works. `samples` covers the time from the opening
+/// of the gate to the end of the last thread.
 pub fn all_at_once<W: Copy + Display + Send, T: Send>(
     workers: impl IntoIterator<Item = W>,
     work: impl Fn(W) -> Result<T, Failure> + Sync,
@@ -54,8 +53,7 @@ pub fn all_at_once<W: Copy + Display + Send, T: Send>(
     })
 }
 
-/// A gate that opens once. Unlike a barrier, it can also send all threads home, where not all could be
-/// started.
+/// A gate that opens once. Unlike a barrier, it can also send all threads home, if not all could be started.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: Mutex<State>,
@@ -69,7 +67,7 @@ struct State {
 }
 
 impl Gate {
-    /// Waits for the gate. True: go ahead; false: go home.
+    /// Waits for the gate. Returns whether to start work. Otherwise, the thread must go home.
     pub fn pass(&self) -> bool {
         let mut state = self.lock();
         state.waiting += 1;
@@ -82,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// Waits until so many threads wait.
+    /// Waits until `threads` threads wait.
     pub fn wait_for(&self, threads: u32) {
         let mut state = self.lock();
         while state.waiting < threads {
@@ -97,7 +95,7 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No statement under the lock leaves the state half changed.
+        // A poisoned lock is usable: no code under it leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
-//! The pages that the kernel's side runs with. The kernel gets its best chance: where transparent huge pages
-//! can be had, its side also runs with them, and the better of its two runs is the one to beat.
+//! The page sizes of the kernel's side. The kernel gets its best chance: if transparent huge pages are
+//! available, its side also runs with them, and the better of its two runs is the one to beat.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 pub enum KernelPages {
     /// 4 KiB each: MADV_NOHUGEPAGE.
     Base,
-    /// 2 MiB where they can be had: MADV_HUGEPAGE.
+    /// 2 MiB where available: MADV_HUGEPAGE.
     Huge,
 }
 
@@ -30,7 +30,7 @@ impl KernelPages {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugePages {
     allowed: bool,
-    /// The kernel's name for it.
+    /// The kernel's name for the setting.
     setting: String,
 }
 
@@ -41,8 +41,8 @@ impl HugePages {
         Self::of(read("enabled").as_deref(), read("hugepages-2048kB/enabled").as_deref())
     }
 
-    /// `enabled` holds for all sizes. Since Linux 6.8 each size has a setting of its own, which may inherit
-    /// that one.
+    /// `enabled` holds for all sizes. Since Linux 6.8, each size has a setting of its own, which may inherit
+    /// `enabled`.
     fn of(enabled: Option<&str>, of_2_mib: Option<&str>) -> Self {
         let chosen = |text: &str| text.split(['[', ']']).nth(1).map(str::to_string);
         let own = of_2_mib.and_then(chosen).filter(|own| own != "inherit");
@@ -52,7 +52,7 @@ impl HugePages {
         Self { allowed: setting != "never", setting }
     }
 
-    /// The runs of the kernel's side.
+    /// Returns the runs of the kernel's side.
     pub fn kernel_runs(&self) -> &'static [KernelPages] {
         match self.allowed {
             true => &[KernelPages::Base, KernelPages::Huge],

@@ -3,26 +3,26 @@
 //! | module | what |
 //! |---|---|
 //! | `args` | the command line |
-//! | `choices` | the choices there, as types: modes, sizes, engines, policies |
+//! | `choices` | the choices of the command line, as types: modes, sizes, engines, policies |
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
-//! | `swap` | `swap-w-seq` and its kin: Octavo's swap, the kernel's, and the bare device |
+//! | `swap` | `swap-w-seq` and the other swap commands: Octavo's swap, the kernel's, and the bare device |
 //! | `udp_stream` | netperf's UDP_STREAM, with message buffers from Octavo's frames |
 //! | `replay` | a trace under the engine's policies, and under the optimum |
 //! | `experiments` | each mechanism on its own: published, simulated, measured |
-//! | `schedules` | the whole engine under schedules that are chosen |
+//! | `schedules` | the whole engine under chosen schedules |
 //! | `compare` | results side by side, in the layouts of lkp and mmtests |
-//! | `page`, `plots` | one HTML page of all results of a folder; its plots |
+//! | `page`, `plots` | one HTML page of all results in a folder; its plots |
 //! | `manager` | managers for a run |
 //! | `gate`, `worker` | threads that start at once; the parts that they share |
 //! | `processes`, `huge_pages` | the kernel's side: processes of our own program, and the pages that it runs with |
-//! | `aside` | what goes on beside a run: a bar, a profile, a recorder |
-//! | `record` | what a workload accesses, in a trace |
+//! | `aside` | the observers of a run: a progress bar, a profile, a recorder |
+//! | `record` | a trace of a workload's accesses |
 //! | `report` | the object that `--json` writes, for every workload |
 //! | `table` | figures for people, and the columns that hold them |
-//! | `profile` | the share of time each function takes |
-//! | `progress` | the bar on long work, and a word on its length |
+//! | `profile` | the share of time that each function takes |
+//! | `progress` | the progress bar on long work, and a notice of its length |
 //!
-//! Exit codes: 0 done, 1 a failure or wrong data, 2 a command line that makes no sense.
+//! Exit codes: 0 for success, 1 for a failure or wrong data, 2 for a command line that makes no sense.
 
 mod args;
 mod aside;
@@ -58,8 +58,8 @@ use crate::swap::args::Refused;
 use crate::swap::job::Job as SwapJob;
 use crate::swap::plan::Pattern;
 
-/// Simulations have memory of their own, so that they are the same on every machine. Everything else has the
-/// system's.
+/// Simulations have memory of their own, so that they are the same on every machine. Everything else uses the
+/// system's allocator.
 #[global_allocator]
 static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
 
@@ -68,11 +68,11 @@ fn main() -> ExitCode {
     exit_code("octavo-lab", done)
 }
 
-/// The lives of the processes that `octavo-lab` starts itself; `None` where it was started by somebody else.
+/// Runs a process that `octavo-lab` started itself. Returns `None` if somebody else started it.
 fn started_by_ourselves() -> Option<Result<(), Failure>> {
     let mut arguments = env::args_os().skip(1);
     let subcommand = arguments.next()?;
-    // An argument that is no text is no order, and is refused as such.
+    // An argument that is not text becomes an empty order, which is refused.
     let order = arguments.next().and_then(|order| order.into_string().ok()).unwrap_or_default();
     Some(match subcommand.to_str()? {
         usemem::kernel_side::SUBCOMMAND => usemem::kernel_side::task_main(&order),
@@ -83,7 +83,7 @@ fn started_by_ourselves() -> Option<Result<(), Failure>> {
     })
 }
 
-/// Does what the command line says. Returns the exit code.
+/// Runs the command of the command line. Returns the exit code.
 fn command() -> Result<u8, Failure> {
     let done = match Cli::parse().command {
         Command::Schedules(command) => return schedules::run(command),

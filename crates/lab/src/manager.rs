@@ -6,7 +6,7 @@ use octavo::{CounterSnapshot, ManagerBuilder, PercpuOrders, PinPath, SwapCache, 
 
 use crate::choices::Mode;
 
-/// The orders that per-CPU lists keep in this form.
+/// Returns the orders that per-CPU lists keep in this mode.
 pub fn percpu_orders(mode: Mode) -> PercpuOrders {
     match mode {
         Mode::Base => PercpuOrders::OrderZero,
@@ -15,7 +15,7 @@ pub fn percpu_orders(mode: Mode) -> PercpuOrders {
     }
 }
 
-/// The form of each mechanism that the mode stands for.
+/// Sets the form of each mechanism for this mode.
 pub fn with_forms_of(mode: Mode, builder: ManagerBuilder) -> ManagerBuilder {
     match mode {
         Mode::Base => builder
@@ -32,7 +32,7 @@ pub fn with_forms_of(mode: Mode, builder: ManagerBuilder) -> ManagerBuilder {
     }
 }
 
-/// Every counter by its name.
+/// Returns every counter by its name.
 pub fn named(counted: &CounterSnapshot) -> BTreeMap<String, u64> {
     counted.iter().map(|(counter, value)| (counter.name().to_string(), value)).collect()
 }

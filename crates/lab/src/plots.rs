@@ -8,10 +8,10 @@ use octavo_command::failure::Failure;
 const WIDTH: u32 = 720;
 const CURVES_HEIGHT: u32 = 480;
 const BAR_HEIGHT: u32 = 22;
-/// The title and the axis.
+/// The height of the title and the axis.
 const AROUND_BARS: u32 = 100;
 
-/// The colors of series: of the base form first, then of the patched one and of the best.
+/// The colors of series. The first three are those of the base, patched and best form.
 const COLORS: [RGBColor; 8] = [
     RGBColor(200, 60, 60),
     RGBColor(60, 100, 200),
@@ -40,7 +40,7 @@ pub struct Axes<'a> {
     pub up: &'a str,
 }
 
-/// A line for each series.
+/// Draws a line for each series.
 pub fn curves(axes: Axes<'_>, series: &[Series]) -> Result<String, Failure> {
     image(axes.title, CURVES_HEIGHT, |area| {
         let points = || series.iter().flat_map(|series| &series.points);
@@ -75,15 +75,15 @@ pub fn curves(axes: Axes<'_>, series: &[Series]) -> Result<String, Failure> {
     })
 }
 
-/// A bar for each value of a group. Values may be below zero.
+/// A group of bars, one for each value. Values may be below zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     pub name: String,
-    /// In the order of the bars' names; none where there is no value.
+    /// The values in the order of the bars' names, `None` if there is no value.
     pub values: Vec<Option<f64>>,
 }
 
-/// Bars to the right, a group below the other. `names` are those of the bars of a group.
+/// Draws horizontal bars, one group below the other. `names` are the names of the bars in a group.
 pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[Group]) -> Result<String, Failure> {
     // A row for each bar, an empty one between groups, and room for the names of the colors.
     let step = names.len() + 1;

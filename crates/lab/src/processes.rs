@@ -1,8 +1,9 @@
-//! Processes of our own program that work beside each other. `octavo-lab` starts them, tells them to go, and
-//! reads their results.
+//! Processes of our own program that work side by side. `octavo-lab` starts them, tells them to go, and reads
+//! their results.
 //!
-//! A process says that it is ready on its standard output, waits for a byte on its standard input, works, and
-//! writes what it did as JSON. Where the work has phases that all begin together, it says ready before each.
+//! A process says on its standard output that it is ready, waits for a byte on its standard input, works, and
+//! writes its results as JSON. If the work has phases that all begin together, it says that it is ready
+//! before each.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -23,7 +24,7 @@ enum Answer<T> {
     Failed(String),
 }
 
-/// The processes of a run. A drop ends those that still run.
+/// The processes of a run. Dropping the value ends those that still run.
 #[derive(Debug, Default)]
 pub struct Processes {
     running: Vec<Process>,
@@ -32,18 +33,18 @@ pub struct Processes {
 #[derive(Debug)]
 struct Process {
     child: Child,
-    /// Closed where the process waits on something else.
+    /// `None` if the process waits on another input.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Processes {
-    /// Starts `octavo-lab SUBCOMMAND ORDER`, which waits for its byte on `input`: [`Stdio::piped`] for one
-    /// of its own.
+    /// Starts `octavo-lab SUBCOMMAND ORDER`, which waits for its byte on `input`. [`Stdio::piped`] gives it a
+    /// pipe of its own.
     pub fn start(&mut self, subcommand: &str, order: &impl Serialize, input: Stdio) -> Result<(), Failure> {
         let cannot_start = |error| Failure::system("cannot start a process beside this one", error);
         let order = serde_json::to_string(order).map_err(|error| cannot_start(error.into()))?;
-        // This very program, even where its file was replaced meanwhile.
+        // This very program, even if its file was replaced meanwhile.
         let mut child = Command::new("/proc/self/exe")
             .args([subcommand, &order])
             .stdin(input)
@@ -62,7 +63,7 @@ impl Processes {
     pub fn wait_until_ready(&mut self) -> Result<(), Failure> {
         for Process { child, output, .. } in &mut self.running {
             let mut line = String::new();
-            // A line that could not be read counts as none.
+            // A line that cannot be read counts as a missing one.
             let _ = output.read_line(&mut line);
             if line == READY {
                 continue;
@@ -106,7 +107,7 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         for Process { child, .. } in &mut self.running {
-            // It may have ended by itself.
+            // The process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -121,19 +122,19 @@ fn died(status: io::Result<ExitStatus>) -> Failure {
     ))
 }
 
-/// For a process: says ready and waits for one byte on standard input. False where that was closed: the
-/// process that started this one is gone.
+/// For a started process: says that it is ready and waits for one byte on standard input. Returns `false` if
+/// that is closed: the process that started this one is gone.
 pub fn ready_and_told_to_go() -> Result<bool, Failure> {
     let mut output = io::stdout().lock();
     output.write_all(READY.as_bytes()).and_then(|()| output.flush()).map_err(|_| Failure::OutputClosed)?;
     drop(output);
-    // Not through a buffer: the pipe may be shared, and it would take the other processes' bytes too.
+    // Read without a buffer: the pipe may be shared, and a buffer would take the other processes' bytes too.
     let mut byte = [0];
     let read = rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut byte));
     read.map(|count| count == 1).map_err(|error| Failure::system("cannot wait for the start", error.into()))
 }
 
-/// For a process: writes its results, or nothing where it was sent home.
+/// For a started process: writes its results, or nothing if it was sent home.
 pub fn answer<T: Serialize>(done: Result<Option<T>, Failure>) -> Result<(), Failure> {
     let answer = match done {
         Ok(Some(done)) => Answer::Done(done),

@@ -1,11 +1,11 @@
-//! The share of time each function of Octavo takes, by sampling.
+//! The share of time that each function of Octavo takes, by sampling.
 //!
 //! A timer of CPU time interrupts the process, and the sampler notes the call stack. A sample counts for the
-//! innermost function of Octavo on the stack. Functions of the huge zero page come before the helpers that
-//! they call, so that the share of its get is the one that perf shows. A function that the compiler put
-//! inside another counts for that one.
+//! innermost function of Octavo on the stack. Functions of the huge zero page take precedence over the
+//! helpers that they call, so that the share of its get is the one that perf shows. A function that the
+//! compiler inlined counts for the one that contains it.
 //!
-//! A sample costs a few microseconds, so passes that are timed are not sampled.
+//! A sample costs a few microseconds, so timed passes are not sampled.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,18 +15,18 @@ use pprof::{Frames, ProfilerGuardBuilder, Report};
 
 use octavo_command::failure::Failure;
 
-/// The rate that is asked of the kernel, whose tick (often 250 Hz) bounds it.
+/// The sampling rate. The kernel's tick (often 250 Hz) limits it.
 const SAMPLES_PER_SECOND: i32 = 997;
 /// Enough samples for shares of a few percent.
 const SAMPLES_WANTED: u64 = 1000;
-/// Sampled time after which fewer samples have to do.
+/// Sampled time after which fewer samples have to suffice.
 const LONGEST: Duration = Duration::from_secs(3);
 
-/// Functions that count with all that they call.
+/// Functions that are counted together with everything that they call.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
     pub name: &'static str,
-    /// Module, with `::` at the end, and type, if the functions are a type's.
+    /// The module, with `::` at the end, and the type, if the functions belong to one.
     pub module: &'static str,
     pub of_type: &'static str,
     pub functions: &'static [&'static str],
@@ -39,7 +39,7 @@ struct SiteSamples {
     waiting: u64,
 }
 
-/// Share of all samples inside a site, and, of all samples, in which it waited for a lock there.
+/// The share of all samples inside a site, and the share of all samples that waited for a lock there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SiteShare {
     pub all: f64,
@@ -57,8 +57,8 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Runs `work` and adds the samples of that time. Where sampling fails, the work is done all the same,
-    /// and [`Samples::shares`] says why.
+    /// Runs `work` and adds the samples of that time. If sampling fails, the work is done anyway, and
+    /// [`Samples::shares`] says why it failed.
     pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
         // Unwinding out of these may meet a lock that the interrupted code holds.
         let blocked = ["libgcc", "pthread", "vdso"];
@@ -73,12 +73,12 @@ impl Samples {
         result
     }
 
-    /// Whether there are enough samples for shares of a few percent, or a reason not to go on for more.
+    /// Returns whether there are enough samples for shares of a few percent, or a reason to stop sampling.
     pub fn is_enough(&self) -> bool {
         self.count() >= SAMPLES_WANTED || self.time >= LONGEST || self.failed.is_some()
     }
 
-    /// Counts these sites, too.
+    /// Makes samples that also count these sites.
     pub fn watching(sites: &'static [Site]) -> Self {
         Self { sites, ..Self::default() }
     }
@@ -96,7 +96,7 @@ impl Samples {
         let mut waiting = false;
         for symbol in stack.frames.iter().filter_map(|frame| frame.last()) {
             let name = symbol.name();
-            // The standard library's own name for the way past the first try.
+            // The standard library's function for a lock whose first try failed.
             waiting |= name.contains("lock_contended");
             let Some(path) = path_of(&name, symbol.filename.as_deref()) else { continue };
             if let Some(site) = self.sites.iter().find(|site| site.has(&path)) {
@@ -108,19 +108,19 @@ impl Samples {
         }
     }
 
-    /// The share of a site that is watched.
+    /// Returns the share of a watched site.
     pub fn site_share(&self, name: &str) -> SiteShare {
         let all = self.count().max(1) as f64;
         let samples = self.by_site.get(name).copied().unwrap_or_default();
         SiteShare { all: samples.all as f64 / all, waiting: samples.waiting as f64 / all }
     }
 
-    /// The number of samples.
+    /// Returns the number of samples.
     pub fn count(&self) -> u64 {
         self.by_function.values().sum()
     }
 
-    /// Shares of the whole, by function; they add up to 1, or there are none.
+    /// Returns the shares by function. They add up to 1, unless there are none.
     pub fn shares(&self) -> Result<BTreeMap<String, f64>, Failure> {
         if let Some(error) = &self.failed {
             return Err(Failure::Said(format!("time by function cannot be sampled: {error}")));
@@ -131,7 +131,8 @@ impl Samples {
 }
 
 impl Site {
-    /// Whether the path names one of its functions: with the type's name or, from line tables, without.
+    /// Returns whether the path names one of the site's functions: with the type's name or, from line tables,
+    /// without.
     fn has(&self, path: &str) -> bool {
         let Some(rest) = path.strip_prefix(self.module) else { return false };
         let name = rest.strip_prefix(self.of_type).and_then(|rest| rest.strip_prefix("::")).unwrap_or(rest);
@@ -139,12 +140,12 @@ impl Site {
     }
 }
 
-/// Share of time inside the huge zero page's get.
+/// Returns the share of time inside the huge zero page's get.
 pub fn zero_page_get_share(shares: &BTreeMap<String, f64>) -> f64 {
     let is_get = |name: &str| {
         is_zero_page(name) && name.rsplit("::").next().is_some_and(|function| function.starts_with("get"))
     };
-    // Adding to 0 by hand: the sum of nothing is -0.
+    // A fold from 0, since the sum of nothing would be -0.
     shares.iter().filter(|(name, _)| is_get(name)).fold(0.0, |sum, (_, share)| sum + share)
 }
 
@@ -152,8 +153,8 @@ fn is_zero_page(name: &str) -> bool {
     name.contains("zero_page::")
 }
 
-/// The function a sample counts for. Frames come innermost first; each lists the functions inlined into it
-/// before its own, and only its own is known for sure (samples are merged by function).
+/// Returns the function that a sample counts for. Frames are ordered innermost first. Each lists the
+/// functions inlined into it before its own. Only its own is certain, since samples are merged by function.
 fn function_of(stack: &Frames) -> Option<String> {
     let own = stack.frames.iter().filter_map(|frame| frame.last());
     let ours: Vec<String> =
@@ -161,8 +162,8 @@ fn function_of(stack: &Frames) -> Option<String> {
     ours.iter().find(|name| is_zero_page(name)).or(ours.first()).cloned()
 }
 
-/// The full path of a function of Octavo. Line tables know a function's bare name and its file, symbol tables
-/// its full name.
+/// Returns the full path of a function of Octavo. Line tables have a function's bare name and its file,
+/// symbol tables its full name.
 fn path_of(symbol: &str, file: Option<&Path>) -> Option<String> {
     let name = plain_name(symbol);
     if name.starts_with("octavo") && name.contains("::") {
@@ -184,8 +185,8 @@ fn path_of(symbol: &str, file: Option<&Path>) -> Option<String> {
     Some(parts.collect::<Vec<_>>().join("::"))
 }
 
-/// A function's path without the compiler's additions: `<octavo::a::B as octavo::c::D<E>>::get::h0123…`
-/// becomes `octavo::a::B::get`.
+/// Returns a function's path without the compiler's additions: `<octavo::a::B as
+/// octavo::c::D<E>>::get::h0123…` becomes `octavo::a::B::get`.
 fn plain_name(symbol: &str) -> String {
     let without_hash = match symbol.rfind("::h") {
         Some(at) if symbol.len() == at + 19 => &symbol[..at],
@@ -213,7 +214,7 @@ fn plain_name(symbol: &str) -> String {
     plain.replace("::::", "::").trim_end_matches("::").to_string()
 }
 
-/// Splits behind the bracket that closes one already opened.
+/// Splits the text behind the bracket that closes an already open one.
 fn split_at_closing(text: &str) -> (&str, &str) {
     let mut depth = 1;
     for (index, letter) in text.char_indices() {

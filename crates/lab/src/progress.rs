@@ -1,9 +1,8 @@
-//! A bar on long work, and a word beforehand where all of it will take long.
+//! A progress bar on long work, and a notice beforehand if the command will take long.
 //!
 //! Workers add to one counter now and then. A thread of the bar's own looks at it five times a second, so
-//! drawing takes no time of a worker. The bar stands on standard error, after the first second, and only
-//! where that is a terminal. The word (see [`Pace`]) goes there in any case, as soon as the time can be
-//! foreseen.
+//! drawing takes no time of a worker. The bar appears on standard error, after the first second, and only if
+//! that is a terminal. The notice (see [`Pace`]) always goes there, as soon as the time can be estimated.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,14 +17,14 @@ use octavo_command::output::tell;
 
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const NEXT_LOOK: Duration = Duration::from_millis(200);
-/// A command that takes longer is announced.
+/// Commands that take longer than this are announced.
 const LONG: Duration = Duration::from_secs(10);
 
-/// The pace of a command's turns, and the time that all of them will take.
+/// The pace of a command's turns, from which their total time is estimated.
 #[derive(Debug)]
 pub struct Pace {
     turns: u32,
-    /// The times of the turns that are over.
+    /// The times of the finished turns.
     over: Mutex<Over>,
     said: AtomicBool,
 }
@@ -36,7 +35,7 @@ struct Over {
     time: Duration,
 }
 
-/// The time that all turns take.
+/// An estimate of the time of all turns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Foreseen {
     About(Duration),
@@ -44,7 +43,7 @@ enum Foreseen {
 }
 
 impl Pace {
-    /// A pace of so many turns, each of which takes at least `each`. Announces a long time at once.
+    /// Makes the pace of `turns` turns, each of which takes at least `each`. Announces a long time at once.
     pub fn new(turns: u32, each: Duration) -> Arc<Self> {
         let pace = Self { turns, over: Mutex::default(), said: AtomicBool::new(false) };
         if let Some(sentence) = pace.announcement(Foreseen::AtLeast(each * turns)) {
@@ -53,8 +52,8 @@ impl Pace {
         Arc::new(pace)
     }
 
-    /// Foresees the whole time when the present turn has taken `time`, and this part of it is done, if that
-    /// is known.
+    /// Estimates the total time when the current turn has taken `time`. `part` is the part of the turn that
+    /// is done, if known.
     fn foresee(&self, time: Duration, part: Option<f64>) -> Foreseen {
         let over = *self.over.lock().unwrap_or_else(PoisonError::into_inner);
         let all =
@@ -62,16 +61,16 @@ impl Pace {
         match part.filter(|&part| part > 0.0) {
             Some(part) => Foreseen::About(all(time.div_f64(part.min(1.0)))),
             None if over.turns > 0 => Foreseen::About(all(time.max(over.time / over.turns))),
-            // A turn that cannot be followed may be nearly over.
+            // A turn whose progress is unknown may be nearly over.
             None if time < LONG / 2 => Foreseen::AtLeast(time),
             None => Foreseen::AtLeast(all(time)),
         }
     }
 
-    /// The sentence to say, at the first time that more than a few seconds are foreseen.
+    /// Returns the sentence to print, the first time that the estimate exceeds [`LONG`].
     fn announcement(&self, foreseen: Foreseen) -> Option<String> {
         let (Foreseen::About(time) | Foreseen::AtLeast(time)) = foreseen;
-        // Relaxed: a word said twice would do no harm.
+        // Relaxed: printing the notice twice would do no harm.
         if time <= LONG || self.said.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -87,7 +86,7 @@ impl Pace {
     }
 }
 
-/// Roughly: nobody waits by the second.
+/// Returns a rough time in words.
 fn in_words(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
@@ -97,23 +96,23 @@ fn in_words(time: Duration) -> String {
     }
 }
 
-/// A turn, or a part of the preparations. The bar goes away when it is dropped.
+/// The progress of a turn, or of a part of the preparations. Dropping it removes the bar.
 #[derive(Debug)]
 pub struct Progress {
     done: Arc<AtomicU64>,
     looker: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
-    /// Present where the work is a turn.
+    /// Present if the work is a turn.
     turn: Option<(Arc<Pace>, Instant)>,
 }
 
 impl Progress {
-    /// A turn: shows `title` and how much of `total` is done, or only the time where the total cannot be
-    /// followed.
+    /// Begins a turn. Shows `title` and how much of `total` is done, or only the time if the total is
+    /// unknown.
     pub fn turn(pace: &Arc<Pace>, title: String, total: Option<u64>) -> Self {
         Self::start(pace, title, total, true)
     }
 
-    /// Work outside the turns.
+    /// Begins work outside the turns.
     pub fn aside(pace: &Arc<Pace>, title: String, total: Option<u64>) -> Self {
         Self::start(pace, title, total, false)
     }
@@ -128,12 +127,12 @@ impl Progress {
         let (stop, stopped) = mpsc::channel();
         let look = Looker { done: Arc::clone(&done), total, pace: Arc::clone(pace), is_turn, begun };
         let look = move || look.until(&stopped, bar.then_some(title));
-        // Without a thread for it, the work goes on without a bar.
+        // If the thread cannot be started, the work continues without a bar.
         let looker = thread::Builder::new().name("progress".into()).spawn(look).ok();
         Self { done, looker: looker.map(|thread| (stop, thread)), turn }
     }
 
-    /// The counter to add to, where a bar watches it.
+    /// The counter to add to, if a bar shows it.
     pub fn counter(&self) -> Option<&AtomicU64> {
         self.looker.as_ref().map(|_| &*self.done)
     }
@@ -190,7 +189,7 @@ impl Looker {
     }
 
     fn done(&self) -> u64 {
-        // Relaxed: a figure to look at, which orders nothing.
+        // Relaxed: the figure is only shown, and orders nothing.
         self.done.load(Ordering::Relaxed)
     }
 
@@ -238,7 +237,7 @@ mod tests {
         assert_eq!(pace.foresee(s(6), None), Foreseen::AtLeast(s(60)));
         assert_eq!(pace.foresee(s(2), Some(0.5)), Foreseen::About(s(40)));
         pace.end_turn(s(4));
-        // A turn that cannot be followed takes at least as long as those before it did.
+        // A turn whose progress is unknown is taken to need at least as long as those before it.
         assert_eq!(pace.foresee(s(1), None), Foreseen::About(s(40)));
         assert_eq!(pace.foresee(s(8), None), Foreseen::About(s(60)));
         assert_eq!(pace.foresee(s(1), Some(0.25)), Foreseen::About(s(40)));

@@ -1,9 +1,9 @@
-//! Traces of what a workload accesses on Octavo's side (`--record`).
+//! Traces of a workload's accesses on Octavo's side (`--record`).
 //!
-//! A recorded run is one more run, which is not timed. Its accesses go through a [`Recorded`] memory of the
-//! workload's, so that runs that are timed pay nothing. Each thread keeps the accesses to one page together,
-//! and hands them over when it comes to another page. So the accesses of several threads stand in the file in
-//! the order in which they were handed over.
+//! A recorded run is one more run, which is not timed. Its accesses go through a [`Recorded`] wrapper of the
+//! workload's memory, so timed runs pay nothing. Each thread collects accesses to one page, and hands them
+//! over when it accesses another page. So the file has the accesses of several threads in the order in which
+//! they were handed over.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,7 +17,7 @@ use octavo_trace::{Accesses, TraceError, TraceWriter};
 
 use crate::table;
 
-/// A file that a run is recorded in. It is opened before all runs, so that a wrong path costs no waiting.
+/// The file of a recorded run. It is opened before all runs, so that a wrong path fails at once.
 #[derive(Debug)]
 pub struct Recorder {
     name: String,
@@ -33,7 +33,7 @@ struct State {
 }
 
 impl Recorder {
-    /// Makes the file, or empties it.
+    /// Creates the file, or empties it.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let file = File::create(path).map_err(|error| cannot_write(&name, &error.into()))?;
@@ -42,12 +42,12 @@ impl Recorder {
         Ok(Self { name, next_page: AtomicU64::new(0), state: Mutex::new(State { writer, failure: None }) })
     }
 
-    /// The accesses of one thread of a task.
+    /// Makes the track of one thread of a task.
     pub fn track(&self, task: u32) -> Track<'_> {
         Track { recorder: self, task, open: Cell::new(None) }
     }
 
-    /// Ends the file, and says what is in it.
+    /// Ends the file, and returns a summary of its contents.
     pub fn finish(self) -> Result<String, Failure> {
         let State { writer, failure } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let accesses = writer.accesses();
@@ -81,15 +81,15 @@ fn cannot_write(name: &str, error: &TraceError) -> Failure {
 pub struct Track<'a> {
     recorder: &'a Recorder,
     task: u32,
-    /// Accesses to one page, which were not handed over yet.
+    /// Accesses to one page that are not handed over yet.
     open: Cell<Option<Accesses>>,
 }
 
 impl Track<'_> {
-    /// Numbers for so many pages, which nothing else has. Memory that is mapped where other memory was is not
-    /// the same.
+    /// Returns the first of `pages` new page numbers. Memory mapped in the place of other memory gets new
+    /// ones.
     pub fn new_pages(&self, pages: u64) -> u64 {
-        // Relaxed: the numbers have to differ, and order nothing.
+        // Relaxed: the numbers must differ, but order nothing.
         self.recorder.next_page.fetch_add(pages, Ordering::Relaxed)
     }
 
@@ -115,7 +115,7 @@ impl Drop for Track<'_> {
     }
 }
 
-/// A memory whose accesses are noted.
+/// A memory whose accesses are recorded.
 #[derive(Debug)]
 pub struct Recorded<'a, M> {
     pub memory: M,

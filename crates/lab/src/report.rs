@@ -1,15 +1,15 @@
-//! The object that `--json` writes, of the same shape for every workload.
+//! The object that `--json` writes, which has the same shape for every workload.
 //!
 //! `{"workload", "runs": [{"mode", "tasks", "budget_bytes", "seconds", "mb_per_s", "usemem_kb_per_s",
 //! "faults", "faults_per_s", "peak_rss_bytes", "counters": {…}, "shares": {function: share}}], "ratios":
 //! [{"of", "to", "metric", "median", "min", "max"}]}`
 //!
-//! The swap commands add to each run `"measures": {name: figure}`, named with their units. A run that went
-//! wrong has `"failures": {name: 1}`.
+//! The swap commands add `"measures": {name: figure}` to each run, named with their units. A failed run has
+//! `"failures": {name: 1}`.
 //!
-//! `mode` is `base`, `patched`, `best`, `kernel`, `zram`, `disk`, or one of the kernel's with `-huge` behind
-//! it: the same with transparent huge pages. A ratio above 1 means that `of` is better, whichever way the
-//! metric points. Each ratio compares two runs of the same round, which ran next to each other.
+//! `mode` is `base`, `patched`, `best`, `kernel`, `zram` or `disk`. The kernel's modes with `-huge` at the
+//! end use transparent huge pages. A ratio above 1 means that `of` is better, whether less or more of the
+//! metric is better. Each ratio compares two runs of the same round, which ran next to each other.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,14 +17,14 @@ use std::collections::BTreeMap;
 use octavo_measure::statistics::Spread;
 use serde::Serialize;
 
-/// All runs of a workload, and how the modes compare.
+/// All runs of a workload, and the ratios between its modes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The workload with its options, as a command line.
     pub workload: String,
     /// Every run, in the order they were made.
     pub runs: Vec<Run>,
-    /// One for each pair of modes and each [`Metric`] that they have.
+    /// A ratio for each pair of modes and each [`Metric`] that both have.
     pub ratios: Vec<Ratio>,
 }
 
@@ -33,41 +33,42 @@ pub struct Report {
 pub struct Run {
     pub mode: String,
     pub tasks: u64,
-    /// Null where there is none: the kernel takes all memory that the machine has.
+    /// Null if there is no budget: the kernel uses all memory of the machine.
     pub budget_bytes: Option<u64>,
-    /// Of the job: from the first task's start to the last one's end.
+    /// The job's time, from the first task's start to the last one's end.
     pub seconds: f64,
-    /// Bytes of memory that the job touched; of random loads, the bytes that came back for them.
+    /// The rate in bytes of memory that the job touched or, for random loads, in bytes that came back for
+    /// them.
     pub mb_per_s: f64,
-    /// As usemem counts: see [`usemem_kb_per_s`]. Null where the command is not one of usemem's kind.
+    /// The rate as usemem counts it: see [`usemem_kb_per_s`]. Null if usemem has no such command.
     pub usemem_kb_per_s: Option<u64>,
     pub faults: u64,
     pub faults_per_s: f64,
     pub peak_rss_bytes: u64,
     pub counters: BTreeMap<String, u64>,
-    /// Share of sampled time by function; empty where nothing was sampled.
+    /// Share of sampled time by function. Empty if nothing was sampled.
     pub shares: BTreeMap<String, f64>,
     /// Other measures, named with their units.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub measures: BTreeMap<Cow<'static, str>, f64>,
-    /// What went wrong, each once in a run.
+    /// Failures, each at most once a run.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<&'static str, u64>,
 }
 
-/// The failures of a run whose data was wrong, or not.
+/// Returns the failures of a run, whose data `is_wrong` or not.
 pub fn failures(is_wrong: bool) -> BTreeMap<&'static str, u64> {
     is_wrong.then_some(("wrong_data", 1)).into_iter().collect()
 }
 
 impl Run {
-    /// One of the measures; not a number where it was not taken.
+    /// Returns one of the measures. NaN if it was not taken.
     pub fn measure(&self, name: &str) -> f64 {
         self.measures.get(name).copied().unwrap_or(f64::NAN)
     }
 }
 
-/// The median of a figure over runs. Not a number where there are none.
+/// Returns the median of a figure over runs. NaN if there are none.
 pub fn median_of(runs: &[&Run], value: impl Fn(&Run) -> f64) -> f64 {
     Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |spread| spread.median)
 }
@@ -77,9 +78,9 @@ pub fn median_of(runs: &[&Run], value: impl Fn(&Run) -> f64) -> f64 {
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
     Seconds,
-    /// As usemem counts.
+    /// The rate as usemem counts it.
     UsememKbPerS,
-    /// Bytes that went to the swap device and came from it, once it was in use.
+    /// Bytes moved to and from the swap device, once it was in use.
     DeviceMbPerS,
     LoadsPerS,
     /// Pages that came back.
@@ -98,7 +99,7 @@ pub struct Ratio {
 }
 
 impl Metric {
-    /// The metric's name, for people.
+    /// Returns the metric's name for people.
     pub fn title(self) -> &'static str {
         match self {
             Self::Seconds => "seconds",
@@ -109,7 +110,7 @@ impl Metric {
         }
     }
 
-    /// The run's figure; not a number where it has none.
+    /// Returns the run's figure. NaN if it has none.
     fn value(self, run: &Run) -> f64 {
         match self {
             Self::Seconds => run.seconds,
@@ -120,21 +121,21 @@ impl Metric {
         }
     }
 
-    /// The ratio by which one value is better than another.
+    /// Returns the ratio by which one value is better than another.
     fn advantage(self, of: f64, to: f64) -> f64 {
         if self == Self::Seconds { to / of } else { of / to }
     }
 }
 
 impl Report {
-    /// A report over runs in the order they were made. In each pair of `modes`, the later is compared to the
-    /// earlier. A metric that a run does not have is left out.
+    /// Makes a report of runs, in the order in which they were made. In each pair of `modes`, the later is
+    /// compared to the earlier. A metric that a run does not have is left out.
     pub fn new(workload: String, runs: Vec<Run>, modes: &[&str], metrics: &[Metric]) -> Self {
         let ratios = ratios(&runs, modes, metrics);
         Self { workload, runs, ratios }
     }
 
-    /// The mode among these whose median of `metric` is the best; the first of equals.
+    /// Returns the mode among these with the best median of `metric`, the first among equals.
     pub fn best_of<'n>(&self, names: &[&'n str], metric: Metric) -> Option<&'n str> {
         let median = |name: &str| median_of(&self.runs_of(name).collect::<Vec<_>>(), |run| metric.value(run));
         names
@@ -143,13 +144,13 @@ impl Report {
             .reduce(|best, name| if metric.advantage(median(name), median(best)) > 1.0 { name } else { best })
     }
 
-    /// The runs of one mode.
+    /// Returns the runs of one mode.
     pub fn runs_of<'a>(&'a self, mode: &'a str) -> impl Iterator<Item = &'a Run> + 'a {
         self.runs.iter().filter(move |run| run.mode == mode)
     }
 }
 
-/// The rate that usemem prints for one task, in 1024 bytes a second.
+/// Returns the rate that usemem prints for one task, in 1024 bytes a second.
 pub fn usemem_kb_per_s(bytes: u64, usecs: u64) -> u64 {
     let per_second = ((u128::from(bytes) * 1_000_000) >> 10) / u128::from(usecs);
     u64::try_from(per_second).unwrap_or(u64::MAX)
@@ -162,7 +163,7 @@ fn ratios(runs: &[Run], modes: &[&str], metrics: &[Metric]) -> Vec<Ratio> {
         for of in &modes[index + 1..] {
             let (of_runs, to_runs) = (by_mode(of), by_mode(to));
             for &metric in metrics {
-                // The nth run of one mode stands beside the nth of the other.
+                // The nth run of one mode is compared with the nth of the other.
                 let rounds = of_runs
                     .iter()
                     .zip(&to_runs)
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(of(2.0, 1.5), Some("kernel-huge"));
         assert_eq!(of(1.5, 2.0), Some("kernel"));
         assert_eq!(of(2.0, 2.0), Some("kernel"));
-        // Round by round the second is better in the mean, and yet its median is worse.
+        // Round by round, the second is better in the mean, but its median is worse.
         let rounds = [("kernel", 1.9), ("kernel-huge", 1.0), ("kernel", 0.5), ("kernel-huge", 2.7)];
         let runs = rounds.map(|(side, seconds)| run(side, seconds, 1)).to_vec();
         let report = Report::new("w".into(), runs, &["kernel", "kernel-huge"], &BOTH);

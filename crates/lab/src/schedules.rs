@@ -1,4 +1,4 @@
-//! The engine under schedules that are chosen.
+//! Runs the engine under chosen schedules.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -67,24 +67,23 @@ fn mutant(name: &str) -> Result<&'static Mutant, String> {
 }
 
 thread_local! {
-    /// Where the last panic was.
+    /// The place of the last panic.
     static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
-    /// The seed that runs, and how to run it again.
+    /// The running seed, and the command that repeats it.
     static RUNNING: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
 
-/// What the standard library says where a panic meets another one that unwinds. The process would end with
-/// that.
+/// The standard library's message if a thread panics while it unwinds. The process would end then.
 const PANIC_UPON_PANIC: &str = "panic in a destructor during cleanup";
-/// Runs that must find a bug.
+/// The number of runs that must find a bug.
 const ENOUGH: u64 = 3;
 
-/// The exit code where something has failed under a schedule.
+/// The exit code after a failure under a schedule.
 const FOUND: u8 = 1;
 
-/// Does one of the commands. Returns the exit code.
+/// Runs one of the commands. Returns the exit code.
 pub fn run(command: Schedules) -> Result<u8, Failure> {
-    // A panic is a finding, and is told as one.
+    // A panic is a finding, and is reported as one.
     std::panic::set_hook(Box::new(|info| {
         if info.payload_as_str() == Some(PANIC_UPON_PANIC) {
             let (seed, again) = RUNNING.take();
@@ -119,7 +118,7 @@ pub fn run(command: Schedules) -> Result<u8, Failure> {
     }
 }
 
-/// What came of looking for a bug.
+/// The result of looking for a bug.
 struct Hunt {
     runs: u64,
     /// Runs that failed.
@@ -128,8 +127,8 @@ struct Hunt {
     first: Option<u64>,
 }
 
-/// Runs seeds with a bug in other processes, since a bug may end its process, until it was found often
-/// enough.
+/// Runs seeds with a bug until it is found often enough. They run in other processes, since a bug may end its
+/// process.
 fn hunt(
     mutant: &'static Mutant,
     workload: Option<Workload>,
@@ -160,7 +159,7 @@ fn hunt(
             hunt.runs = most_runs;
             break;
         }
-        // Of a thread that waits for ever as it unwinds the simulator tells itself.
+        // The simulator itself reports a thread that waits forever while it unwinds.
         let said = [ended.stdout, ended.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         let seed_of = |line: &str| {
@@ -236,7 +235,7 @@ fn exhaust_all(pairs: &[Pair], mutant: Option<&'static Mutant>, preemptions: u32
     code
 }
 
-/// A place without the folders above the engine's source.
+/// Returns a place without the folders above the engine's source.
 fn place_for_people(place: &Location<'static>) -> String {
     let file = place.file();
     let file = ["octavo/src/", "/out/engine/", "crates/"]

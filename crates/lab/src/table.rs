@@ -7,7 +7,8 @@ use octavo_measure::table::Table;
 
 use crate::report::{Metric, Ratio, Report, Run};
 
-/// A figure over the rounds of a side: its median and, of several rounds, the least and the greatest.
+/// A figure over the rounds of a side: its median and, if there are several rounds, the least and the
+/// greatest.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
     several: bool,
@@ -18,7 +19,7 @@ impl Rounds {
         Self { several: rounds > 1 }
     }
 
-    /// The title above the figures.
+    /// Returns the titles above the figures.
     pub fn header(self, title: &str) -> Vec<&str> {
         if self.several { vec![title, "least", "most"] } else { vec![title] }
     }
@@ -38,13 +39,13 @@ impl Rounds {
         all.into_iter().take(if self.several { 3 } else { 1 }).collect()
     }
 
-    /// Says how the figures came about.
+    /// Says how the figures were made.
     pub fn note(self, rounds: u32) -> String {
         if self.several { format!("medians of {rounds} rounds") } else { "one round".into() }
     }
 }
 
-/// Says how much better some modes are than others, by these metrics. `None` where no mode is compared.
+/// Says how much better some modes are than others, by these metrics. Returns `None` if no mode is compared.
 pub fn ratios(
     report: &Report,
     metrics: &[Metric],
@@ -67,7 +68,7 @@ pub fn ratios(
     any.then_some(table)
 }
 
-/// The functions that take most of the time.
+/// Lists the functions that take most of the time.
 pub fn shares(mode: &str, shares: &BTreeMap<String, f64>) -> String {
     let mut largest: Vec<_> = shares.iter().filter(|&(_, &share)| share >= 0.01).collect();
     largest.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -82,7 +83,7 @@ pub fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 
-/// A rate to about three figures: `0.42`, `13.4`, `2,104`.
+/// Formats a rate with about three digits: `0.42`, `13.4`, `2,104`.
 pub fn rate(value: f64) -> String {
     match value {
         100.0.. => grouped(value.round() as u64),
@@ -93,7 +94,7 @@ pub fn rate(value: f64) -> String {
     }
 }
 
-/// A whole number with its thousands set apart: `4,726,928,591`.
+/// Formats a whole number with separated thousands: `4,726,928,591`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -106,12 +107,12 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A number of things: `1 process`, `72 processes`.
+/// Formats a number of things: `1 process`, `72 processes`.
 pub fn counted(number: u64, one: &str, several: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { several })
 }
 
-/// Bytes as people write them: `16 MiB`, `1.5 GiB`.
+/// Formats bytes as people write them: `16 MiB`, `1.5 GiB`.
 pub fn bytes(bytes: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift {

@@ -1,4 +1,4 @@
-//! The parts that all threads share that touch memory, on any side.
+//! Parts that all threads that touch memory share, on any side.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -19,16 +19,16 @@ impl fmt::Display for Toucher {
     }
 }
 
-/// The flags and counters that a thread looks at between batches.
+/// The flags and counters that a thread uses between batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch<'a> {
-    /// Set when another thread failed: the rest of the work is not worth doing.
+    /// Set when another thread has failed, so that the rest of the work is not worth doing.
     pub stop: &'a AtomicBool,
-    /// Counts accesses, where a bar watches.
+    /// Counts accesses, if there is a progress bar.
     pub progress: Option<&'a AtomicU64>,
 }
 
-/// A word that did not hold the value that was written.
+/// A word that did not hold the written value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
     pub offset: u64,
@@ -36,7 +36,7 @@ pub struct Mismatch {
     pub found: u64,
 }
 
-/// Now, on the clock that all processes share.
+/// Returns the time on the clock that all processes share.
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -13,7 +13,7 @@ fn text_of(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("tables are text")
 }
 
-/// Results of a small workload.
+/// Makes results of a small workload.
 fn results(path: &Path, more: &[&str]) -> String {
     let path = path.to_str().expect("a path of letters").to_string();
     text_of(&[&["usemem", "-n", "2", "8M", "--rounds", "3", "--json", &path], more].concat());

@@ -1,4 +1,4 @@
-//! The lab's commands: golden runs of the simulator, which are the same bytes on every machine, and bad
+//! The lab's commands: golden runs of the simulator, whose bytes are the same on every machine, and bad
 //! input.
 
 use std::path::Path;
@@ -8,15 +8,15 @@ fn lab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_octavo-lab")).args(arguments).output().expect("octavo-lab starts")
 }
 
-/// The JSON of a run that measures nothing here.
+/// Returns the JSON of a run that measures nothing here.
 fn simulated(arguments: &[&str]) -> String {
     let output = lab(&[arguments, &["--no-measure", "--json", "-"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("JSON is text")
 }
 
-/// Compares with the file of this name. With `OCTAVO_GOLDEN=write` in the environment it is written anew:
-/// after a change of the engine or of the simulator, whose figures then have to be looked at.
+/// Compares with the file of this name. With `OCTAVO_GOLDEN=write` in the environment, the file is written
+/// anew. That is for changes of the engine or the simulator, whose figures must then be reviewed.
 fn is_golden(name: &str, arguments: &[&str]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     let now = simulated(arguments);

@@ -1,4 +1,4 @@
-//! The kernel's side of the swap commands, as root: results, and a machine that is as it was afterwards.
+//! The kernel's side of the swap commands, as root: results, and a machine that is unchanged afterwards.
 
 mod common;
 
@@ -18,13 +18,13 @@ use serde_json::Value;
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 const NOBODY: u32 = 65534;
 
-/// Lets tests that change the machine run one at a time.
+/// Makes tests that change the machine run one at a time.
 fn machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the kernel's side can be tested here; says why not.
+/// Returns whether the kernel's side can be tested here. If not, says why.
 fn is_root(test: &str) -> bool {
     let root = geteuid().is_root();
     if !root {
@@ -49,7 +49,7 @@ fn the_kernels_side_asks_for_root() {
     assert!(complaint.contains("which takes root; run it as root, or leave it out"), "{complaint}");
 }
 
-/// Our traces in the kernel: areas below the folder, and control groups.
+/// Returns our leftovers in the kernel: areas below the folder, and control groups.
 fn left_on_the_machine(folder: &Path) -> Vec<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap();
     let mut left: Vec<String> =
@@ -101,7 +101,7 @@ fn the_kernels_side_does_the_same_and_leaves_the_machine_as_it_was() {
     }
 }
 
-/// The kernel's sides on this machine: with huge pages, too, where they are allowed.
+/// Returns the kernel's sides on this machine: also with huge pages, if they are allowed.
 fn kernel_sides(name: &str) -> Vec<String> {
     let setting = |file: &str| {
         let text = fs::read_to_string(format!("/sys/kernel/mm/transparent_hugepage/{file}")).ok()?;
@@ -152,7 +152,7 @@ fn the_kernel_runs_with_huge_pages_too_and_its_better_side_is_the_one_to_beat() 
     };
     assert_eq!(huge("kernel"), 0.0, "{report}");
     assert!(huge("kernel-huge") > 0.0, "{report}");
-    // Octavo is compared to the side with the better median, and to it alone.
+    // Octavo is compared only to the side with the better median.
     let better = if median("kernel-huge") < median("kernel") { "kernel-huge" } else { "kernel" };
     assert!(
         text.contains(&format!("(of the kernel's two, {better} is the better: the one to beat)")),
@@ -164,7 +164,7 @@ fn the_kernel_runs_with_huge_pages_too_and_its_better_side_is_the_one_to_beat() 
     assert!(compared[0].starts_with(&format!("best than {better} ")), "{text}");
 }
 
-/// Whether this machine can swap to zram.
+/// Returns whether this machine can swap to zram.
 fn has_zram() -> bool {
     Path::new("/sys/class/zram-control/hot_add").exists()
 }
@@ -193,7 +193,7 @@ fn zram_stands_beside_the_kernels_own_file_whatever_the_device() {
     for run in runs {
         assert!(run["measures"]["refaults_per_s"].as_f64().unwrap() > 0.0, "{run}");
     }
-    // 24 MiB did not fit, and shrink by half.
+    // 24 MiB do not fit, and compress to half.
     for run in runs {
         let took = run["measures"]["zram_bytes"].as_f64();
         match run["mode"].as_str().unwrap().starts_with("zram") {
@@ -218,9 +218,8 @@ fn memory_that_turns_over_at_once_is_no_want_of_memory() {
         return;
     }
     let _machine = machine();
-    // Nearly all pages fit, and pages that come back count as active. The kernel has to see soon that no
-    // others are left. On a busy machine it may not. That is the kernel's affair, as long as it comes out
-    // well at all.
+    // Nearly all pages fit, and pages that come back count as active. The kernel must notice soon that no
+    // others are left. On a busy machine, it may not, so one success among several runs is enough.
     let line = "swap-r-rand --memory 128M --total 144M --data half --device ram --against kernel --seconds 2 --rounds 2";
     let outputs = std::iter::repeat_with(|| lab(line).output().unwrap()).take(6);
     let complaints: Vec<_> = outputs
@@ -254,10 +253,10 @@ fn against_memory_the_kernel_swaps_to_zram_and_gives_it_back() {
     assert_eq!(left_on_the_machine(disk_folder().path()), Vec::<String>::new());
 }
 
-/// A run that goes on for long, seen to be swapping; and its keeper.
+/// Starts a long run, waits until it swaps, and returns it with its keeper.
 fn long_run(folder: &Path) -> (Child, Pid) {
     let line = format!("swap-r-rand {SMALL} --seconds 600 --device {} --against kernel", folder.display());
-    // A shell that starts the tests in the background has them ignore the signal that one of them sends.
+    // A shell that starts the tests in the background makes them ignore the signal that one of them sends.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_octavo-lab")]).args(line.split_whitespace());
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -303,7 +302,7 @@ fn what_a_killed_keeper_left_is_put_right_by_the_next_start() {
     let cluster = fs::read_to_string(PAGE_CLUSTER).unwrap();
     let folder = disk_folder();
     let (mut child, keeper) = long_run(folder.path());
-    // Stopped first, so that the keeper cannot do its work in between.
+    // The keeper is stopped first, so that it cannot do its work in between.
     kill_process(keeper, Signal::STOP).unwrap();
     kill_process(pid_of(&child), Signal::KILL).unwrap();
     child.wait().unwrap();
@@ -344,7 +343,7 @@ fn a_killed_keeper_is_noticed_and_cleaned_up_after() {
     kill_process(keeper.unwrap(), Signal::KILL).unwrap();
     let (code, complaint) = refusal(&child.wait_with_output().unwrap());
     assert_eq!(code, Some(1), "{complaint}");
-    // The main program notices the keeper, or the processes that went with it, whichever it sees first.
+    // The main program reports the end of the keeper or of a process, whichever it sees first.
     assert!(complaint.contains("early"), "{complaint}");
     assert_eq!(left_on_the_machine(folder.path()), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! `octavo-lab report` in a browser: everything on the page is seen, on a wide screen and on a narrow one.
+//! `octavo-lab report` in a browser: everything on the page is visible, on a wide screen and on a narrow one.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn lab(folder: &Path, line: &str) {
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A folder with results of each kind, and their page.
+/// Makes a folder with results of each kind, and their page.
 fn results() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder for results");
     for line in [
@@ -31,7 +31,7 @@ fn results() -> tempfile::TempDir {
     folder
 }
 
-/// Says in the document what a reader would see.
+/// A script that writes into the document what a reader would see.
 const LOOK: &str = r#"<script>addEventListener("load", () => {
     const all = (what) => [...document.querySelectorAll(what)];
     const is_seen = (element) => { const at = element.getBoundingClientRect(); return at.width > 0 && at.height > 0; };
@@ -88,7 +88,7 @@ fn a_browser_shows_all_of_the_page() {
         let count = |what: &str| seen[what].as_u64().unwrap_or_else(|| panic!("{what}: {seen}"));
         assert_eq!(count("width"), u64::from(width), "{seen}");
         assert_eq!(seen["overflows"], false, "the page itself never scrolls sideways: {seen}");
-        // Of usemem the time, and the time by function; of each other kind, one.
+        // usemem has two images, the time and the time by function. Each other kind has one.
         assert_eq!((count("images"), count("links")), (5, 5), "{seen}");
         assert!(count("tables") >= 7, "{seen}");
         for nothing in

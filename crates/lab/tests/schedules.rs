@@ -1,4 +1,4 @@
-//! `octavo-lab` as people meet it.
+//! The schedule commands of `octavo-lab` as users see them.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
 //! The text on the screen: seconds and MB/s first, figures with titles that explain them, and nothing that
-//! only `octavo-lab` itself has a use for.
+//! only `octavo-lab` itself uses.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn seconds_and_megabytes_come_first_and_usemems_figures_stand_apart() {
     let job = place("the whole job: 2 tasks write 40 MiB in 16M of memory");
     let (phases, usemem) = (place("phases: what went out"), place("as usemem counts: an eighth of"));
     assert!(job < phases && phases < usemem, "{text}");
-    // One unit but there.
+    // KB/s may occur only where usemem's figures are explained.
     let lock_sites = place("the swap cache's lock");
     for (at, _) in text.match_indices("KB/s") {
         assert!((usemem..lock_sites).contains(&at), "{text}");

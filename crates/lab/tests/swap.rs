@@ -1,4 +1,4 @@
-//! The swap commands as users meet them: the data that they write and read back, their reports, and their
+//! The swap commands as users see them: the data that they write and read back, their reports, and their
 //! refusals.
 
 mod common;
@@ -82,10 +82,10 @@ fn incompressible_data_goes_out_and_the_report_says_how_fast() {
         for name in ["swap_out_mb_per_s", "device_mb_per_s", "peak_allowed_bytes"] {
             assert!(measures[name].as_f64().unwrap() > 0.0, "{name} in {run}");
         }
-        // The rate of all written bytes, over the whole time.
+        // The rate covers all written bytes and the whole time.
         let (seconds, mb) = (run["seconds"].as_f64().unwrap(), run["mb_per_s"].as_f64().unwrap());
         assert!((mb * 1e6 * seconds / f64::from(40 << 20) - 1.0).abs() < 0.001, "{run}");
-        // usemem's formula: an eighth of the mapping beside the words.
+        // usemem's formula adds an eighth of the mapping to the words.
         let kb = run["usemem_kb_per_s"].as_f64().unwrap();
         assert!(kb * 1024.0 / (mb * 1e6) > 1.1, "{run}");
     }
@@ -97,7 +97,7 @@ fn loads_are_counted_and_told_by_the_second() {
     let run = &report["runs"][0];
     let per_s = run["measures"]["loads_per_s"].as_f64().unwrap();
     assert!((per_s * run["seconds"].as_f64().unwrap() - 3000.0).abs() < 1.0, "{run}");
-    // Words of random bytes are not packed, so they come from the device.
+    // Random words are not compressed, so they come from the device.
     let ns = |quantile| run["measures"][format!("device_{quantile}_ns")].as_f64().unwrap();
     assert!(0.0 < ns("p50") && ns("p50") <= ns("p99") && ns("p99") <= ns("max"), "{run}");
 }
@@ -111,7 +111,7 @@ fn pages_that_come_back_from_the_pool_are_refaults_and_no_device_traffic() {
     let seconds = run["seconds"].as_f64().unwrap();
     let pages = |measure: &str| run["measures"][measure].as_f64().unwrap() * seconds;
     let mb_in_pages = 1e6 / 4096.0;
-    // No page comes in while pages are written whole. Pages read ahead may come in after the last look.
+    // No page comes in while pages are written whole. Pages read ahead may come in after the last sample.
     assert!((pages("refaults_per_s") - of("pswpin") - of("zswpin")).abs() < 64.0, "{run}");
     assert!((pages("swap_in_mb_per_s") * mb_in_pages - of("pswpin")).abs() < 64.0, "{run}");
 }

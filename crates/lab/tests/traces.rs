@@ -1,4 +1,4 @@
-//! `--record` and `octavo-lab replay` as their users meet them: files, tables, reports, refusals.
+//! `--record` and `octavo-lab replay` as users see them: files, tables, reports, refusals.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// A file of this content. Its name needs no quotes.
+/// Makes a file with this content. Its name needs no quotes.
 fn file(folder: &TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = folder.path().join(name);
     fs::write(&path, content).unwrap();
@@ -28,7 +28,7 @@ fn recorded(path: &Path) -> Vec<Accesses> {
     TraceReader::new(&*bytes).unwrap().map(Result::unwrap).collect()
 }
 
-/// Runs a workload, and returns what it recorded.
+/// Runs a workload, and returns its recorded accesses.
 fn record(line: &str) -> Vec<Accesses> {
     let folder = folder();
     let path = folder.path().join("trace");
@@ -44,13 +44,13 @@ fn sum_where(all: &[Accesses], is_counted: impl Fn(&Accesses) -> bool) -> u64 {
     all.iter().filter(|accesses| is_counted(accesses)).map(|accesses| accesses.times).sum()
 }
 
-/// Figures of a policy in a report.
+/// Returns a figure of a policy in a report.
 fn figure(report: &Value, policy: &str, name: &str) -> u64 {
     let rows = report["replays"].as_array().unwrap();
     rows.iter().find(|row| row["policy"] == policy).unwrap()[name].as_u64().unwrap()
 }
 
-/// Pages of a loop that does not fit into 16 MiB, with a hot page between.
+/// Returns the pages of a loop that does not fit into 16 MiB, with a hot page in between.
 fn looped() -> Vec<u32> {
     (0..30_000_u32).flat_map(|time| [5000, time % 5000]).collect()
 }
@@ -119,7 +119,7 @@ fn a_recorded_workload_is_replayed_by_all_policies_and_the_optimum() {
         assert!(of("write_backs") > 0 && of("write_backs") < of("misses"), "{policy}");
         assert!((1024..=4096).contains(&of("frames")) && of("frames") <= optimum("frames"), "{policy}");
     }
-    // Each page is used twice in a row, so that each second access is a hit.
+    // Each page is used twice in a row, so every second access is a hit.
     assert!(optimum("hits") > accesses / 2 && figure(&report, "fifo", "hits") >= accesses / 2);
     assert!(figure(&report, "reuse", "misses") < figure(&report, "fifo", "misses"), "of a loop");
 }
@@ -157,7 +157,7 @@ fn keys_and_objects_of_the_same_trace_have_the_same_figures() {
     for policy in ["reuse", "fifo", "belady"] {
         let [one, other] = [&of_keys, &of_objects].map(|report| figure(report, policy, "misses"));
         assert!(one >= figure(&of_keys, "belady", "misses"), "{policy}: {one}");
-        // Frames that a CPU keeps for itself may make a difference of a few.
+        // Frames that a CPU keeps to itself may cause a small difference.
         assert!(one.abs_diff(other) <= one / 50, "{policy}: {one} and {other}");
     }
     let Outcome { misses, .. } =
@@ -189,7 +189,7 @@ fn costs_are_stated_and_follow_their_options() {
     let text = text_of(&format!("{line} --hit-ns 1000 --miss-ns 2000000 --write-back-ns 7"));
     assert!(text.contains("costs: 1,000 ns a hit, 2,000,000 ns a miss, 7 ns a page written back"), "{text}");
     let row = text.lines().find(|line| line.starts_with("fifo")).unwrap();
-    // 900 hits of 1 µs, and 100 misses of 2 ms.
+    // 900 hits of 1 µs and 100 misses of 2 ms.
     assert!(row.contains("90.00%") && row.ends_with("0.201"), "{row}");
     assert!(text_of(&line).contains("costs: 25 ns a hit, 100,000 ns a miss, 10,000 ns a page written back"));
 }

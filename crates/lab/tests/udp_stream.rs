@@ -1,5 +1,5 @@
-//! `octavo-lab udp-stream` as its users meet it. How fast it is depends on the machine; what is sent and
-//! freed does not.
+//! `octavo-lab udp-stream` as users see it. Its speed depends on the machine; the messages sent and freed do
+//! not.
 
 use std::process::{Command, Output};
 
@@ -14,7 +14,7 @@ fn lab(line: &str) -> Output {
 
 #[test]
 fn messages_of_every_kind_of_place_arrive_as_they_were_sent_and_all_frames_come_back() {
-    // A part of a slab, an odd length, a block of order 2, and the largest datagram that there is.
+    // A part of a slab, an odd length, a block of order 2, and the largest possible datagram.
     let output = lab("udp-stream --sizes 64,3313,8192,65507 --iterations 2 --runs 2 --seconds 0.02 --json -");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");

@@ -1,4 +1,4 @@
-//! `octavo-lab usemem` as its users meet it: lines, reports, exit codes.
+//! `octavo-lab usemem` as users see it: lines, reports, exit codes.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ fn usemem(line: &str) -> Output {
     lab().arg("usemem").args(line.split_whitespace()).output().unwrap()
 }
 
-/// Standard output of a run that went well.
+/// Returns the standard output of a run that succeeds.
 fn text_of(line: &str) -> String {
     let output = usemem(line);
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -26,7 +26,7 @@ fn report_of(line: &str) -> Value {
     serde_json::from_str(&text_of(&format!("{line} --json -"))).unwrap()
 }
 
-/// The lines that usemem itself prints, as (bytes, usecs, KB/s).
+/// Returns the lines that usemem itself prints, as (bytes, usecs, KB/s).
 fn statistics(text: &str) -> Vec<(u64, u64, u64)> {
     let numbers =
         |line: &str| -> Vec<u64> { line.split_whitespace().filter_map(|word| word.parse().ok()).collect() };
@@ -108,7 +108,7 @@ fn options_of_usemem_are_taken_by_their_long_and_short_names() {
 fn every_value_comes_back_under_a_budget_a_quarter_of_the_memory() {
     let text = text_of("-n 4 -r 2 --verify 32M --memory 32M");
     assert!(text.contains("verified    each repeat read what the last one wrote"), "{text}");
-    // Under the budget, pages went out and came back.
+    // The budget made pages go out and come back.
     assert!(text.contains("pswpout") && text.contains("pswpin"), "{text}");
 }
 
@@ -188,7 +188,7 @@ fn a_comparison_prints_a_table_and_says_what_the_kernel_was_given() {
     assert_eq!(text.lines().filter(|line| line.starts_with("round ")).count(), 2 * sides);
     let (job, usemem) = (text.find("the whole job").unwrap(), text.find("as usemem counts").unwrap());
     assert!(job < usemem && !text[..usemem].contains("KB/s"), "{text}");
-    // Octavo is compared with the better of the kernel's two sides, by seconds.
+    // Octavo is compared by seconds with the better of the kernel's two sides.
     let compared: Vec<&str> = text.lines().filter(|line| line.starts_with("best than ")).collect();
     assert_eq!(compared.len(), 1, "{text}");
     assert!(compared[0].starts_with("best than kernel") && compared[0].contains(" seconds "), "{text}");

@@ -1,6 +1,6 @@
-//! Atomic words with the faces of the standard library's. Inside of a simulation each operation is an access
-//! to the word's cache line, charged to the place that makes it. Outside they are the standard library's
-//! words.
+//! Atomic words with the interface of the standard library's. Inside a simulation, each operation is an
+//! access to the word's cache line, charged to the place in the source that makes it. Outside, they are the
+//! standard library's words.
 
 use std::fmt;
 use std::panic::Location;
@@ -12,8 +12,8 @@ use zerocopy::FromZeros;
 use crate::line::Access;
 use crate::simulation::access;
 
-/// A fence orders nothing that is not ordered already, and costs about an operation on a word that is at
-/// hand.
+/// A fence orders nothing that is not ordered already. It costs about as much as an operation on a word whose
+/// line this core has.
 pub fn fence(order: Ordering) {
     std::sync::atomic::fence(order);
 }
@@ -114,7 +114,7 @@ macro_rules! word {
                 }
             )*
 
-            /// The value, without an access: for a futex, whose word the kernel reads.
+            /// Returns the value without an access: the kernel reads a futex's word like this.
             #[allow(dead_code, reason = "only one of the words is a futex")]
             pub(crate) fn peek(&self) -> $value {
                 self.0.load(Ordering::Relaxed)

@@ -1,7 +1,7 @@
-//! Coroutines with stacks of their own, which may stop anywhere.
+//! Coroutines with stacks of their own. They may stop anywhere.
 //!
-//! A simulated thread stops inside of an atomic operation, deep in code that knows nothing of it. So the
-//! place to which it goes back is kept beside the stack, for the coroutine that runs just now.
+//! A simulated thread stops inside an atomic operation, deep in code that knows nothing of coroutines. So the
+//! way out of the running coroutine is kept in a thread-local variable, not on its stack.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,15 +10,15 @@ use std::ptr;
 use corosensei::stack::{DefaultStack, Stack as _};
 use corosensei::{Coroutine as Switched, CoroutineResult, Yielder};
 
-/// Bytes of a coroutine's stack. The kernel gives it memory as it is touched.
+/// Bytes of a coroutine's stack. The kernel gives the stack memory as it is touched.
 pub(crate) const STACK_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// The way out of the coroutine that runs on this thread; null outside of all of them.
+    /// The way out of the coroutine that runs on this thread. Null if none runs.
     static WAY_OUT: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
-/// A function that may stop anywhere in its calls, and go on later.
+/// A function that may stop anywhere in its calls and continue later.
 pub(crate) struct Coroutine {
     switched: Switched<(), (), ()>,
     stack: Range<usize>,
@@ -31,10 +31,10 @@ impl std::fmt::Debug for Coroutine {
 }
 
 impl Coroutine {
-    /// A coroutine that has not begun.
+    /// Makes a coroutine that has not begun.
     ///
     /// # Errors
-    /// The kernel's, where it has no memory for a stack.
+    /// Fails if the kernel has no memory for a stack.
     pub(crate) fn new(work: impl FnOnce() + 'static) -> std::io::Result<Self> {
         let memory = DefaultStack::new(STACK_BYTES)?;
         let stack = memory.limit().get()..memory.base().get();
@@ -45,13 +45,13 @@ impl Coroutine {
         Ok(Self { switched, stack })
     }
 
-    /// The addresses of its stack.
+    /// Returns the addresses of its stack.
     pub(crate) fn stack(&self) -> Range<usize> {
         self.stack.clone()
     }
 
-    /// Goes on until the coroutine stops or ends. Returns whether it has ended. A panic of its work comes out
-    /// here.
+    /// Runs the coroutine until it stops or ends. Returns whether it has ended. A panic of its work
+    /// propagates to the caller.
     pub(crate) fn resume(&mut self) -> bool {
         let ended = matches!(self.switched.resume(()), CoroutineResult::Return(()));
         WAY_OUT.set(ptr::null());
@@ -59,13 +59,13 @@ impl Coroutine {
     }
 }
 
-/// Stops the coroutine that calls. It returns when the coroutine goes on.
+/// Stops the calling coroutine. Returns when the coroutine is resumed.
 pub(crate) fn stop() {
     let way_out = WAY_OUT.get();
     assert!(!way_out.is_null(), "only a coroutine stops");
     // SAFETY: the pointer was set from a reference that lives as long as the coroutine's work. It is null
-    // while no coroutine of this thread runs, and each coroutine sets it to its own, first and each time that
-    // it goes on. So the caller runs inside of the work to which it belongs.
+    // while no coroutine of this thread runs. Each coroutine sets it to its own when it starts and each time
+    // it is resumed. So the caller runs inside the work that the pointer belongs to.
     let back = unsafe { &*way_out };
     back.suspend(());
     WAY_OUT.set(way_out);

@@ -1,17 +1,17 @@
-//! Schedules that are chosen, and not timed: any thread that can run may be the next, at each operation on a
-//! shared word.
+//! Schedules that are chosen, not timed: at each operation on a shared word, any thread that can run may be
+//! the next.
 //!
 //! Time is virtual here too. Each operation takes [`STEP`], and a timer is due when the clock has reached it.
-//! Where the schedule is random, a timer may come early as well: then every thread was slow for so long.
+//! In a random schedule, a timer may also fire early, as if every thread had been slow for that long.
 //!
 //! | schedule | the next thread |
 //! |---|---|
-//! | [`Schedule::Random`] | any, by the seed; how often it changes follows from the seed too |
+//! | [`Schedule::Random`] | any, chosen by the seed; the seed also decides how often the thread changes |
 //! | [`Schedule::Delays`] | the same one, but now and then a thread is held back before it touches a word that another has touched last: Li and others, *Efficient scalable thread-safety-violation detection*, SOSP 2019 |
 //! | [`Schedule::Priorities`] | the one with the highest priority, which changes at a few steps: Burckhardt and others, *A randomized scheduler with probabilistic guarantees of finding bugs*, ASPLOS 2010 |
 //! | [`Schedule::Given`] | as written in a list; [`explore_all`](crate::explore_all) goes through all lists with few preemptions, as in Musuvathi and Qadeer, *Iterative context bounding for systematic testing of multithreaded programs*, PLDI 2007 |
 //!
-//! A thread that pauses in a loop that spins waits until another thread has changed something.
+//! A thread that pauses in a spin loop waits until another thread has changed something.
 
 use std::panic::Location;
 use std::rc::Rc;
@@ -21,19 +21,19 @@ use crate::random::Random;
 use crate::stopped::Stopped;
 use crate::task::TaskId;
 
-/// What an operation on a shared word takes, in picoseconds.
+/// The time of an operation on a shared word, in picoseconds.
 const STEP: u64 = 20_000;
-/// Words of which it is known who has touched them last.
+/// Words whose last user is remembered.
 const TOUCHED: usize = 1 << 12;
-/// A delay is shorter than this, or than so many doublings of it; in steps.
+/// A delay is shorter than `LEAST_DELAY` steps doubled up to `DELAYS - 1` times.
 const LEAST_DELAY: u64 = 16;
 const DELAYS: u64 = 10;
-/// One choice in so many goes to another thread without any reason, where threads are delayed.
+/// With [`Schedule::Delays`], one choice in this many goes to another thread for no reason.
 const SELDOM: u64 = 256;
-/// One timer in so many choices comes early.
+/// One choice in this many makes a timer fire early.
 const EARLY: u64 = 1 << 12;
-/// The highest priority falls at least once in so many steps. Otherwise threads that wait for a lower one
-/// would wait for ever.
+/// The highest priority falls at least once in this many steps. Otherwise, threads that wait for one of a
+/// lower priority would wait forever.
 const PATIENCE: u64 = 20_000;
 /// The least priority of a thread that has not fallen, and the least of one that fell at a change.
 const HIGHEST: u64 = 1 << 62;
@@ -44,37 +44,37 @@ const FALLEN: u64 = 1 << 61;
 pub enum Schedule {
     /// By chance.
     Random,
-    /// Without change, but for threads that are held back where they meet others. They are so at a few places
-    /// in the source only, which the seed chooses, so that several threads may wait at just those that
-    /// matter.
+    /// The same thread continues, except that threads are held back where they meet others. This happens only
+    /// at a few places in the source, which the seed chooses. So several threads may wait at just the places
+    /// that matter.
     Delays {
-        /// One of so many places.
+        /// One place in this many is chosen.
         places: u64,
-        /// Meetings there for each delay.
+        /// Meetings at a chosen place for each delay.
         rarely: u64,
     },
-    /// By priorities, with so many changes of them in about so many steps.
+    /// By priorities, which change a few times.
     Priorities {
-        /// Changes.
+        /// How often the priorities change.
         changes: u32,
-        /// Steps.
+        /// The steps among which the changes are spread.
         steps: u64,
     },
-    /// By this list first, and without preemption afterwards; with so many preemptions at the most.
+    /// By this list first, and without preemption afterwards.
     Given {
-        /// The number of the thread that was chosen, at each step with a choice.
+        /// The choice at each step that has one.
         path: Vec<Choice>,
-        /// Preemptions.
+        /// The most preemptions.
         preemptions: u32,
     },
 }
 
-/// A choice among threads: the present one first, if it can go on, and then the others by number.
+/// A choice among threads: the current one first, if it can continue, and then the others by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Which it was.
+    /// The number of the option taken.
     pub taken: u16,
-    /// How many there were.
+    /// The number of options.
     pub options: u16,
 }
 
@@ -83,13 +83,13 @@ pub struct Choice {
 pub struct Step {
     /// The thread's name.
     pub thread: Rc<str>,
-    /// Where in the source.
+    /// The place in the source.
     pub place: &'static Location<'static>,
     /// What it did to the word: `load`, `store` or `update`.
     pub what: &'static str,
 }
 
-/// What goes on next.
+/// What runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Task(TaskId),
@@ -97,11 +97,11 @@ pub(crate) enum Next {
     Timer,
 }
 
-/// A thread that can go on.
+/// A thread that can run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub task: TaskId,
-    /// It pauses, and nothing has changed since.
+    /// Whether it pauses, and nothing has changed since.
     pub pauses: bool,
 }
 
@@ -109,29 +109,29 @@ pub(crate) struct Candidate {
 pub(crate) struct Explorer {
     schedule: Schedule,
     random: Random,
-    /// One choice in so many goes to another thread, where priorities and lists do not decide.
+    /// One choice in this many goes to another thread, unless priorities or lists decide.
     rarely: u64,
-    /// Who has touched a word last.
+    /// By hash of the word: the word, and the thread that touched it last.
     touched: Vec<(usize, TaskId)>,
-    /// What places are chosen by.
+    /// The seed by which places are chosen.
     chosen: u64,
-    /// Until which step each thread is held back.
+    /// The step until which each thread is held back, by thread.
     held_until: Vec<u64>,
-    /// By thread.
+    /// Priorities by thread.
     priorities: Vec<u64>,
-    /// The steps at which the highest priority falls, and to what. The next one is the last.
+    /// The steps at which the highest priority falls, and its new value. The next change is the last element.
     changes: Vec<(u64, u64)>,
-    /// Choices made so far, where they are given.
+    /// Choices made so far from a given list.
     at: usize,
     preemptions: u32,
     pub clock: u64,
     pub steps: u64,
     pub most_steps: u64,
     pub switches: u64,
-    /// Changes of shared words.
+    /// Changes of shared words so far.
     pub writes: u64,
     last_fall: u64,
-    /// What was decided inside of a thread's step.
+    /// What was decided inside a thread's step.
     pub decided: Option<Next>,
     pub failed: Option<Stopped>,
     pub trace: Option<Vec<Step>>,
@@ -142,7 +142,8 @@ impl Explorer {
         let mut random = Random::new(seed ^ 0x7363_6865_6475_6c65);
         let changes = match schedule {
             Schedule::Priorities { changes, steps } => {
-                // What a thread falls to does not follow from when: one that falls later may stay above.
+                // A thread's new priority does not depend on when it falls: one that falls later may stay
+                // above.
                 let change = |number| (random.below(steps.max(1)), FALLEN + u64::from(number));
                 let mut changes: Vec<_> = (0..changes).map(change).collect();
                 changes.sort_unstable_by(|one, other| other.cmp(one));
@@ -174,7 +175,7 @@ impl Explorer {
         }
     }
 
-    /// A thread is about to do this.
+    /// Notes that a thread is about to do this.
     pub(crate) fn note(&mut self, thread: &Rc<str>, access: Access, place: &'static Location<'static>) {
         self.steps += 1;
         self.clock += STEP;
@@ -189,12 +190,12 @@ impl Explorer {
         }
     }
 
-    /// Whether it is to hear of each word that a thread comes to.
+    /// Returns whether [`Self::meet`] must be called for each word that a thread reaches.
     pub(crate) fn minds_meetings(&self) -> bool {
         matches!(self.schedule, Schedule::Delays { .. })
     }
 
-    /// A thread comes to this word, named by its stable address. It may be held back there.
+    /// Notes that a thread reaches this word, named by its stable address. The thread may be held back there.
     pub(crate) fn meet(&mut self, task: TaskId, word: usize, place: &Location<'static>) {
         let Schedule::Delays { places, rarely } = self.schedule else { return };
         let hash = (word >> 2).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - TOUCHED.ilog2());
@@ -210,7 +211,7 @@ impl Explorer {
         }
     }
 
-    /// Whether the seed chooses this place, as one of so many. A place is the same in every checkout.
+    /// Returns whether the seed chooses this place, as one in `of`. A place is the same in every checkout.
     fn is_chosen(&self, place: &Location<'static>, of: u64) -> bool {
         let name = place.file().rsplit('/').next().unwrap_or_default();
         let mut hash = self.chosen ^ u64::from(place.line()) << 32 ^ u64::from(place.column());
@@ -220,7 +221,7 @@ impl Explorer {
         Random::new(hash).below(of) == 0
     }
 
-    /// Chooses. `timer` is when the earliest one is due.
+    /// Chooses what runs next. `timer` is the time at which the earliest timer is due.
     pub(crate) fn pick(
         &mut self,
         current: Option<TaskId>,
@@ -232,7 +233,7 @@ impl Explorer {
         }
         let active = || candidates.iter().filter(|one| !one.pauses).map(|one| one.task);
         if active().next().is_none() {
-            // Nothing changes any more but by time.
+            // Only a timer can change anything now.
             return match timer {
                 Some(_) => Some(Next::Timer),
                 None => candidates.first().map(|_| {
@@ -273,7 +274,7 @@ impl Explorer {
                 let change = self.changes.pop_if(|(at, _)| *at <= self.steps).map(|(_, to)| to);
                 if change.is_some() || self.steps - self.last_fall > PATIENCE {
                     self.last_fall = self.steps;
-                    // Whoever others wait for in vain falls below all.
+                    // A thread that keeps others waiting falls below all.
                     self.priorities[task] = change.unwrap_or(FALLEN - self.steps.min(FALLEN));
                     task = highest(&self.priorities);
                 }
@@ -302,7 +303,7 @@ impl Explorer {
         Some(Next::Task(task))
     }
 
-    /// The choices of a given schedule, with those that were added.
+    /// Returns the choices of a given schedule, with those that were added.
     pub(crate) fn into_path(self) -> Vec<Choice> {
         match self.schedule {
             Schedule::Given { path, .. } => path,
@@ -311,7 +312,8 @@ impl Explorer {
     }
 }
 
-/// The next list of choices, the last of which that can change has changed.
+/// Returns the next list of choices: the last choice that has another option takes it, and those after it are
+/// dropped. Returns `None` after the last list.
 pub(crate) fn next_path(mut path: Vec<Choice>) -> Option<Vec<Choice>> {
     while let Some(last) = path.last_mut() {
         if last.taken + 1 < last.options {
@@ -323,8 +325,8 @@ pub(crate) fn next_path(mut path: Vec<Choice>) -> Option<Vec<Choice>> {
     None
 }
 
-/// An interleaving for people: a line for each piece of a thread that nobody interrupts, with where it begins
-/// and ends.
+/// Describes an interleaving for people: a line for each uninterrupted piece of a thread, with the places
+/// where it begins and ends.
 pub fn interleaving(steps: &[Step], name: impl Fn(&Location<'static>) -> String) -> String {
     let mut text = String::new();
     for piece in steps.chunk_by(|one, other| Rc::ptr_eq(&one.thread, &other.thread)) {

@@ -1,29 +1,28 @@
 //! A simulated machine of many CPUs.
 //!
-//! Code whose atomics, locks and threads are the ones of this crate runs on any [`Machine`], on one real CPU,
-//! and the same way each time. Each operation on a shared word pays what its cache line costs there. [`run`]
-//! runs it, and its [`Report`] says where the time went.
+//! Code that uses this crate's atomics, locks and threads runs on any [`Machine`], on one real CPU, and the
+//! same way each time. Each operation on a shared word costs what its cache line costs on that machine.
+//! [`run`] runs the code, and its [`Report`] says where the time went.
 //!
-//! Octavo's engine is such code: its facade over atomics and threads has a face that names this crate
-//! (`sync/sim`).
+//! Octavo's engine is such code: its facade over atomics and threads has a face for this crate (`sync/sim`).
 //!
 //! | module | what |
 //! |---|---|
 //! | `machine` | what a machine is, and what each step costs there |
-//! | `simulation` | what threads ask of it, one at a time |
+//! | `simulation` | what threads ask of a machine, one at a time |
 //! | `state`, `task` | its CPUs, its threads, and what happens next |
-//! | `stopped` | why it stopped before its end |
-//! | `explorer` | schedules that are chosen, and not timed: random, by priorities, all of them |
+//! | `stopped` | why a simulation stopped before its end |
+//! | `explorer` | schedules that are chosen, not timed: random, by priorities, all of them |
 //! | `line` | cache lines, and who waits for them |
-//! | [`atomic`], [`lock`], [`thread`] | words, locks and threads, with the standard library's faces |
+//! | [`atomic`], [`lock`], [`thread`] | words, locks and threads, with the standard library's interfaces |
 //! | `profile` | where the time went |
-//! | `coroutine` | stacks that stop and go on |
-//! | `memory` | an allocator by which a simulation's memory lies at the same places in every run |
+//! | `coroutine` | functions that stop anywhere and continue later |
+//! | `memory` | an allocator that gives a simulation's memory the same places in every run |
 //! | `random` | seeded random numbers |
 //!
 //! **What is not modelled**: the capacity of caches, prefetching, store buffers, the bandwidth of links, weak
-//! memory orders, and reference counts of the standard library. Times are simulated times, and each figure
-//! made of them is to be called so.
+//! memory orders, and reference counts of the standard library. Times are simulated times: call each figure
+//! made of them so.
 //!
 //! Cost: about 0.1 µs of real time for an operation on a shared word.
 //!

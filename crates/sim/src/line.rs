@@ -3,14 +3,14 @@
 //! The model is a directory of lines with the states of MESI, kept for each core (the two threads of a core
 //! share its caches):
 //!
-//! - A core that owns a line, or reads one that it has, hits. No other core learns of it.
+//! - A core that owns a line, or reads one that it has, hits. No other core is involved.
 //! - Anything else is a transfer. A line makes one transfer at a time, and cores wait for it in a queue. A
-//!   core that got the right to change a line keeps it for the *hold window*, so that a tight loop makes
-//!   several operations before the line goes. Transfers to readers of a line that nobody changes are served
+//!   core that got the right to change a line keeps it for the *hold window*, so a tight loop makes several
+//!   operations before the line leaves. Transfers to readers of a line that nobody changes are served
 //!   together.
-//! - The queue is fair, except that a line goes to a waiting core of the same socket a bounded number of
-//!   times before it leaves the socket, as caches with a directory in each socket do.
-//! - A transfer takes its mean time, more or less at random by at most 15 %: cores of a socket are at
+//! - The queue is fair, except that a line moves to a waiting core of the same socket a bounded number of
+//!   times before it leaves the socket. Caches with a directory in each socket do the same.
+//! - A transfer takes its mean time, plus or minus a random part of at most 15 %: cores of a socket are at
 //!   different distances.
 //! - A failed compare-and-swap takes the line as a successful one does. A loop of load and compare-and-swap
 //!   pays two transfers.
@@ -23,8 +23,8 @@ use std::collections::VecDeque;
 use crate::machine::{Costs, Machine, picoseconds};
 use crate::random::Random;
 
-/// How far a transfer may lie from its mean, since cores of a socket are at different distances. It also
-/// keeps threads that do the same from doing it in step, as no real ones do.
+/// How far a transfer's time may lie from its mean, since cores of a socket are at different distances. It
+/// also keeps threads that do the same work from running in step, which real threads never do.
 pub(crate) const SPREAD_PERCENT: u64 = 15;
 
 /// What an operation does to a line.
@@ -79,7 +79,7 @@ impl Prices {
         }
     }
 
-    /// What an access costs where the line is at hand.
+    /// Returns the cost of an access to a line that the core has.
     pub(crate) fn at_hand(&self, access: Access) -> u64 {
         if access == Access::Update { self.update } else { self.hit }
     }
@@ -129,20 +129,20 @@ impl Cores {
 /// A core that waits for a line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// Whom to tell when the line is there.
+    /// The thread to tell when the line arrives.
     pub task: usize,
     pub place: Place,
     pub access: Access,
 }
 
-/// What becomes of a request at once.
+/// The immediate answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The line is at hand; the access takes so long.
+    /// The core has the line. The access takes this long.
     Hit(u64),
-    /// The line is there at this time, and is then at hand.
+    /// The line arrives at this time, and the core then has it.
     Arrives(u64),
-    /// The request waits in the queue. Where a time is given, the line is to be served then.
+    /// The request waits in the queue. If a time is given, serve the line then.
     Waits(Option<u64>),
 }
 
@@ -153,16 +153,16 @@ pub(crate) struct Line {
     owner: Option<u32>,
     /// The CPU that changed it last.
     changed_by: Option<u32>,
-    /// The cores that may read it, where there is no owner.
+    /// The cores that may read it, if it has no owner.
     sharers: Cores,
     /// The socket of the first core that touched it.
     home: Option<u32>,
     /// When the line can go to another core.
     free_at: u64,
-    /// How often it has stayed in its socket while cores of others waited.
+    /// How often it has stayed in its socket while cores of other sockets waited.
     stayed: u32,
     waiting: VecDeque<Request>,
-    /// A time at which the queue is served is known to the caller.
+    /// Whether the caller knows a time at which to serve the queue.
     is_timed: bool,
 }
 
@@ -171,7 +171,7 @@ impl Line {
         self.owner == Some(core) || access == Access::Load && self.owner.is_none() && self.sharers.has(core)
     }
 
-    /// An access begins now.
+    /// Begins an access.
     pub(crate) fn request(
         &mut self,
         now: u64,
@@ -183,7 +183,7 @@ impl Line {
         let Request { place, access, .. } = request;
         let from_sibling =
             self.changed_by.is_some_and(|cpu| cpu != place.cpu && machine.core_of(cpu) == place.core);
-        // The other thread of the core that has the line stands in the queue like everybody.
+        // The other thread of the core that has the line queues like everyone else.
         if self.has(place.core, access) && (!from_sibling || self.waiting.is_empty()) {
             if access != Access::Load || from_sibling {
                 self.changed_by = Some(place.cpu);
@@ -198,7 +198,7 @@ impl Line {
         Outcome::Waits(self.next_service())
     }
 
-    /// When the queue is to be served, told once.
+    /// Returns when to serve the queue, once for each service.
     fn next_service(&mut self) -> Option<u64> {
         (!self.waiting.is_empty() && !self.is_timed).then(|| {
             self.is_timed = true;
@@ -206,8 +206,8 @@ impl Line {
         })
     }
 
-    /// Serves the queue. Calls `arrives` for each request with the time at which the line is there. Returns
-    /// when to serve it again.
+    /// Serves the queue. Calls `arrives` for each request with the time at which the line arrives. Returns
+    /// when to serve the queue again.
     pub(crate) fn serve(
         &mut self,
         now: u64,
@@ -248,7 +248,7 @@ impl Line {
         }
     }
 
-    /// The line goes to a core. Returns when it is there.
+    /// Moves the line to a core. Returns when it arrives.
     fn transfer(
         &mut self,
         now: u64,
@@ -282,7 +282,7 @@ impl Line {
         there
     }
 
-    /// How long the line takes to a core.
+    /// Returns how long the line takes to reach a core.
     fn distance(&self, to: Place, access: Access, machine: &Machine, prices: &Prices) -> u64 {
         let across = if self.home == Some(to.socket) { prices.remote } else { prices.remote_home };
         if let Some(owner) = self.owner {

@@ -1,8 +1,8 @@
-//! Locks of a simulation: words in cache lines, on which threads spin for a while and then sleep, as on the
+//! Locks of a simulation: words in cache lines. Threads spin on them for a while and then sleep, as on the
 //! standard library's futexes.
 //!
-//! The value of a lock lies in one of the standard library's, which is never contended: the simulated word
-//! has been taken first.
+//! The value of a lock lies in a lock of the standard library. That lock is never contended, since the
+//! simulated word is taken first.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -16,7 +16,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and threads may sleep on it.
 const CONTENDED: u32 = 2;
-/// Tries of a thread before it sleeps, and the pauses before each, as the engine's own locks make them.
+/// The pauses before each try of a thread that spins, as in the engine's own locks. Then it sleeps.
 const PAUSES: [u32; 5] = [8, 16, 32, 64, 128];
 
 fn key(word: &AtomicU32) -> usize {
@@ -48,7 +48,7 @@ impl<T> Mutex<T> {
         if self.try_word() {
             return self.guard();
         }
-        // Where schedules are explored, a lock that is taken sooner is another schedule.
+        // In an exploration, spinning adds nothing: a lock that is taken sooner is another schedule.
         let rounds = if is_exploring() { &[][..] } else { &PAUSES };
         for pauses in rounds {
             for _ in 0..*pauses {
@@ -120,7 +120,7 @@ impl Condvar {
         futex_wake(key(&self.0), 1);
     }
 
-    /// Lets go of the lock, sleeps until a notification or for so long, and takes the lock again.
+    /// Releases the lock, sleeps until a notification or for at most `timeout`, and takes the lock again.
     pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
         let before = self.0.load(Ordering::Relaxed);
         let lock = guard.lock;
@@ -162,7 +162,7 @@ impl<T> RwLock<T> {
         Self { word: AtomicU32::new(0), value: std::sync::RwLock::new(value) }
     }
 
-    /// Takes the lock beside other readers.
+    /// Takes the lock for reading, shared with other readers.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.take(|word| (word & (WRITER | SLEEPERS) == 0).then(|| word + 1));
@@ -170,7 +170,7 @@ impl<T> RwLock<T> {
         RwLockReadGuard { word: &self.word, value: Some(value) }
     }
 
-    /// Takes the lock alone.
+    /// Takes the lock for writing.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.take(|word| (word & !SLEEPERS == 0).then_some(word | WRITER));
@@ -203,7 +203,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// Lets go of a part of the word, and wakes those who sleep when nobody holds the lock any more.
+/// Releases a part of the word, and wakes the sleepers if nobody holds the lock any more.
 fn give_back(word: &AtomicU32, part: u32) {
     let left = word.fetch_sub(part, Ordering::Release) - part;
     if left == SLEEPERS && word.compare_exchange(SLEEPERS, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -260,7 +260,7 @@ impl<T> OnceLock<T> {
         Self { value: std::sync::OnceLock::new(), setting: Mutex::new(()) }
     }
 
-    /// The value, once it is set. A load.
+    /// Returns the value if it is set. Costs a load.
     #[track_caller]
     pub fn get(&self) -> Option<&T> {
         self.setting.word.load(Ordering::Acquire);
@@ -270,13 +270,13 @@ impl<T> OnceLock<T> {
     /// Sets the value.
     ///
     /// # Errors
-    /// The value back, where there is one already.
+    /// Returns the new value if one is set already.
     pub fn set(&self, value: T) -> Result<(), T> {
         let _setting = self.setting.lock();
         self.value.set(value)
     }
 
-    /// The value; made now where there is none yet.
+    /// Returns the value. Makes it now if it is not set yet.
     #[track_caller]
     pub fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {

@@ -1,7 +1,7 @@
-//! What a simulated machine is: its processors, and what each step costs there.
+//! Simulated machines: their processors, and the cost of each step.
 //!
-//! A machine is a TOML file. Each figure of it has a source, or says that it was fitted, and on what. All
-//! times are in nanoseconds; the simulator counts in picoseconds.
+//! A machine is a TOML file. Each of its figures names its source, or says that it was fitted, and to what.
+//! All times are in nanoseconds; the simulator counts in picoseconds.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Machine {
     pub processors: Processors,
     /// What a step costs.
     pub nanoseconds: Costs,
-    /// Where the figures come from, by their names.
+    /// The sources of the figures, by the figures' names.
     pub sources: std::collections::BTreeMap<String, String>,
 }
 
@@ -34,12 +34,11 @@ pub struct Processors {
     pub cores: u32,
     /// Threads of a core.
     pub threads: u32,
-    /// Clock, in GHz; fixed.
+    /// The clock frequency in GHz, which is fixed.
     pub gigahertz: f64,
-    /// How much longer plain work takes while the other thread of the core works too.
+    /// The factor by which plain work takes longer while the other thread of the core works too.
     pub shared_core_factor: f64,
-    /// How many times in a row a contended line may go to a core of the socket that has it, while others
-    /// wait.
+    /// How many times in a row a contended line may stay in its socket while cores of other sockets wait.
     pub local_handovers: u32,
 }
 
@@ -61,24 +60,23 @@ pub struct Costs {
     pub own_socket: f64,
     /// The right to change a line that cores of other sockets have too.
     pub own_remote: f64,
-    /// The same from another socket, where the line's home is the socket that asks.
+    /// A line from another socket, if the line's home is the socket that asks.
     pub remote: f64,
-    /// The same, where the line's home is the other socket.
+    /// A line from another socket, if the line's home is the other socket.
     pub remote_home: f64,
     /// A line from memory.
     pub memory: f64,
     /// How long a core keeps a line for further operations when others wait for it.
     pub hold: f64,
-    /// A pause of a loop that spins.
+    /// A pause in a spin loop.
     pub pause: f64,
     /// A system call that finds nothing to do.
     pub system_call: f64,
     /// What the waker pays to wake a thread.
     pub wake: f64,
-    /// From a wake-up to the first instruction of the thread that was woken, on a CPU with nothing else to
-    /// do.
+    /// From a wake-up to the first instruction of the woken thread, on an idle CPU.
     pub wake_up: f64,
-    /// From one thread to another on a CPU.
+    /// A switch from one thread to another on a CPU.
     pub switch: f64,
 }
 
@@ -103,7 +101,7 @@ const MACHINES: &[(&str, &str)] = &[
     ("tigerton", include_str!("../machines/tigerton.toml")),
 ];
 
-/// The most CPUs of a machine.
+/// The most CPUs that a machine may have.
 pub const MOST_CPUS: u32 = 512;
 
 impl Machine {
@@ -121,7 +119,7 @@ impl Machine {
     /// Reads a machine file.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// Returns a sentence that says what is wrong with the file.
     pub fn parse(text: &str) -> Result<Self, BadMachine> {
         let machine: Self = toml::from_str(text).map_err(|error| BadMachine(error.to_string()))?;
         machine.check()?;
@@ -157,7 +155,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The machine's CPUs.
+    /// Returns the number of CPUs.
     pub fn cpus(&self) -> u32 {
         let Processors { sockets, cores, threads, .. } = self.processors;
         sockets * cores * threads

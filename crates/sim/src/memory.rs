@@ -1,20 +1,19 @@
-//! Memory for simulations: what a simulation allocates lies where it lies in every run.
+//! Memory for simulations: a simulation's allocations lie at the same places in every run.
 //!
-//! Which words share a cache line decides what a simulated machine does. With the process's allocator that
-//! follows from all that the process did before, and differs from one machine to the next. A program whose
-//! allocator is [`Memory`] gives each simulation a *heap* of its own, which begins at the start of a page,
-//! and hands out the same places for the same calls. Everything else goes to the system's allocator, as
-//! before.
+//! A simulated machine's behaviour depends on which words share a cache line. With the process's allocator,
+//! that depends on everything that the process did before, and differs between machines. A program whose
+//! allocator is [`Memory`] gives each simulation a *heap* of its own. A heap begins at the start of a page,
+//! and returns the same places for the same calls. The system's allocator still serves everything else.
 //!
-//! A heap has a list of free blocks for each size, youngest first, and cuts new ones off its end. It goes
-//! back to the system when its simulation has ended and nothing in it is in use any more. So a simulation
-//! that failed keeps its own: what its threads hold is never let go of.
+//! A heap has a list of free blocks for each size, youngest first, and cuts new blocks off its end. It
+//! returns to the system when its simulation has ended and none of its blocks is in use. So a failed
+//! simulation keeps its heap: its threads never release what they hold.
 //!
-//! A simulation without a heap, or one that needs more than a heap has, would not be the same in every run,
-//! and is refused.
+//! A simulation that gets no heap, or needs more than a heap has, would differ from run to run. It is
+//! refused.
 //!
-//! Cost: outside of simulations an allocation looks at one thread-local word, and a release at one word that
-//! all threads read, and at another for each heap that was ever there at the same time.
+//! Cost outside of simulations: an allocation reads one thread-local word. A release reads one word that all
+//! threads share, and one more for each heap, up to the most heaps that ever existed at the same time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -24,13 +23,13 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// Bytes of addresses of a heap.
 const HEAP_BYTES: usize = 1 << 30;
-/// Where a heap begins, and the largest alignment that it serves.
+/// The alignment of a heap, and the largest alignment that it serves.
 const HEAP_ALIGN: usize = 4096;
-/// The most heaps at a time, with those of simulations that failed.
+/// The most heaps at a time, including those of failed simulations.
 const MOST_HEAPS: usize = 1024;
 /// Blocks are multiples of this.
 const GRAIN: usize = 16;
-/// A larger block comes from the system, which maps each such block by itself, at the start of a page.
+/// A larger block comes from the system, which maps each of them separately, at the start of a page.
 const LARGEST: usize = HEAP_BYTES / 2;
 /// The largest block that is a plain multiple of [`GRAIN`]. Larger ones, and those with a larger alignment,
 /// are powers of two.
@@ -43,7 +42,7 @@ thread_local! {
     static HEAP: Cell<*mut Heap> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// All heaps, and how many places of the list were ever taken: the first so many.
+/// All heaps. `LISTED` places at the front of the list have ever been in use.
 static HEAPS: [AtomicPtr<Heap>; MOST_HEAPS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_HEAPS];
 static LISTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -56,7 +55,7 @@ static LISTED: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory;
 
-/// The head of a heap, at its beginning.
+/// The header of a heap, at its beginning.
 struct Heap {
     is_locked: AtomicBool,
     state: Cell<State>,
@@ -66,15 +65,15 @@ struct Heap {
 struct State {
     /// The first free block of each class. A free block's first word points to the next.
     free: [*mut u8; CLASSES],
-    /// Bytes that were ever cut off.
+    /// Bytes that have been cut off the end, free blocks included.
     used: usize,
-    /// Blocks in use, and one for the simulation.
+    /// Blocks in use, plus one for the simulation.
     live: usize,
-    /// A block was asked for that the heap has no room for.
+    /// Whether the heap had no room for a block.
     is_short: bool,
 }
 
-/// A block's class, and its bytes.
+/// Returns a block's class and its bytes, or `None` if the system has to serve it.
 fn class_of(layout: Layout) -> Option<(usize, usize)> {
     let bytes = layout.size().max(GRAIN).checked_next_multiple_of(GRAIN)?;
     if bytes <= LARGEST_SMALL && layout.align() <= GRAIN {
@@ -93,7 +92,7 @@ const fn whole() -> Layout {
 }
 
 impl Heap {
-    /// Calls `change` with the state, which no other thread sees meanwhile.
+    /// Calls `change` with the state, under the lock.
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         while self.is_locked.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
@@ -133,7 +132,7 @@ impl Heap {
         })
     }
 
-    /// Takes a block back. Returns whether it was the last that was in use.
+    /// Takes a block back. Returns whether it was the last one in use.
     fn free(&self, block: *mut u8, layout: Layout) -> bool {
         let Some((class, _)) = class_of(layout) else { return false };
         self.with(|state| {
@@ -146,33 +145,34 @@ impl Heap {
     }
 }
 
-/// The heap that has this address.
+/// Returns the heap that contains this address.
 fn heap_of(address: *mut u8) -> Option<NonNull<Heap>> {
-    // Relaxed: whoever has an address of a heap has got it after the heap was listed, and by a way that
-    // orders the two.
+    // Relaxed: the heap was listed before any address in it was handed out, and the caller got the address in
+    // a way that orders the two.
     let listed = &HEAPS[..LISTED.load(Ordering::Relaxed)];
     let mut heaps = listed.iter().filter_map(|heap| NonNull::new(heap.load(Ordering::Relaxed)));
     heaps.find(|heap| address.addr().wrapping_sub(heap.addr().get()) < HEAP_BYTES)
 }
 
-/// The heap goes back to the system.
+/// Returns the heap to the system.
 fn retire(heap: NonNull<Heap>) {
     if let Some(slot) = HEAPS.iter().find(|slot| slot.load(Ordering::Relaxed) == heap.as_ptr()) {
         slot.store(ptr::null_mut(), Ordering::Relaxed);
     }
-    // SAFETY: the heap was allocated so by `Scope::enter`. Nothing in it is in use, so no address in it is
-    // known to anybody.
+    // SAFETY: `Scope::enter` allocated the heap with this layout. Nothing in it is in use, so nobody has an
+    // address in it.
     unsafe { System.dealloc(heap.as_ptr().cast(), whole()) };
 }
 
-/// Why a simulation has no memory of its own. It would lie elsewhere in each run, and the runs would differ.
+/// Why a simulation has no memory of its own. Other memory would lie elsewhere in each run, and the runs
+/// would differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHeap {
     /// The process has no addresses left.
     NoAddresses,
-    /// So many simulations of this process run, or have failed and left their memory.
+    /// Too many simulations of this process run, or have failed and kept their memory.
     TooMany,
-    /// The simulation needs more than there is.
+    /// The simulation needs more memory than a heap has.
     Full,
 }
 
@@ -196,14 +196,14 @@ impl fmt::Display for NoHeap {
 
 impl std::error::Error for NoHeap {}
 
-/// A simulation's heap is in use on this thread as long as this lives.
+/// Keeps a simulation's heap in use on this thread.
 #[derive(Debug)]
 pub(crate) struct Scope(NonNull<Heap>);
 
 impl Scope {
-    /// Gives the simulation that begins a heap. Under another allocator it has no effect.
+    /// Gives a heap to the simulation that begins. Has no effect if the program uses another allocator.
     pub(crate) fn enter() -> Result<Self, NoHeap> {
-        // SAFETY: the layout has a size. The system gives the memory as it is touched.
+        // SAFETY: the layout's size is not 0. The system gives the memory as it is touched.
         let heap =
             NonNull::new(unsafe { System.alloc(whole()) }.cast::<Heap>()).ok_or(NoHeap::NoAddresses)?;
         let used = size_of::<Heap>().next_multiple_of(HEAP_ALIGN);
@@ -223,7 +223,7 @@ impl Scope {
         Ok(Self(heap))
     }
 
-    /// Whether the heap had room for all that the simulation asked for until now.
+    /// Fails if the heap has had no room for an allocation of the simulation.
     pub(crate) fn sufficed(&self) -> Result<(), NoHeap> {
         // SAFETY: as in `drop`.
         let is_short = unsafe { self.0.as_ref() }.with(|state| state.is_short);
@@ -234,8 +234,7 @@ impl Scope {
 impl Drop for Scope {
     fn drop(&mut self) {
         HEAP.set(ptr::null_mut());
-        // SAFETY: the heap lives at least until its count falls to zero, and one of the count is this
-        // value's.
+        // SAFETY: the heap lives at least until its count falls to 0, and this value holds one of the count.
         let is_last = unsafe { self.0.as_ref() }.with(|state| {
             state.live -= 1;
             state.live == 0
@@ -246,14 +245,14 @@ impl Drop for Scope {
     }
 }
 
-// SAFETY: what the heap of this thread's simulation has no room for, the system's allocator serves, which
-// keeps the contract. A block of a heap lies within the heap, is at least as large and as aligned as asked
-// (`class_of`), and belongs to one owner: it was either cut off the end, which only grows, or taken off a
-// list under the heap's lock. A block goes back where its address lies. A heap goes back to the system when
-// none of its blocks is in use and its simulation has ended; then no thread allocates from it.
+// SAFETY: the system's allocator serves what this thread's heap does not, and keeps the contract. A block of
+// a heap lies within the heap, is at least as large and as aligned as asked (`class_of`), and has one owner:
+// it was either cut off the end, which only grows, or taken off a list under the heap's lock. A block returns
+// to the heap that contains its address. A heap returns to the system when none of its blocks is in use and
+// its simulation has ended; then no thread allocates from it.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends has no heap.
+        // A thread that is ending has no heap.
         if let Some(heap) = NonNull::new(HEAP.try_with(Cell::get).unwrap_or(ptr::null_mut())) {
             // SAFETY: a thread's heap lives as long as its simulation.
             if let Some(block) = unsafe { heap.as_ref() }.allocate(layout) {
@@ -272,7 +271,7 @@ unsafe impl GlobalAlloc for Memory {
                     retire(heap);
                 }
             }
-            // SAFETY: it came from there, by the caller's layout.
+            // SAFETY: the block came from the system, with the caller's layout.
             None => unsafe { System.dealloc(block, layout) },
         }
     }
@@ -283,7 +282,7 @@ unsafe impl GlobalAlloc for Memory {
                 // SAFETY: the caller's layout.
                 let block = unsafe { self.alloc(layout) };
                 if !block.is_null() {
-                    // SAFETY: the block is so long, and nobody else's.
+                    // SAFETY: the block is at least that long, and has no other owner.
                     unsafe { block.write_bytes(0, layout.size()) };
                 }
                 block
@@ -296,7 +295,7 @@ unsafe impl GlobalAlloc for Memory {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let is_in_heap = !HEAP.try_with(Cell::get).unwrap_or(ptr::null_mut()).is_null();
         if !is_in_heap && heap_of(block).is_none() {
-            // SAFETY: it came from there, by the caller's layout; and it stays there.
+            // SAFETY: the block came from the system, with the caller's layout, and stays there.
             return unsafe { System.realloc(block, layout, size) };
         }
         // SAFETY: the caller keeps the contract for sizes.
@@ -304,7 +303,8 @@ unsafe impl GlobalAlloc for Memory {
         // SAFETY: the size is not 0, by the caller.
         let new = unsafe { self.alloc(grown) };
         if !new.is_null() {
-            // SAFETY: both blocks are so long at least, and apart. The caller gives the old one up.
+            // SAFETY: both blocks are at least that long, and do not overlap. The caller gives up the old
+            // one.
             unsafe {
                 ptr::copy_nonoverlapping(block, new, layout.size().min(size));
                 self.dealloc(block, layout);
@@ -355,7 +355,7 @@ mod tests {
             [(1, 1), (24, 8), (64, 64), (100, 128), (5000, 16), (1024, 16), (1025, 4096), (3, 2)]
         {
             let layout = Layout::from_size_align(size, align).unwrap();
-            // SAFETY: the layout has a size.
+            // SAFETY: the layout's size is not 0.
             let block = unsafe { MEMORY.alloc(layout) };
             assert!(block.addr().is_multiple_of(align));
             assert!(taken.iter().all(|(at, len)| block.addr() + size <= *at || at + len <= block.addr()));
@@ -365,7 +365,7 @@ mod tests {
         // SAFETY: allocated above, with this layout.
         blocks.iter().for_each(|(block, layout)| unsafe { MEMORY.dealloc(*block, *layout) });
         let (last, layout) = blocks[2];
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout's size is not 0.
         let again = unsafe { MEMORY.alloc(layout) };
         assert_eq!(again, last);
         // SAFETY: allocated just now.
@@ -383,7 +383,7 @@ mod tests {
             assert!(left.iter().all(|word| *word == 5));
             let address = left.as_ptr().cast_mut().cast();
             drop(left);
-            // Another test's heap may lie there by now, so only this heap's own listing is asked for.
+            // Another test's heap may lie there by now, so the answer is not checked.
             let _ = heap_of(address);
         })
         .join()
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn a_heap_that_is_full_says_so() {
         let scope = Scope::enter().unwrap();
-        // Not touched, so they take no memory.
+        // The blocks are never touched, so they take no memory.
         let _blocks: [Vec<u8>; 3] = std::array::from_fn(|_| Vec::with_capacity(LARGEST));
         assert_eq!(scope.sufficed(), Err(NoHeap::Full));
     }

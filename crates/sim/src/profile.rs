@@ -1,4 +1,4 @@
-//! Where the time of a simulation went: by place in the source, and by cache line.
+//! How a simulation spent its time, by place in the source and by cache line.
 
 use std::collections::HashMap;
 use std::panic::Location;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::machine::Machine;
 
-/// Sums of one place in the source.
+/// The sums of one place in the source.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     from: &'static Location<'static>,
@@ -17,7 +17,7 @@ struct Place {
     stalled: u64,
 }
 
-/// Sums of one cache line, by the places that touch it.
+/// The sums of one cache line, by the places that touch it.
 #[derive(Clone, Debug, Default)]
 struct LineUse {
     accesses: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Profile {
     worked: u64,
 }
 
-/// Where the time of a run went. All times are in nanoseconds of the simulated machine.
+/// How a run spent its time. All times are in nanoseconds of the simulated machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The machine's name.
@@ -57,18 +57,18 @@ pub struct Report {
     pub elapsed: f64,
     /// Time in which each CPU ran a thread.
     pub busy: Vec<f64>,
-    /// Plain work of all threads, as it was charged.
+    /// The plain work of all threads, as charged.
     pub worked: f64,
-    /// Places in the source, the dearest first.
+    /// Places in the source, the most expensive first.
     pub places: Vec<PlaceReport>,
-    /// Cache lines for which threads waited, the dearest first.
+    /// Cache lines that threads waited for, the most expensive first.
     pub lines: Vec<LineReport>,
 }
 
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlaceReport {
-    /// File, as the compiler names it.
+    /// The file, as the compiler names it.
     pub file: &'static str,
     /// Line in the file.
     pub line: u32,
@@ -78,7 +78,7 @@ pub struct PlaceReport {
     pub time: f64,
     /// Operations that waited for a cache line.
     pub stalls: u64,
-    /// The time of those.
+    /// The time of those operations.
     pub stalled: f64,
 }
 
@@ -89,11 +89,11 @@ pub struct LineReport {
     pub number: usize,
     /// Operations on its words.
     pub accesses: u64,
-    /// Times that it went to another core.
+    /// How often the line moved to another core.
     pub transfers: u64,
     /// The time that threads waited for it.
     pub stalled: f64,
-    /// The time that threads slept on a lock in it. No CPU was busy with that.
+    /// The time that threads slept on a lock in it. It kept no CPU busy.
     pub slept: f64,
     /// The places that waited or slept longest for it, with their time.
     pub places: Vec<(String, f64)>,
@@ -121,7 +121,7 @@ impl Profile {
         &mut self.lines[number]
     }
 
-    /// An access to a word on a stack.
+    /// Counts an access to a word on a stack.
     pub(crate) fn private(&mut self, place: usize, time: u64) {
         self.places[place].accesses += 1;
         self.places[place].time += time;
@@ -155,7 +155,7 @@ impl Profile {
         self.places[place].time += time;
     }
 
-    /// Forgets all sums. Places and lines keep their numbers.
+    /// Resets all sums. Places and lines keep their numbers.
     pub(crate) fn restart(&mut self) {
         for place in &mut self.places {
             *place = Place { accesses: 0, time: 0, stalls: 0, stalled: 0, ..*place };

@@ -1,14 +1,14 @@
-//! The simulated machine at work: threads on virtual CPUs, and one clock for each CPU.
+//! The running simulation: threads on virtual CPUs, and one clock for each CPU.
 //!
 //! All threads of a simulation are coroutines of one real thread. The one whose CPU has the earliest time
-//! goes on, and stops before its next operation on a shared word unless it is still the earliest. So
-//! operations happen in the order of virtual time; where times are equal, the seed decides. Nothing else
-//! decides anything: a run is a function of its machine, its seed and its work.
+//! runs, and stops before its next operation on a shared word unless it is still the earliest. So operations
+//! happen in the order of virtual time. If times are equal, the seed decides. Nothing else decides anything:
+//! a run is a function of its machine, its seed and its work.
 //!
-//! A CPU runs one thread at a time, and the next one when that blocks, or at the end of a slice. A thread
-//! that waits for a cache line keeps its CPU.
+//! A CPU runs one thread at a time. It changes to the next thread when the running one blocks, or at the end
+//! of a slice. A thread that waits for a cache line keeps its CPU.
 //!
-//! Memory is sequentially consistent here: what a weaker order allows is loom's to find.
+//! Memory is sequentially consistent here: loom finds what a weaker order allows.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -30,8 +30,8 @@ use crate::task::{Status, Task, TaskId};
 
 const PICOSECONDS: u64 = 1000;
 
-/// Operations of a thread that unwinds, after which it is taken to wait for ever. Nobody else runs meanwhile,
-/// so whoever has stopped with a lock in hand does not let go of it.
+/// A thread that unwinds is taken to wait forever after this many operations. No other thread runs meanwhile,
+/// so a stopped thread that holds a lock does not release it.
 const MOST_UNWOUND: u64 = 1 << 24;
 
 thread_local! {
@@ -47,14 +47,14 @@ pub(crate) struct Simulation {
     state: RefCell<State>,
 }
 
-/// Runs `work` as the first thread, on CPU 0, of a simulation. Returns its result, and where the time went.
+/// Runs `work` as the first thread of a simulation, on CPU 0. Returns its result, and where the time went.
 ///
 /// # Errors
-/// [`Stopped::Deadlock`] where all threads wait for each other, and [`Stopped::NoHeap`] where the run has no
-/// memory of its own.
+/// [`Stopped::Deadlock`] if all threads wait for each other, and [`Stopped::NoHeap`] if the run has no memory
+/// of its own.
 ///
 /// # Panics
-/// Where `work` does, and inside of another simulation.
+/// If `work` panics, or inside of another simulation.
 pub fn run<T: 'static>(
     machine: &Machine,
     seed: u64,
@@ -67,7 +67,7 @@ pub fn run<T: 'static>(
     let first =
         simulation.spawn("main", Some(0), move || hand.set(Some(catch_unwind(AssertUnwindSafe(work)))));
     let ended = first.map(|first| simulation.go_on_until_end_of(first));
-    // Coroutines that are left over unwind here. Each has stopped inside of `with`.
+    // Coroutines that have not ended unwind here. Each has stopped inside `with`.
     drop(simulation.take_left());
     CURRENT.with_borrow_mut(|current| *current = None);
     ended.expect("memory for the first stack")?;
@@ -80,16 +80,16 @@ pub fn run<T: 'static>(
     }
 }
 
-/// What came of an exploration.
+/// The outcome of an exploration.
 #[derive(Debug)]
 pub struct Explored<T> {
     /// The result of its work.
     pub result: Result<T, Stopped>,
     /// Operations on shared words.
     pub steps: u64,
-    /// How often another thread went on.
+    /// How often the running thread changed.
     pub switches: u64,
-    /// All steps, where they were to be kept.
+    /// All steps, if they were to be kept.
     pub trace: Vec<Step>,
     /// The choices of a given schedule.
     path: Vec<Choice>,
@@ -98,22 +98,22 @@ pub struct Explored<T> {
 /// How to explore.
 #[derive(Clone, Debug)]
 pub struct Exploration {
-    /// CPUs.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// Who chooses.
+    /// How the next thread is chosen.
     pub schedule: Schedule,
-    /// What it chooses by, and what else is random.
+    /// The seed of these choices, and of everything else that is random.
     pub seed: u64,
-    /// Operations on shared words, at the most.
+    /// The most operations on shared words.
     pub most_steps: u64,
     /// Whether to keep all steps.
     pub is_traced: bool,
 }
 
-/// Runs `work` under a schedule that is chosen. Whatever panics, on whichever thread, ends it.
+/// Runs `work` under a chosen schedule. A panic on any thread ends the run.
 ///
 /// # Panics
-/// Inside of another simulation, and where the kernel has no memory for a stack.
+/// Inside of another simulation, and if the kernel has no memory for a stack.
 pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T + 'static) -> Explored<T> {
     let Exploration { cpus, ref schedule, seed, most_steps, is_traced } = *exploration;
     let memory = match Scope::enter() {
@@ -141,7 +141,7 @@ pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T +
     let mut explorer = *simulation.state.borrow_mut().explorer.take().expect("it explored");
     match ended {
         Ok(()) => drop(left),
-        // What is broken had better not run on, and so does not unwind.
+        // Broken state must not run on, so these coroutines do not unwind.
         Err(_) => left.into_iter().for_each(std::mem::forget),
     }
     CURRENT.with_borrow_mut(|current| *current = None);
@@ -153,8 +153,8 @@ pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T +
     Explored { result, steps, switches, trace, path: explorer.into_path() }
 }
 
-/// Goes through the schedules of `work` with so many preemptions at the most, one after the other. Returns
-/// how many were tried, whether they were all, and the first that did not end well.
+/// Tries the schedules of `work` with a bounded number of preemptions, one after the other. Returns how many
+/// were tried, whether these were all, and the first that did not end well.
 pub fn explore_all<T: 'static, W: FnOnce() -> T + 'static>(
     exploration: &Exploration,
     preemptions: u32,
@@ -178,7 +178,7 @@ pub fn explore_all<T: 'static, W: FnOnce() -> T + 'static>(
     (tried, true, None)
 }
 
-/// A thread has panicked. An exploration ends with that.
+/// Notes that a thread has panicked. This ends an exploration.
 pub(crate) fn note_panic(panic: &(dyn Any + Send)) {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
     let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -191,8 +191,8 @@ pub(crate) fn note_panic(panic: &(dyn Any + Send)) {
     });
 }
 
-/// An access to memory that is no shared word begins. Where schedules are explored, another thread may go
-/// first; otherwise it costs nothing.
+/// Begins an access to memory that is no shared word. In an exploration, another thread may run first.
+/// Otherwise, it costs nothing.
 #[track_caller]
 pub fn reach_bytes() {
     let from = Location::caller();
@@ -203,26 +203,26 @@ pub fn reach_bytes() {
     });
 }
 
-/// Whether schedules are explored: then nobody need spin before it sleeps.
+/// Returns whether schedules are explored. If so, threads need not spin before they sleep.
 pub(crate) fn is_exploring() -> bool {
     with(|simulation| simulation.state.borrow().explorer.is_some()).unwrap_or(false)
 }
 
-/// Calls `f` with the simulation of this thread; `None` outside of all.
+/// Calls `f` with the simulation of this thread. Returns `None` outside of a simulation.
 #[inline]
 fn with<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
-    // A thread that unwinds does not stop any more: its panic is on its stack, and is counted for the real
+    // A thread that unwinds does not stop any more: its panic is on its stack, but counts for the real
     // thread.
     if std::thread::panicking() {
         unwind();
         return None;
     }
-    // Not borrowed while `f` runs: its thread may stop in there.
+    // `CURRENT` is not borrowed while `f` runs, since its thread may stop in there.
     let current = CURRENT.with_borrow(Option::clone);
     current.as_deref().map(f)
 }
 
-/// A thread that unwinds has come to an operation. The process ends where it would never get on.
+/// Counts an operation of a thread that unwinds. Ends the process if the thread would wait forever.
 #[cold]
 fn unwind() {
     let operations = UNWOUND.get() + 1;
@@ -236,7 +236,8 @@ fn unwind() {
     }
 }
 
-/// As [`with`], for what makes no sense outside. A thread that unwinds goes on without.
+/// Like [`with`], for calls that make no sense outside of a simulation. A thread that unwinds continues
+/// without.
 fn within<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
     let done = with(f);
     assert!(
@@ -246,39 +247,39 @@ fn within<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
     done
 }
 
-/// An access to the word at this address begins, by the code at `from`. It returns when the access is to be
-/// made; whatever the caller does next, up to its next call of this module, happens at once.
+/// Begins an access to the word at this address, by the code at `from`. Returns when the caller may make the
+/// access. Everything that the caller does next, up to its next call of this module, is atomic.
 pub(crate) fn access(address: usize, access: Access, from: &'static Location<'static>) {
     with(|simulation| simulation.access(address, access, from));
 }
 
-/// An address that is the same in every run: the number of its cache line, in the order in which lines are
-/// first seen, and the place in the line. For hashes. A word on a stack keeps its address.
+/// Returns an address that is the same in every run, for hashes: the number of its cache line, in the order
+/// in which lines are first seen, and the place in the line. A word on a stack keeps its address.
 pub fn stable_address(address: usize) -> usize {
     with(|simulation| simulation.state.borrow_mut().stable_address(address)).flatten().unwrap_or(address)
 }
 
-/// Plain work of so long on this CPU: more where the other thread of its core works too.
+/// Spends this time on plain work: longer if the other thread of the CPU's core works too.
 pub fn work(time: Duration) {
     with(|simulation| simulation.state.borrow_mut().work(picoseconds(time)));
 }
 
-/// The time on this CPU.
+/// Returns the time on this CPU.
 pub fn now() -> Duration {
     with(|simulation| Duration::from_nanos(simulation.state.borrow().now() / PICOSECONDS)).unwrap_or_default()
 }
 
-/// The CPU that this thread is on; 0 outside of a simulation.
+/// Returns the CPU that this thread is on, or 0 outside of a simulation.
 pub fn current_cpu() -> u32 {
     with(|simulation| simulation.state.borrow().cpu().place.cpu).unwrap_or(0)
 }
 
-/// The CPUs of the machine; 1 outside of a simulation.
+/// Returns the number of CPUs of the machine, or 1 outside of a simulation.
 pub fn possible_cpus() -> usize {
     with(|simulation| simulation.state.borrow().cpus.len()).unwrap_or(1)
 }
 
-/// Bytes that follow from the seed.
+/// Fills `bytes` with random bytes that follow from the seed.
 pub fn fill_random(bytes: &mut [u8]) {
     with(|simulation| {
         let random = &mut simulation.state.borrow_mut().random;
@@ -288,7 +289,7 @@ pub fn fill_random(bytes: &mut [u8]) {
     });
 }
 
-/// Forgets where the time went until now. The next report begins here.
+/// Forgets how time was spent until now. The next report begins here.
 pub fn restart_profile() {
     with(|simulation| {
         let mut state = simulation.state.borrow_mut();
@@ -298,7 +299,7 @@ pub fn restart_profile() {
     });
 }
 
-/// Where the time went until now.
+/// Reports how time was spent until now.
 ///
 /// # Panics
 /// Outside of a simulation.
@@ -306,7 +307,7 @@ pub fn profile() -> Report {
     within(|simulation| simulation.state.borrow().report()).expect("a thread that does not unwind")
 }
 
-/// A pause of a loop that spins. Its time counts for the place that calls.
+/// Pauses in a spin loop. The time counts for the calling place.
 #[track_caller]
 pub fn spin_hint() {
     let from = Location::caller();
@@ -328,7 +329,7 @@ pub(crate) fn yield_now() {
     with(Simulation::yield_now);
 }
 
-/// Runs `section` as one piece: this CPU runs no other thread meanwhile.
+/// Runs `section` without preemption: this CPU runs no other thread meanwhile.
 pub fn in_section<T>(section: impl FnOnce() -> T) -> T {
     struct Leave(Option<usize>);
     impl Drop for Leave {
@@ -348,7 +349,7 @@ pub fn in_section<T>(section: impl FnOnce() -> T) -> T {
     section()
 }
 
-/// Whether a CPU is inside of [`in_section`].
+/// Returns whether a CPU is inside [`in_section`].
 pub fn is_in_section(cpu: u32) -> bool {
     with(|simulation| simulation.state.borrow().cpus[cpu as usize].in_section).unwrap_or(false)
 }
@@ -366,12 +367,12 @@ pub(crate) fn current() -> Option<TaskId> {
     with(|simulation| simulation.state.borrow().running)
 }
 
-/// Sleeps until a wake-up, or for so long. Returns at once where a wake-up came before.
+/// Sleeps until a wake-up, or for `time`. Returns at once if a wake-up came before.
 pub(crate) fn park(time: Option<Duration>) {
     within(|simulation| simulation.park(time));
 }
 
-/// Sleeps for so long, whatever wakes it.
+/// Sleeps for `time`, regardless of wake-ups.
 pub(crate) fn sleep(time: Duration) {
     within(|simulation| {
         let timer = Some(simulation.state.borrow().now() + picoseconds(time));
@@ -406,7 +407,7 @@ pub(crate) fn join(task: TaskId) {
     });
 }
 
-/// Sleeps until [`futex_wake`] of the same word, if `is_still` holds; at most for so long.
+/// Sleeps until [`futex_wake`] of the same word, or for `time`. Returns at once unless `is_still` holds.
 #[track_caller]
 pub(crate) fn futex_wait(word: usize, time: Option<Duration>, is_still: impl FnOnce() -> bool) {
     let from = Location::caller();
@@ -464,7 +465,7 @@ impl Simulation {
         simulation
     }
 
-    /// Takes the coroutines that have not ended.
+    /// Removes and returns the coroutines that have not ended.
     fn take_left(&self) -> Vec<Coroutine> {
         self.state.borrow_mut().tasks.iter_mut().filter_map(|task| task.coroutine.take()).collect()
     }
@@ -491,7 +492,7 @@ impl Simulation {
                     };
                     let explorer = state.explorer.as_mut().expect("it explores");
                     explorer.clock = explorer.clock.max(at);
-                    // Whoever pauses may look at the clock.
+                    // A paused thread may read the clock, so it may run again.
                     explorer.writes += 1;
                     state.time_out(task, wait, at);
                 }
@@ -506,7 +507,7 @@ impl Simulation {
         }
     }
 
-    /// Lets a thread go on until it stops or ends.
+    /// Runs a thread until it stops or ends.
     fn go_on(&self, task: TaskId) {
         let coroutine = self.state.borrow_mut().tasks[task].coroutine.take();
         let mut coroutine = coroutine.expect("a thread that goes on has not ended");
@@ -519,14 +520,14 @@ impl Simulation {
         }
     }
 
-    /// The running thread goes on when something has changed.
+    /// Stops the running thread until something has changed.
     fn give_way(&self) {
         let mut state = self.state.borrow_mut();
         let writes = state.explorer.as_ref().expect("it explores").writes;
         let running = state.running;
         state.tasks[running].paused_at = writes;
         if state.goes_on(None) {
-            // It may end or wait before its next operation, and is not the next one then.
+            // The thread may end or wait before its next operation. Then it is not the next one.
             state.explorer.as_mut().expect("it explores").decided = None;
         } else {
             drop(state);
@@ -641,7 +642,7 @@ impl Simulation {
         (task.has_token, task.is_parked) = (false, false);
     }
 
-    /// The running thread gives up its CPU until it is woken, or until that time.
+    /// Gives up the running thread's CPU until the thread is woken, or until that time.
     fn block(&self, timer: Option<u64>) {
         let mut state = self.state.borrow_mut();
         let running = state.running;

@@ -14,7 +14,7 @@ use crate::task::{Stalled, Status, Task, TaskId};
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
-/// How long a thread runs on while others wait for its CPU.
+/// How long a thread runs while others wait for its CPU, in picoseconds.
 const SLICE: u64 = 4_000_000_000;
 
 #[derive(Debug)]
@@ -25,21 +25,21 @@ pub(crate) struct Cpu {
     pub running: Option<TaskId>,
     pub ready: VecDeque<TaskId>,
     pub slice_ends: u64,
-    /// A restartable sequence runs: the CPU stays with its thread.
+    /// Whether a restartable sequence runs, so that the CPU stays with its thread.
     pub in_section: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum What {
-    /// This CPU's thread goes on.
+    /// This CPU's thread continues.
     Go(usize),
-    /// A timer of this thread, set at its wait of this number.
+    /// A timer of this thread is due. It was set at the thread's wait of this number.
     Timer(TaskId, u64),
     /// The queue of this line is served.
     Serve(usize),
 }
 
-/// What happens next: when, the seed's word on ties, and what.
+/// An event: its time, a random number that decides ties, and what happens.
 type Event = Reverse<(u64, u64, What)>;
 
 #[derive(Debug)]
@@ -51,16 +51,16 @@ pub(crate) struct State {
     pub tasks: Vec<Task>,
     pub events: BinaryHeap<Event>,
     pub lines: Vec<Line>,
-    /// The lines' numbers by address. Lines are numbered as they are touched, so that no address decides
-    /// anything.
+    /// The lines' numbers by address. Lines are numbered in the order of first touch, so that no address
+    /// decides anything.
     pub line_numbers: HashMap<usize, usize>,
-    /// The stacks of the threads, by their lowest address: where each ends.
+    /// The ends of the threads' stacks, by their lowest addresses.
     pub stacks: BTreeMap<usize, usize>,
     pub futexes: HashMap<usize, VecDeque<TaskId>>,
     pub running: TaskId,
     pub profile: Profile,
     pub profiled_since: u64,
-    /// Chooses who goes on, where that does not follow from the clocks.
+    /// Chooses the next thread if the clocks do not decide it.
     pub explorer: Option<Box<Explorer>>,
     candidates: Vec<Candidate>,
 }
@@ -108,7 +108,7 @@ impl State {
         self.events.push(Reverse((at, tie, what)));
     }
 
-    /// The running thread's CPU is busy for so long.
+    /// Keeps the running thread's CPU busy for this time.
     pub(crate) fn spend(&mut self, time: u64) {
         if let Some(explorer) = &mut self.explorer {
             explorer.clock += time;
@@ -140,8 +140,8 @@ impl State {
         }
     }
 
-    /// The running thread goes on at its CPU's time, after the others whose time is earlier; or another
-    /// thread of the CPU does, if the slice is over.
+    /// Lets the running thread continue at its CPU's time, after the CPUs whose time is earlier. If the slice
+    /// is over, another thread of the CPU continues instead.
     pub(crate) fn go_later(&mut self) {
         let cpu = self.tasks[self.running].cpu;
         if self.is_slice_over() {
@@ -228,8 +228,8 @@ impl State {
         (0..load.len()).min_by_key(|cpu| load[*cpu]).unwrap_or(0)
     }
 
-    /// The number of a word's cache line. Words on stacks have none: which of them share a line is the
-    /// compiler's choice, and differs from build to build.
+    /// Returns the number of a word's cache line. Words on stacks have none: the compiler decides which of
+    /// them share a line, and decides differently in each build.
     pub(crate) fn line_of(&mut self, address: usize) -> Option<usize> {
         if self.stacks.range(..=address).next_back().is_some_and(|(_, end)| address < *end) {
             return None;
@@ -242,12 +242,14 @@ impl State {
         Some(line)
     }
 
-    /// A word's address by its line's number, which is the same in every run. `None` for words on stacks.
+    /// Returns a word's address by its line's number, which is the same in every run. Returns `None` for
+    /// words on stacks.
     pub(crate) fn stable_address(&mut self, address: usize) -> Option<usize> {
         self.line_of(address).map(|line| line * LINE_BYTES + address % LINE_BYTES)
     }
 
-    /// Begins an access of the running thread. False where the thread has to stop until its line is there.
+    /// Begins an access of the running thread. Returns `false` if the thread has to stop until its line
+    /// arrives.
     pub(crate) fn request(
         &mut self,
         address: usize,
@@ -311,14 +313,14 @@ impl State {
         }
     }
 
-    /// Chooses who goes on. `None`: nobody can, and nothing will change that.
+    /// Chooses what runs next. Returns `None` if nothing can run, now or later.
     pub(crate) fn pick(&mut self) -> Option<Next> {
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         let explorer = self.explorer.as_mut().expect("somebody to choose");
         for (number, task) in self.tasks.iter().enumerate() {
             let cpu = &self.cpus[task.cpu];
-            // A restartable sequence is one piece to the other threads of its CPU.
+            // The other threads of a CPU never interrupt a restartable sequence.
             if task.status == Status::Ready && (!cpu.in_section || cpu.running == Some(number)) {
                 candidates.push(Candidate { task: number, pauses: task.paused_at == explorer.writes });
             }
@@ -335,8 +337,8 @@ impl State {
         next
     }
 
-    /// Whether the running thread goes on, in an exploration, before it touches the word at this address.
-    /// Otherwise it stops, and goes on when it is chosen.
+    /// In an exploration, returns whether the running thread continues before it touches the word at this
+    /// address. Otherwise, it stops and continues when it is chosen.
     pub(crate) fn goes_on(&mut self, at: Option<(usize, &'static Location<'static>)>) -> bool {
         if let Some((address, place)) = at
             && self.explorer.as_ref().is_some_and(|explorer| explorer.minds_meetings())
@@ -352,7 +354,7 @@ impl State {
         next == Some(Next::Task(self.running)) && !is_over
     }
 
-    /// The running thread does this, in an exploration.
+    /// Notes an operation of the running thread in an exploration.
     pub(crate) fn note(&mut self, access: Access, from: &'static Location<'static>) {
         let explorer = self.explorer.as_mut().expect("somebody to choose");
         explorer.decided = None;

@@ -28,12 +28,12 @@ pub enum Stopped {
     Panicked {
         /// The thread's name.
         thread: String,
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
-    /// So many steps did not suffice.
+    /// The run did not end within this many steps.
     TooLong(u64),
-    /// It has no memory of its own.
+    /// The simulation has no memory of its own.
     NoHeap(NoHeap),
 }
 

@@ -10,7 +10,7 @@ pub(crate) type TaskId = usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Runs, or could if its CPU were free.
+    /// Runs, or would run if its CPU were free.
     Ready,
     /// Waits for a wake-up, or for the time of its timer.
     Blocked,
@@ -24,14 +24,14 @@ pub(crate) struct Task {
     /// `None` while it runs, and after its end.
     pub coroutine: Option<Coroutine>,
     pub status: Status,
-    /// It was unparked, and has not parked since.
+    /// Whether it was unparked and has not parked since.
     pub has_token: bool,
     pub is_parked: bool,
     /// Counts its waits, so that an old timer wakes nobody.
     pub waits: u64,
     pub timed_out: bool,
     pub joiner: Option<TaskId>,
-    /// Changes of shared words when it paused last, in an exploration.
+    /// In an exploration: the number of changes of shared words when it last paused.
     pub paused_at: u64,
     /// The access that waits for its line.
     pub stalled: Option<Stalled>,

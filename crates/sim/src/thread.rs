@@ -1,4 +1,4 @@
-//! Threads of a simulation, with the faces of the standard library's.
+//! Threads of a simulation, with the interface of the standard library's.
 
 use std::any::Any;
 use std::io;
@@ -27,7 +27,7 @@ impl Thread {
         ThreadId(self.0)
     }
 
-    /// Lets the thread's present or next [`park`] return.
+    /// Lets the thread's current or next [`park`] return.
     pub fn unpark(&self) {
         if let Some(task) = self.0 {
             simulation::unpark(task);
@@ -35,7 +35,7 @@ impl Thread {
     }
 }
 
-/// This thread. Outside of a simulation it names nobody.
+/// Returns the calling thread. Outside of a simulation, it names no thread.
 pub fn current() -> Thread {
     Thread(simulation::current())
 }
@@ -45,12 +45,12 @@ pub fn park() {
     simulation::park(None);
 }
 
-/// Sleeps until [`Thread::unpark`], or for so long.
+/// Sleeps until [`Thread::unpark`], or for `time`.
 pub fn park_timeout(time: Duration) {
     simulation::park(Some(time));
 }
 
-/// Sleeps for so long.
+/// Sleeps for `time`.
 pub fn sleep(time: Duration) {
     simulation::sleep(time);
 }
@@ -79,8 +79,8 @@ impl Builder {
         self
     }
 
-    /// Gives it a stack of so many bytes. Every simulated thread has the same, which is as large as any asks
-    /// for.
+    /// Accepts a stack size. Every simulated thread has a stack of the same size, which is as large as any
+    /// thread asks for.
     pub fn stack_size(self, bytes: usize) -> Self {
         assert!(bytes <= STACK_BYTES, "a stack of at most {STACK_BYTES} bytes");
         self
@@ -95,7 +95,7 @@ impl Builder {
     /// Starts it.
     ///
     /// # Errors
-    /// The kernel's, where there is no memory for its stack.
+    /// Fails if the kernel has no memory for its stack.
     pub fn spawn<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -117,7 +117,7 @@ impl Builder {
 /// Starts a thread on the CPU with the fewest threads.
 ///
 /// # Panics
-/// Where there is no memory for its stack.
+/// If there is no memory for its stack.
 pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     Builder::new().spawn(work).expect("memory for a stack")
 }

@@ -1,5 +1,5 @@
-//! Schedules that are chosen: each kind finds what only some interleavings show, and finds nothing in what is
-//! right.
+//! Chosen schedules: each kind finds bugs that only some interleavings show, and finds nothing in correct
+//! code.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +45,8 @@ fn threads_that_pause_last_end_and_sleep_as_others_do() {
     }
 }
 
-/// What is set for the process that runs [`a_thread_that_unwinds_and_waits_for_ever_ends_the_process`] within
-/// itself.
+/// Set in the child process of [`a_thread_that_unwinds_and_waits_for_ever_ends_the_process`], which runs the
+/// same test.
 const INSIDE: &str = "OCTAVO_UNWINDS";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Why a file is no trace, as one sentence for people.
+//! Why a file is not a trace, as one sentence for people.
 
 use std::fmt;
 use std::io;
@@ -10,20 +10,20 @@ use crate::format::VERSION;
 pub enum TraceError {
     /// The file could not be read or written.
     Io(io::Error),
-    /// The file has no access.
+    /// The file holds no accesses.
     Empty,
     /// The file does not begin as Octavo's traces do.
     NotATrace,
-    /// The file is of a version that came later.
+    /// The file has a newer version than this reader knows.
     NewerVersion(u16),
-    /// The file ends too early. So many accesses come before its end.
+    /// The file ends too early.
     Truncated {
-        /// The accesses that are there.
+        /// The accesses before its end.
         accesses: u64,
     },
-    /// The file says something that no writer writes, behind so many accesses.
+    /// The file says something that no writer writes.
     Malformed {
-        /// The accesses before.
+        /// The accesses before the problem.
         accesses: u64,
         /// The problem.
         problem: &'static str,
@@ -44,7 +44,7 @@ pub enum TraceError {
     UnknownFormat,
     /// There are more pages than a replay has numbers for.
     TooManyPages,
-    /// There are more accesses than anybody has recorded; the file may be damaged.
+    /// There are more accesses than any recording has. The file may be damaged.
     TooManyAccesses,
 }
 

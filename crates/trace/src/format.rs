@@ -14,18 +14,19 @@
 //!           +-------------+---------+--------+-------+
 //! ```
 //!
-//! Fixed numbers are little endian. The numbers of a record are LEB128: seven bits a byte, the lowest first,
-//! and the high bit set where more follow. A record stands for one access, or for several to the same page:
+//! Numbers of fixed size are little endian. The numbers of a record are LEB128: seven bits a byte, the lowest
+//! first, and the high bit set if more follow. A record stands for one access, or for several to the same
+//! page:
 //!
-//! - `write`: the accesses write. Otherwise they read.
-//! - `task`: the task is another than in the record before (0 before the first), and its number follows.
-//! - `further`: the number of further accesses of the same kind to the same page follows. Otherwise there is
+//! - `write`: the accesses write. Otherwise, they read.
+//! - `task`: the task differs from the one in the record before (0 before the first), and its number follows.
+//! - `further`: the number of further accesses of the same kind to the same page follows. Otherwise, there is
 //!   one access.
 //! - `page, delta`: the distance to the page that the same task accessed last (0 before its first), zigzag
 //!   coded: 0, -1, 1, -2, 2 are 0, 1, 2, 3, 4.
 //!
-//! So a page after its neighbour takes one byte. A head of 0 ends the trace, with the number of all accesses.
-//! A file without that end is incomplete.
+//! So an access to the page after the last one takes one byte. A head of 0 and the number of all accesses end
+//! the trace. A file without that end is incomplete.
 
 use std::io::{self, Write};
 
@@ -35,7 +36,7 @@ pub(crate) const MAGIC: &[u8; 8] = b"OCTAVOTR";
 /// The version that is written, and the latest that is read.
 pub const VERSION: u16 = 1;
 
-/// Pages that have numbers: as many as 64-bit addresses have.
+/// The most pages: as many as 64-bit addresses have.
 pub const MOST_PAGES: u64 = 1 << 52;
 
 /// The bits of a head, less one.
@@ -71,7 +72,7 @@ pub(crate) fn distance(from: u64, to: u64) -> u64 {
     (delta << 1 ^ delta >> 63) as u64
 }
 
-/// The page at a distance. `None` where there is no such page.
+/// Returns the page at a distance, or `None` if there is no such page.
 pub(crate) fn page_at(from: u64, distance: u64) -> Option<u64> {
     let delta = (distance >> 1) as i64 ^ -((distance & 1) as i64);
     from.checked_add_signed(delta).filter(|page| *page < MOST_PAGES)

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `format` | the file format: its layout, and the numbers in it |
 //! | `writer`, `reader` | a file, written and read access by access |
-//! | `import` | other formats: a column of keys, libCacheSim's oracleGeneral; and which format a file has |
+//! | `import` | other formats (a column of keys, libCacheSim's oracleGeneral), and the detection of a file's format |
 //! | `trace` | a whole trace in memory, its pages numbered by their first uses |
 //! | `optimum` | Belady's optimum on a trace |
-//! | `published` | LRU, SIEVE and S3-FIFO as published, which see each hit |
-//! | `error` | why a file is no trace |
+//! | `published` | LRU, SIEVE and S3-FIFO as published: they see each hit |
+//! | `error` | why a file is not a trace |
 //!
 //! `docs/traces.md` says the same for users.
 
@@ -29,15 +29,15 @@ pub use reader::TraceReader;
 pub use trace::{Numbering, Step, Trace};
 pub use writer::TraceWriter;
 
-/// Accesses of one task to one page, of which none lies between two others.
+/// Accesses of one task to one page, with none to another page in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accesses {
-    /// The task, whose pages are its own.
+    /// The task. Each task has pages of its own.
     pub task: u32,
     /// The number of the page in the task's memory, below [`MOST_PAGES`].
     pub page: u64,
     /// Whether the accesses write.
     pub is_write: bool,
-    /// How many they are: at least one.
+    /// The number of accesses: at least one.
     pub times: u64,
 }

@@ -1,9 +1,9 @@
-//! Belady's optimum: the page whose next use is the farthest goes. No policy that brings in each page that is
-//! missing has fewer misses on as many frames (L. A. Belady, "A study of replacement algorithms for a
+//! Belady's optimum: evict the page whose next use is the farthest. No policy that loads each missing page
+//! has fewer misses with as many frames (L. A. Belady, "A study of replacement algorithms for a
 //! virtual-storage computer", 1966).
 //!
-//! Of pages that are never used again, clean ones go first. That saves writes, and costs no miss. The optimum
-//! is one of misses: a policy may still write less.
+//! Among pages that are never used again, it evicts clean ones first. That saves writes and costs no misses.
+//! It is optimal in misses only: another policy may write less.
 //!
 //! Cost: O(n log n) time and O(n) memory, for n steps of the trace.
 
@@ -11,17 +11,17 @@ use std::collections::BinaryHeap;
 
 use crate::Trace;
 
-/// The step of a use that never comes.
+/// The next use of a page that is never used again.
 const NEVER: usize = usize::MAX;
 
-/// What became of a trace's accesses.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Accesses that found their page in memory.
     pub hits: u64,
-    /// Accesses that did not.
+    /// Accesses that did not find their page in memory.
     pub misses: u64,
-    /// Pages that were written since they came, and went.
+    /// Evicted pages that had been written since they were loaded.
     pub write_backs: u64,
 }
 
@@ -32,7 +32,7 @@ struct Resident {
     is_dirty: bool,
 }
 
-/// A page that may go, with what was known when it was used last. The greatest goes.
+/// A page that may be evicted, with what was known at its last use. The greatest candidate is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     next_use: usize,
@@ -40,10 +40,10 @@ struct Candidate {
     page: u32,
 }
 
-/// Replays a trace over so many frames as nobody can without knowing the future.
+/// Replays a trace with `frames` frames, choosing by the next uses, which a real policy cannot know.
 ///
 /// # Panics
-/// Where there is no frame.
+/// If `frames` is 0.
 pub fn optimum(trace: &Trace, frames: u64) -> Outcome {
     assert!(frames > 0, "a page that is used has a frame");
     let next_uses = next_uses(trace);
@@ -72,19 +72,19 @@ pub fn optimum(trace: &Trace, frames: u64) -> Outcome {
     outcome
 }
 
-/// Sends the page out whose next use is the farthest, and returns whether it is dirty.
+/// Evicts the page whose next use is the farthest, and returns whether it is dirty.
 fn evict(residents: &mut [Option<Resident>], candidates: &mut BinaryHeap<Candidate>) -> bool {
     loop {
         let Candidate { next_use, page, .. } = candidates.pop().expect("every page in memory was pushed");
         let resident = &mut residents[page as usize];
-        // A candidate whose page was used since is stale, and was pushed again.
+        // A candidate whose page was used since then is stale. The use pushed a new one.
         if let Some(Resident { is_dirty, .. }) = resident.take_if(|resident| resident.next_use == next_use) {
             return is_dirty;
         }
     }
 }
 
-/// The step of the next use of each step's page.
+/// Returns, for each step, the next step that uses its page.
 fn next_uses(trace: &Trace) -> Vec<usize> {
     let mut later = vec![NEVER; trace.pages() as usize];
     let mut next_uses = vec![NEVER; trace.steps().len()];
@@ -109,7 +109,7 @@ mod tests {
         numbering.finish()
     }
 
-    /// The same rule, which looks for each next use by going through the rest of the trace.
+    /// The same rule, but finds each next use by searching the rest of the trace.
     fn slow_optimum(trace: &Trace, frames: usize) -> Outcome {
         let steps = trace.steps();
         let (mut resident, mut outcome) = (BTreeMap::<u32, bool>::new(), Outcome::default());
@@ -133,7 +133,7 @@ mod tests {
         outcome
     }
 
-    /// The fewest misses of all ways to choose the pages that go.
+    /// Returns the fewest misses among all ways to choose the evicted pages.
     fn fewest_misses(trace: &Trace, frames: usize) -> u64 {
         let mut ways = BTreeMap::from([(BTreeSet::<u32>::new(), 0)]);
         for step in trace.steps() {

@@ -1,5 +1,5 @@
-//! Policies as published, which see each hit at once, as the engine does not. Each counts its misses on pages
-//! that are accessed in order, over so many frames.
+//! Policies as published. They see each hit at once; the engine does not. Each function returns the misses of
+//! accesses to `pages`, in order, with `frames` frames.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -24,7 +24,7 @@ pub fn lru_misses(pages: &[u32], frames: u32) -> u64 {
 
 /// SIEVE, one page at a time. A fault leaves no mark.
 pub fn sieve_misses(pages: &[u32], frames: u32) -> u64 {
-    // The queue is ordered by insertion. The hand moves up in it, over the pages that are left.
+    // The queue is ordered by insertion. The hand moves up over the pages that are still in it.
     let (mut queue, mut inserted, mut hand, mut misses) = (BTreeMap::new(), HashMap::new(), 0_u64, 0);
     for page in pages {
         if let Some(at) = inserted.get(page) {

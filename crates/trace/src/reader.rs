@@ -6,8 +6,7 @@ use std::io::{self, BufRead};
 use crate::format::{DELTA_SHIFT, END, FURTHER, MAGIC, MOST_NUMBER_BYTES, TASK, VERSION, WRITE, page_at};
 use crate::{Accesses, TraceError};
 
-/// A trace that is being read: an iterator over its records. It ends with an error where the file is not
-/// complete.
+/// A trace that is being read: an iterator over its records. It ends with an error if the file is incomplete.
 #[derive(Debug)]
 pub struct TraceReader<R> {
     from: R,
@@ -19,10 +18,10 @@ pub struct TraceReader<R> {
 }
 
 impl<R: BufRead> TraceReader<R> {
-    /// Begins to read.
+    /// Begins to read a trace.
     ///
     /// # Errors
-    /// Where the file fails, is no trace, or is one of a newer version.
+    /// Fails if the file cannot be read, is not a trace, or has a newer version.
     pub fn new(mut from: R) -> Result<Self, TraceError> {
         let mut magic = [0; MAGIC.len()];
         match from.read_exact(&mut magic) {
@@ -47,7 +46,7 @@ impl<R: BufRead> TraceReader<R> {
         self.page_bytes
     }
 
-    /// The next record; `None` behind the last one.
+    /// Returns the next record, or `None` after the last one.
     fn record(&mut self) -> Result<Option<Accesses>, TraceError> {
         let head = self.number()?;
         if head == END {
@@ -147,7 +146,7 @@ mod tests {
         read(bytes).unwrap_err().to_string()
     }
 
-    /// Accesses that the writer puts into one record, put together.
+    /// Joins accesses as the writer joins them into records.
     fn joined(all: &[Accesses]) -> Vec<Accesses> {
         let mut joined: Vec<Accesses> = Vec::new();
         for next in all {

@@ -1,5 +1,5 @@
-//! A whole trace in memory. Its pages are numbered in the order of their first uses, whatever they are in the
-//! file.
+//! A whole trace in memory. Its pages are numbered in the order of their first uses, whatever their names in
+//! the file.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -7,17 +7,16 @@ use std::hash::Hash;
 
 use crate::TraceError;
 
-/// The most accesses: more than anybody records, and few enough that a damaged file takes no memory by what
-/// it says.
+/// The most accesses: more than any recording has, and few enough that a damaged file cannot exhaust memory.
 const MOST_ACCESSES: u64 = 1 << 40;
 
-/// The pages that a step has room for.
+/// The most pages that a step can number.
 const MOST_NUMBERS: u64 = 1 << 31;
 
-/// Accesses to one page, of which none lies between two others.
+/// Accesses to one page, with none to another page in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The page's number, and below it whether the accesses write.
+    /// The page's number, shifted left by one; the lowest bit says whether the accesses write.
     packed: u32,
     times: u32,
 }
@@ -33,13 +32,13 @@ impl Step {
         self.packed & 1 != 0
     }
 
-    /// How many they are.
+    /// The number of accesses.
     pub fn times(self) -> u32 {
         self.times
     }
 }
 
-/// A trace.
+/// A trace in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     steps: Vec<Step>,
@@ -49,39 +48,38 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace that reads these pages in order.
+    /// Makes a trace that reads these pages in order.
     ///
     /// # Errors
-    /// Where there are too many.
+    /// Fails if there are too many.
     pub fn of_reads(pages: &[u32]) -> Result<Self, TraceError> {
         let mut numbering = Numbering::default();
         pages.iter().try_for_each(|page| numbering.add(page, false, 1))?;
         Ok(numbering.finish())
     }
 
-    /// The steps, in order. The number of a page that comes for the first time is the number of pages that
-    /// came before.
+    /// The steps, in order. At its first use, a page's number is the number of pages used before it.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// How many pages there are.
+    /// The number of pages.
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// How many accesses there are.
+    /// The number of accesses.
     pub fn accesses(&self) -> u64 {
         self.accesses
     }
 
-    /// How many of them write.
+    /// The number of accesses that write.
     pub fn writes(&self) -> u64 {
         self.writes
     }
 }
 
-/// A trace that is being made. It numbers pages by what names them in a file.
+/// A trace that is being made. It gives each page a number for its name in the file.
 #[derive(Debug)]
 pub struct Numbering<K> {
     numbers: HashMap<K, u32>,
@@ -98,7 +96,7 @@ impl<K: Eq + Hash> Numbering<K> {
     /// Adds accesses to the page of this name.
     ///
     /// # Errors
-    /// Where there are too many pages, or accesses.
+    /// Fails if there are too many pages or accesses.
     pub fn add<Q>(&mut self, name: &Q, is_write: bool, times: u64) -> Result<(), TraceError>
     where
         K: Borrow<Q>,
@@ -135,7 +133,7 @@ impl<K: Eq + Hash> Numbering<K> {
         Ok(())
     }
 
-    /// The trace.
+    /// Returns the trace.
     pub fn finish(self) -> Trace {
         self.trace
     }

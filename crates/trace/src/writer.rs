@@ -12,7 +12,7 @@ use crate::{Accesses, TraceError};
 #[derive(Debug)]
 pub struct TraceWriter<W> {
     to: W,
-    /// The record that was not written yet, since the next accesses may belong to it.
+    /// The record that is not written yet, since the next accesses may belong to it.
     open: Option<Accesses>,
     task: u32,
     last_page: HashMap<u32, u64>,
@@ -20,10 +20,10 @@ pub struct TraceWriter<W> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Begins a trace of pages of so many bytes. `to` should have a buffer.
+    /// Begins a trace of pages of `page_bytes` bytes. `to` should have a buffer.
     ///
     /// # Errors
-    /// Where `to` fails.
+    /// Fails if `to` does.
     pub fn new(mut to: W, page_bytes: u32) -> Result<Self, TraceError> {
         to.write_all(MAGIC)?;
         to.write_all(&VERSION.to_le_bytes())?;
@@ -31,13 +31,13 @@ impl<W: Write> TraceWriter<W> {
         Ok(Self { to, open: None, task: 0, last_page: HashMap::new(), accesses: 0 })
     }
 
-    /// Writes accesses. Those that go on where the last ones ended share a record.
+    /// Writes accesses. They share a record with the last ones if both have the same task, page and kind.
     ///
     /// # Errors
-    /// Where the file fails.
+    /// Fails if `to` does.
     ///
     /// # Panics
-    /// Where there is no access, or no such page.
+    /// If there is no access, or no such page.
     pub fn write(&mut self, next: Accesses) -> Result<(), TraceError> {
         assert!(next.times > 0 && next.page < MOST_PAGES, "accesses to a page: {next:?}");
         self.accesses += next.times;
@@ -61,7 +61,7 @@ impl<W: Write> TraceWriter<W> {
     /// Ends the trace, and returns the file.
     ///
     /// # Errors
-    /// Where the file fails.
+    /// Fails if `to` does.
     pub fn finish(mut self) -> Result<W, TraceError> {
         if let Some(open) = self.open.take() {
             self.record(open)?;

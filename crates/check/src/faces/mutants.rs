@@ -1,4 +1,4 @@
-//! The engine in which one thing is broken.
+//! The engine with a bug switched on.
 
 pub(crate) use octavo_mutants as octavo;
 

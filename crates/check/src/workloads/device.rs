@@ -1,5 +1,5 @@
-//! A device in memory whose time is virtual. It is late, overtakes itself, fails, gives back wrong bytes, and
-//! falls silent, as a seed says.
+//! A device in memory with virtual time. A seed decides when it is late, completes out of order, fails,
+//! returns wrong bytes, and stops answering.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,29 +13,29 @@ use super::super::octavo::PAGE_BYTES;
 use super::super::octavo::io::{Device, Direction, Submitted, Transfer, Urgency};
 
 const EIO: i32 = 5;
-/// How long the device's thread sleeps where it has nothing to do.
+/// How long the device's thread sleeps if it has nothing to do.
 const REST: Duration = Duration::from_millis(100);
 
-/// What a device is like.
+/// How a device behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Manners {
     pub places: u32,
-    /// Until a transfer ends, at most.
+    /// The longest time of a transfer.
     pub latency: Duration,
-    /// What a page takes on the way: the bandwidth.
+    /// The transfer time of a page, which sets the bandwidth.
     pub page: Duration,
-    /// Of a thousand transfers: those that end within the call that brings them, that fail, and that are kept
+    /// Out of a thousand transfers: how many end within the call that submits them, fail, and are held back
     /// for `silence`.
     pub inline: u64,
     pub failed: u64,
     pub silent: u64,
-    /// Of a thousand pages that are read: those that come back as other bytes.
+    /// Out of a thousand pages read: how many return wrong bytes.
     pub wrong: u64,
     pub silence: Duration,
 }
 
 impl Manners {
-    /// A device for a few pages, which may be quick, late, or fail, and never falls silent.
+    /// A device for a few pages, which may be quick, late, or fail, but always answers.
     pub(crate) fn for_few_pages(random: &mut Random) -> Self {
         Self {
             places: 64,
@@ -50,7 +50,7 @@ impl Manners {
     }
 }
 
-/// The device. Clones are the same.
+/// The device. Clones share it.
 #[derive(Clone)]
 pub(crate) struct SlowDevice(Arc<Shared>);
 
@@ -91,13 +91,13 @@ impl SlowDevice {
         self.0.state.lock()
     }
 
-    /// No failures and no silence from now on.
+    /// Stops failures and silences from now on.
     pub(crate) fn heal(&self) {
         self.lock().is_honest = true;
         self.0.changed.notify_one();
     }
 
-    /// The device's thread ends when all is done.
+    /// Ends the device's thread once all transfers are done.
     pub(crate) fn end(&self) {
         self.lock().has_ended = true;
         self.0.changed.notify_one();
@@ -132,7 +132,7 @@ impl State {
 
     fn do_it(&mut self, transfer: &Transfer, manners: Manners) -> io::Result<()> {
         let fails = self.one_of_a_thousand(manners.failed);
-        // Of a transfer that fails, the first pages may have been moved.
+        // A failing transfer may have moved its first pages.
         let done = self.random.below(transfer.len() as u64 + 1) as usize;
         for (index, page) in transfer.pages().enumerate() {
             let place = transfer.place() + index as u32;

@@ -1,9 +1,9 @@
-//! A program at the other side of a translation, which forks: every process has two threads that store to
-//! pages of their own and load from all, and knows every word. So two threads may want one page at a time,
-//! each for another access.
+//! A program at the other side of a translation, which forks. Every process knows every word of its pages. It
+//! has two threads, which store to pages of their own and load from all. So two threads may want one page at
+//! the same time, for different accesses.
 //!
-//! Parents and children go on side by side, and write what they had in common. Beside them, pages go out all
-//! the time. A thread drops pages now and then, which Octavo is told of afterwards.
+//! Parents and children run side by side, and write the pages that they share. Meanwhile, pages go out all
+//! the time. Now and then, a thread drops pages and tells Octavo afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,12 +42,13 @@ struct Process {
     family: Arc<Family>,
     space: TranslatedSpace,
     other_side: Arc<OtherSide>,
-    /// Held while a page is dropped, and while the process forks. Otherwise the child might have either.
+    /// Held while a page is dropped, and while the process forks. Otherwise, the child might have the page or
+    /// not.
     changing: Mutex<()>,
     number: u64,
 }
 
-/// Runs a seed. Panics where a thread finds what it should not.
+/// Runs a seed. Panics if a thread finds a wrong word.
 pub(crate) fn run(seed: u64) {
     let mut random = Random::new(seed);
     let device_fails = random.below(2) == 0;
@@ -77,7 +78,7 @@ pub(crate) fn run(seed: u64) {
         running: AtomicU64::new(1),
         seed,
     });
-    // Two in so many answers are refusals; with a very large number none is.
+    // Two answers in this many are refusals; with a very large number, none is.
     let other_side = OtherSide::new(seed, [10, 40, u64::MAX][random.below(3) as usize]);
     let space = family.manager.translated_space("parent", other_side.clone()).expect("a space");
     space.map_at(START, 2 * PAGES * PAGE, RegionOptions::new()).expect("room for a region");
@@ -116,7 +117,7 @@ impl Family {
 }
 
 impl Process {
-    /// From its first step until it and all its children have ended.
+    /// Runs the process until it and all its children have ended.
     fn live(self) {
         let process = Arc::new(self);
         let of_thread = |lane: u64| {
@@ -134,7 +135,7 @@ impl Process {
         family.running.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// One thread's work on pages of its own. Returns the children that it has made.
+    /// Does one thread's work on pages of its own. Returns the children that it has made.
     fn work(&self, lane: u64) -> Vec<thread::JoinHandle<()>> {
         let mut random = Random::new(self.family.seed ^ (2 * self.number + lane + 1) << 24);
         let mut children = Vec::new();
@@ -177,7 +178,7 @@ impl Process {
         let _changing = self.changing.lock();
         let other_side = self.other_side.fork(random.number());
         let space = family.insist(|| family.manager.translated_space("child", other_side.clone()));
-        // A part may be done when there is no room, and the rest by the next call.
+        // If there is no room, a call may do a part, and the next call the rest.
         family.insist(|| space.fork_from(&self.space));
         self.other_side.has_forked();
         let is_adopted = random.below(2) == 0;
@@ -190,7 +191,7 @@ impl Process {
         }))
     }
 
-    /// Takes over what the process shares with its parent, so that it can go out.
+    /// Adopts the pages that the process shares with its parent, so that they can go out.
     fn adopt(&self) {
         for at in self.other_side.pages() {
             self.family.insist(|| {

@@ -21,7 +21,7 @@ fn insist<T>(operation: impl FnMut() -> Result<T>) -> T {
     super::insist(true, operation)
 }
 
-/// Adds one to both ends of pages, and lets others run in between. Returns which pages it took.
+/// Adds one to both ends of pages, and lets other threads run in between. Returns the pages it took.
 fn add(space: &Space, random: &mut Random) -> std::ops::Range<u64> {
     let first = random.below(PAGES);
     let pages = first..first + 1 + random.below(PAGES - first);

@@ -1,6 +1,6 @@
 //! A whole manager under several threads. Each worker owns a lane of each shared page and knows every byte of
-//! it, so neighbouring bytes belong to different threads. Beside the workers one thread reclaims all the
-//! time. By seed, others run too:
+//! the lane, so neighbouring bytes belong to different threads. Another thread reclaims all the time.
+//! Depending on the seed, more threads run:
 //!
 //! | thread | what |
 //! |---|---|
@@ -22,17 +22,17 @@ use super::super::octavo::{
 use super::device::{Manners, SlowDevice};
 use super::{HUGE, PAGE, assert_only_zero_pages_are_left, insist, is_passing, named};
 
-/// Where the shared pages lie, and where the mapper's.
+/// The addresses of the shared pages and of the mapper's pages.
 const SHARED: u64 = 1 << 30;
 const OWN: u64 = 3 << 30;
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub workers: u64,
     /// Operations of a worker.
     pub steps: u64,
-    /// Rounds of the threads that disturb, or several times so many.
+    /// Rounds of the disturbing threads. Some run several times as many.
     pub rounds: u64,
     /// Shared pages.
     pub pages: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// What a seed runs.
+    /// Returns the load that a seed chooses.
     pub(crate) fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6c6f_6164);
         Self {
@@ -67,7 +67,7 @@ struct Common {
     workers_left: AtomicU64,
 }
 
-/// Runs a seed, as the first thread of an exploration. Panics where a thread finds what it should not.
+/// Runs a seed, as the first thread of an exploration. Panics if a thread finds wrong bytes.
 pub(crate) fn run(seed: u64, load: Load) {
     let mut random = Random::new(seed);
     let manners = Manners {
@@ -147,8 +147,8 @@ impl Common {
         self.workers_left.load(Ordering::Acquire) == 0
     }
 
-    /// The rounds of a thread that disturbs: not without end, since a schedule need not be fair, and none
-    /// when the workers are done.
+    /// Returns the rounds of a disturbing thread: a bounded number, since a schedule need not be fair, and
+    /// none once the workers are done.
     fn rounds(&self, times: u64) -> impl Iterator<Item = u64> {
         (0..times * self.load.rounds).take_while(|_| !self.is_over())
     }
@@ -179,12 +179,12 @@ impl Common {
         }
     }
 
-    /// Pages of its own, beside each other with the holes that it makes.
+    /// Maps, writes, protects and unmaps the mapper's own pages, which lie side by side with holes.
     fn map_and_unmap(&self, seed: u64) {
         let mut random = Random::new(seed ^ 0x6d61_7073);
         for _ in self.rounds(1) {
             let (count, stamp) = (1 + random.below(4), 1 + random.number() / 2);
-            // A range that covers a node of the table: the node goes with it, and others get it.
+            // A range that covers a node of the table: unmapping frees the node, and other ranges get it.
             let covers_node = random.below(3) == 0;
             let address = if covers_node { OWN } else { OWN + random.below(4) * PAGE };
             let len = if covers_node { HUGE } else { count * PAGE };
@@ -209,7 +209,8 @@ impl Common {
         }
     }
 
-    /// Writes to the mapper's pages, where the mapper does not look, and is refused as often as not.
+    /// Writes to the mapper's pages, at bytes that the mapper does not check. About half of the writes are
+    /// refused.
     fn intrude(&self, seed: u64) {
         let mut random = Random::new(seed ^ 0x696e_7472);
         for _ in self.rounds(4) {
@@ -245,7 +246,7 @@ impl Common {
     }
 }
 
-/// The first page of a space, written while it goes.
+/// Writes the first page of a space while another thread unmaps or protects it.
 fn newcomer(common: &Arc<Common>, seed: u64) {
     let mut random = Random::new(seed ^ 0x6e65_7773);
     for _ in common.rounds(1) {
@@ -278,7 +279,8 @@ fn newcomer(common: &Arc<Common>, seed: u64) {
     }
 }
 
-/// One thread's lane, and what it should hold: each value is larger than all that it has written before.
+/// One thread's lane, and what it should hold. Each value is larger than all that the thread has written
+/// before.
 struct Worker<'a> {
     common: &'a Common,
     lane: u64,

@@ -1,8 +1,8 @@
-//! Work of several threads on one manager that knows what it must find.
+//! Work of several threads on one manager. The threads know what they must find.
 //!
 //! | module | what |
 //! |---|---|
-//! | `device` | a device that takes virtual time, fails and falls silent |
+//! | `device` | a device that takes virtual time, fails and stops answering |
 //! | `lanes` | a whole manager: lanes of bytes under reclaim, and mappings that come and go |
 //! | `family` | a program at the other side of a translation, which forks |
 //! | `guards` | pages of a guarded region, lent while they go out and are brought together |
@@ -31,7 +31,7 @@ use super::octavo::{Counter, Error, ErrorKind, Manager, Result};
 const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
 
-/// Runs a workload, as a seed shapes it.
+/// Runs a workload with a seed.
 pub(crate) fn run(workload: Workload, seed: u64) {
     match workload {
         Workload::OnePage => small::one_page(seed),
@@ -49,18 +49,18 @@ fn named<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'stati
     thread::Builder::new().name(name.into()).spawn(work).expect("memory for a stack")
 }
 
-/// Whether an error goes by and loses nothing.
+/// Returns whether an error is temporary and loses nothing.
 fn is_passing(error: &Error, device_fails: bool) -> bool {
     match error.kind() {
-        // A schedule may let any thread wait for ever so long, the device's too.
+        // A schedule may let any thread wait for any time, also the device's.
         ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::TimedOut => true,
         ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::SwapFull => device_fails,
         _ => false,
     }
 }
 
-/// Tries again where there was no room or no answer, or the device failed: such an error says that nothing
-/// was lost.
+/// Tries again if there was no room or no answer, or the device failed: such an error means that nothing was
+/// lost.
 fn insist<T>(device_fails: bool, mut operation: impl FnMut() -> Result<T>) -> T {
     let mut last = None;
     for attempt in 0..2000 {
@@ -76,16 +76,15 @@ fn insist<T>(device_fails: bool, mut operation: impl FnMut() -> Result<T>) -> T 
     panic!("no success after 2000 attempts: {last:?}");
 }
 
-/// What must hold of a manager whose spaces are gone, and whose huge zero page goes when nobody uses it.
+/// Checks a manager whose spaces are gone, and whose huge zero page is freed when nobody uses it.
 fn assert_nothing_is_left(manager: &Manager) {
     assert_only_zero_pages_are_left(manager, false);
 }
 
-/// What must hold of a manager whose spaces are gone. The small zero page stays, and so does the huge one
-/// where it is there for good. What is given back late comes back by itself.
+/// Checks a manager whose spaces are gone. The small zero page stays, and so does the huge one if
+/// `keeps_huge_zero`. Deferred releases finish without a call.
 fn assert_only_zero_pages_are_left(manager: &Manager, keeps_huge_zero: bool) {
-    // Nobody asks for anything yet: a slot that no page has is free when its write ends, and not when reclaim
-    // comes by.
+    // No call asks for anything yet: an unused slot must become free when its write ends, without a reclaim.
     let has_slots = || manager.stats().expect("not a forked child").swap_slots > 0;
     let looks = (0..200).take_while(|_| has_slots()).map(|_| thread::sleep(Duration::from_millis(1))).count();
     assert!(looks < 200, "slots are in use by themselves: {:?}", manager.stats());

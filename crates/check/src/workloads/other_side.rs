@@ -1,8 +1,8 @@
-//! The other side of a space's translation: pages that a program reaches by its own addresses, with memory of
-//! their own.
+//! The other side of a space's translation: pages with memory of their own, which a program reaches by its
+//! own addresses.
 //!
-//! A program loads and stores there. What it may not do is a fault. It knows each word that it must find,
-//! under the same lock as the bytes, so that a fork's copy of both is of one moment.
+//! A program loads and stores there. An access that it may not make is a fault. It knows each word that it
+//! must find, under the same lock as the bytes, so that a fork copies both at one moment.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -18,10 +18,10 @@ use super::super::octavo::translation::{
 use super::super::octavo::{Access, PAGE_BYTES, PageNumber, Protection, Result};
 use super::PAGE;
 
-/// A page that is there.
+/// A page that the program has.
 #[derive(Clone)]
 struct There {
-    /// None: zeros without memory.
+    /// `None` stands for zeros without memory.
     bytes: Option<Box<[u8; PAGE_BYTES]>>,
     protection: Protection,
     is_accessed: bool,
@@ -30,14 +30,14 @@ struct There {
 
 struct State {
     pages: BTreeMap<u64, There>,
-    /// The first word of each page, where it is not zero.
+    /// The first word of each page, unless it is zero.
     expected: BTreeMap<u64, u64>,
-    /// Nothing is shown or taken meanwhile.
+    /// While it is set, no page is installed or removed.
     is_changing: bool,
     random: Random,
-    /// Two answers in so many are refusals.
+    /// Two answers in this many are refusals.
     refuses: u64,
-    /// What Octavo asked for that it must not. It takes a panic for a refusal.
+    /// A request that Octavo must not make. Kept here, since Octavo takes a panic for a refusal.
     wrong: Option<&'static str>,
 }
 
@@ -59,12 +59,12 @@ impl OtherSide {
         self.0.lock()
     }
 
-    /// The program forks: the child has what is there. Until [`OtherSide::has_forked`], nothing is shown or
-    /// taken.
+    /// Forks the program: the child has the same pages. Until [`OtherSide::has_forked`], no page is installed
+    /// or removed.
     pub(crate) fn fork(&self, seed: u64) -> Arc<Self> {
         let mut state = self.state();
         state.is_changing = true;
-        // Both share the pages that have memory. What the child has no page for comes by a fault.
+        // Both share the pages that have memory. The child gets the other pages by faults.
         let shared = |there: &There| {
             let is_there = there.bytes.is_some();
             is_there.then(|| There {
@@ -90,14 +90,14 @@ impl OtherSide {
         self.state().is_changing = false;
     }
 
-    /// The pages that are there.
+    /// Returns the addresses of the pages that the program has.
     pub(crate) fn pages(&self) -> Vec<u64> {
         self.state().pages.keys().map(|page| page * PAGE).collect()
     }
 
-    /// The program drops a page's bytes, and Octavo has to be told. Until [`OtherSide::has_dropped`], nothing
-    /// is shown or taken: for the fault of another thread, Octavo would bring back what it still has of the
-    /// page.
+    /// Drops a page's bytes. The caller has to tell Octavo. Until [`OtherSide::has_dropped`], no page is
+    /// installed or removed: on a fault of another thread, Octavo would bring back the bytes that it still
+    /// has.
     pub(crate) fn drop_page(&self, at: u64) {
         let mut state = self.state();
         state.is_changing = true;
@@ -105,12 +105,12 @@ impl OtherSide {
         state.expected.remove(&at);
     }
 
-    /// Octavo has been told.
+    /// Notes that Octavo has been told.
     pub(crate) fn has_dropped(&self) {
         self.state().is_changing = false;
     }
 
-    /// Loads the first word of a page. Panics where it is another than the program knows.
+    /// Loads the first word of a page. Panics if it is not the word that the program expects.
     pub(crate) fn load(&self, space: &TranslatedSpace, at: u64) -> Result<()> {
         loop {
             let mut state = self.state();
@@ -145,7 +145,7 @@ impl OtherSide {
         }
     }
 
-    /// A fault says whether anything was there, as the kernel's does.
+    /// Reports a fault, and whether the page was missing, as the kernel does.
     fn fault(&self, space: &TranslatedSpace, at: u64, access: Access) -> Result<()> {
         let is_there = self.state().pages.contains_key(&(at / PAGE));
         if is_there {
@@ -154,8 +154,8 @@ impl OtherSide {
         wait_for(space.fault_missing(at, access))
     }
 
-    /// Answers each run, and does to each page that is done what `each` says, up to one where that says that
-    /// it cannot be done.
+    /// Answers each run, and calls `each` for each page that is done, up to the first for which it returns
+    /// `false`.
     fn answer<A: Copy>(&self, runs: &mut [Run<A>], mut each: impl FnMut(&mut State, u64, u32, A) -> bool) {
         let mut state = self.state();
         for run in runs {
@@ -186,13 +186,13 @@ impl State {
     }
 }
 
-// SAFETY: it copies out of the frames that runs of `install` name, and into those that runs of `remove` name,
-// and keeps no `Home`.
+// SAFETY: the code copies out of the frames that runs of `install` name, and into those that runs of `remove`
+// name, and keeps no `Home`.
 unsafe impl Translation for OtherSide {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         self.answer(runs, |state, page, index, Install { bytes, protection }| {
             let bytes = match (bytes, state.pages.get_mut(&page)) {
-                // A page of a fork's that Octavo does not know of stays as it is.
+                // A page from a fork that Octavo does not know of keeps its bytes.
                 (Bytes::Zeros, Some(there)) if there.bytes.is_some() => {
                     there.protection = protection;
                     return true;
@@ -228,7 +228,7 @@ unsafe impl Translation for OtherSide {
 
     fn protect(&self, runs: &mut [Run<Protection>]) {
         self.answer(runs, |state, page, _, protection| {
-            // The program may have dropped it just now.
+            // The program may have just dropped the page.
             if let Some(there) = state.pages.get_mut(&page) {
                 there.protection = protection;
             }
@@ -258,7 +258,7 @@ unsafe impl Translation for OtherSide {
     }
 }
 
-/// Waits on a virtual thread.
+/// Waits for a future on a virtual thread.
 pub(crate) fn wait_for<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(thread::Thread);
 

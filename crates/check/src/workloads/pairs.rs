@@ -1,8 +1,8 @@
-//! Two or three threads that meet once, on a manager that is made for it: short enough to go through all
+//! Two or three threads that meet once, on a manager of their own. The meetings are short enough to try all
 //! schedules with few preemptions.
 //!
-//! The first thread prepares what they meet about, waits for them, and looks at what is left. The device is
-//! memory, so nothing but these threads has a choice.
+//! The first thread prepares the meeting, waits for the others, and checks what is left. The device is
+//! memory, so only these threads make the schedules differ.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn builder() -> ManagerBuilder {
         .swap_area(SwapArea::ram(1 << 20))
 }
 
-/// A manager, and a space of it with a region.
+/// Makes a manager, and a space of it with a region.
 fn space_at(at: u64, len: u64) -> (Manager, Arc<Space>) {
     let manager = builder().build().expect("a manager");
     let space = Arc::new(manager.space().expect("a space"));
@@ -40,7 +40,7 @@ fn space_at(at: u64, len: u64) -> (Manager, Arc<Space>) {
     (manager, space)
 }
 
-/// Runs one meeting. Panics where something is not as it must be.
+/// Runs one meeting. Panics if a check fails.
 pub(crate) fn run(pair: Pair) {
     match pair {
         Pair::StoreAndPageOut => on_a_page(|_| {}, store, page_out),
@@ -70,7 +70,7 @@ pub(crate) fn run(pair: Pair) {
     }
 }
 
-/// A page that holds 1, prepared so; then two threads, of which one makes it 2.
+/// Prepares a page that holds 1. Then two threads run, one of which stores 2.
 fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
     let (manager, space) = space_at(AT, PAGE);
     store_one(&space);
@@ -87,7 +87,7 @@ fn on_a_page(prepare: fn(&Space), one: fn(&Space), other: fn(&Space)) {
     assert_nothing_is_left(&manager);
 }
 
-/// A page, prepared so, is unmapped beside another thread.
+/// Unmaps a prepared page while another thread runs.
 fn unmap_beside(at: u64, prepare: fn(&Space), other: impl FnOnce(&Space) + Send + 'static) {
     let (manager, space) = space_at(at, PAGE);
     prepare(&space);
@@ -101,18 +101,18 @@ fn unmap_beside(at: u64, prepare: fn(&Space), other: impl FnOnce(&Space) + Send 
     assert_nothing_is_left(&manager);
 }
 
-/// The page holds 1.
+/// Stores 1 to the page.
 fn store_one(space: &Space) {
     space.store(AT, 1_u64).expect("room for a page");
 }
 
-/// The page holds 1, and is out.
+/// Stores 1 to the page, and sends it out.
 fn store_one_and_send_out(space: &Space) {
     store_one(space);
     send_out(space);
 }
 
-/// A page that is out comes back for a thread that stores to it, while another takes the right to do so.
+/// A page that is out comes back for a thread that stores to it, while another thread makes it read-only.
 fn protect_and_return() {
     let (manager, space) = space_at(AT, PAGE);
     store_one(&space);
@@ -132,8 +132,8 @@ fn protect_and_return() {
     assert_nothing_is_left(&manager);
 }
 
-/// A page is pinned while it is asked to go out. After that it is written whole, and the pin shows what was
-/// written.
+/// A page is pinned while it is asked to go out. After that, it is written whole, and the pin shows the new
+/// bytes.
 fn overwrite_under_pin() {
     let (manager, space) = space_at(AT, PAGE);
     store_one(&space);
@@ -196,17 +196,17 @@ fn reclaim_one(manager: &Manager) {
 }
 
 fn send_out(space: &Space) {
-    // The first call writes, the second one takes.
+    // The first call writes the page, the second one takes its frame.
     (0..2).for_each(|_| page_out(space));
 }
 
-/// The page is clean then.
+/// Sends the page out and loads it back, so that it is clean.
 fn bring_back(space: &Space) {
     send_out(space);
     assert_eq!(insist(|| space.load::<u64>(AT)), 1);
 }
 
-/// The first page of a space, made while it is unmapped. The higher it lies, the taller is its table.
+/// Makes the first page of a space while another thread unmaps it. A higher address makes the table taller.
 fn first_store_and_unmap(at: u64) {
     unmap_beside(at, |_| {}, move |space| drop(space.store(at, 7_u64)));
 }
@@ -247,14 +247,14 @@ fn zero_page_and_shrinker() {
     assert_nothing_is_left(&manager);
 }
 
-/// A parent and the child that shares its page's slot.
+/// A parent whose page's slot a child can share.
 struct Family {
     manager: Manager,
     parent: TranslatedSpace,
     there: Arc<OtherSide>,
 }
 
-/// A space with a translation, whose page holds 1 and is out.
+/// Makes a space with a translation, whose page holds 1 and is out.
 fn family() -> Family {
     let manager = builder().build().expect("a manager");
     let there = OtherSide::new(1, u64::MAX);
@@ -291,8 +291,8 @@ fn fork_and_fault() {
     assert_nothing_is_left(&manager);
 }
 
-/// Parent and child share a page that is out. The one brings it back and unmaps it, the other wants it, and
-/// it goes out again.
+/// Parent and child share a page that is out. One brings it back and unmaps it, the other wants it, and it
+/// goes out again.
 fn shared_page_and_unmap() {
     let Family { manager, parent, there } = family();
     let manager = Arc::new(manager);

@@ -1,9 +1,9 @@
-//! Pages that are written in every way while they are pinned, and asked to go out. Each thread has pages of
+//! Pages that are written in every way while they are pinned and asked to go out. Each thread has pages of
 //! its own, in a small region and in a huge one, and knows what they hold. A pin for writing always shows
-//! what its page holds, whichever way that came there.
+//! what its page holds, however it was written.
 //!
-//! The seed chooses the manager's switches. The device may fail, or give back other bytes than it took. A
-//! page that is lost so is written whole, which needs nothing of what it was.
+//! The seed chooses the manager's switches. The device may fail, or return wrong bytes. A page lost in that
+//! way is written whole, which does not need its old bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +24,10 @@ const PAGES: u64 = 2;
 /// Pins that a thread holds at once.
 const HELD: usize = 3;
 const STEPS: u64 = 80;
-/// The words of a page that are looked at.
+/// The offsets of the words that are checked in a page.
 const WORDS: [usize; 3] = [0, 2048, 4088];
 
-/// The words of a page; `None` once the page is lost.
+/// The words that a page should hold, or `None` once the page is lost.
 type Held = Option<[u64; WORDS.len()]>;
 
 struct Worker<'s> {
@@ -50,7 +50,7 @@ impl<'s> Worker<'s> {
         self.count
     }
 
-    /// Does something to a page. `None`: the page is lost.
+    /// Does something to a page. Returns `None` if the page is lost.
     fn on_page<T>(&mut self, page: usize, mut operation: impl FnMut(&'s Space) -> Result<T>) -> Option<T> {
         for attempt in 0..2000 {
             match operation(self.space) {
@@ -106,7 +106,7 @@ impl<'s> Worker<'s> {
         (0..self.pages.len()).for_each(|page| self.look(page));
     }
 
-    /// Writes the page whole, which succeeds even if it is lost.
+    /// Writes the page whole. Succeeds even if the page is lost.
     fn overwrite(&mut self, page: usize) {
         let (mut bytes, mut held) = ([0; PAGE as usize], [0; WORDS.len()]);
         for (word, offset) in WORDS.into_iter().enumerate() {
@@ -140,7 +140,8 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// To let a pin go may mean to wait, which a thread that has panicked must not do.
+    /// Panics unless `condition` holds. It drops the pins first: dropping a pin may wait, which a panicking
+    /// thread must not do.
     fn insist_on(&mut self, condition: bool, what: impl FnOnce() -> String) {
         if !condition {
             self.pins.clear();

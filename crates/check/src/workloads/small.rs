@@ -13,7 +13,7 @@ use super::super::octavo::{
 use super::device::{Manners, SlowDevice};
 use super::{HUGE, PAGE, assert_nothing_is_left, is_passing, named};
 
-/// Threads that write the page, and for how many nanoseconds one rests at the most.
+/// The number of threads that write the page, and the longest rest of one in nanoseconds.
 const WRITERS: u64 = 3;
 const REST: u64 = 20_000;
 
@@ -30,8 +30,8 @@ fn builder(random: &mut Random) -> ManagerBuilder {
         .background(false)
 }
 
-/// One page, which goes out and comes back all the time: threads write words of their own into it now and
-/// then, and one only looks at it.
+/// One page that goes out and comes back all the time. Threads write words of their own into it now and then,
+/// and one thread only reads it.
 pub(crate) fn one_page(seed: u64) {
     let mut random = Random::new(seed);
     let (device, serving) = SlowDevice::new(Manners::for_few_pages(&mut random), seed);
@@ -48,7 +48,7 @@ pub(crate) fn one_page(seed: u64) {
         let at = PAGE + 8 * (1 + lane);
         let work = move || {
             for value in 1..=40 {
-                // The page comes and goes several times meanwhile, and is clean then.
+                // Meanwhile, the page goes out and comes back several times, and becomes clean.
                 thread::sleep(Duration::from_nanos(random.below(REST)));
                 if random.below(4) == 0 {
                     let pin = insist(|| space.pin_exact(at, 8, Access::Write));
@@ -98,7 +98,7 @@ pub(crate) fn one_page(seed: u64) {
     serving.join().expect("no panic");
 }
 
-/// The huge zero page, which goes when nobody uses it, and comes back for the next who does.
+/// The huge zero page, which is freed when nobody uses it, and made again for the next user.
 pub(crate) fn zero_page(seed: u64) {
     let mut random = Random::new(seed);
     let mode = [ZeroPage::PerUse, ZeroPage::PerSpace][random.below(2) as usize];
@@ -126,13 +126,13 @@ pub(crate) fn zero_page(seed: u64) {
     assert_nothing_is_left(&manager);
 }
 
-/// A space's first page: one thread makes it, and another takes it away.
+/// A space's first page: one thread makes it, and another unmaps it.
 pub(crate) fn first_page(seed: u64) {
     let mut random = Random::new(seed);
     let manager = builder(&mut random).swap_area(SwapArea::ram(1 << 20)).build().expect("a manager");
     for _ in 0..8 {
         let space = Arc::new(manager.space().expect("a space"));
-        // The higher, the taller its table.
+        // A higher address makes the table taller.
         let at = [PAGE, 1 << 22, 1 << 34][random.below(3) as usize];
         space.map_at(at, PAGE, RegionOptions::new()).expect("room for a region");
         let (storing, unmapping) = (Arc::clone(&space), Arc::clone(&space));
@@ -148,13 +148,14 @@ pub(crate) fn first_page(seed: u64) {
     assert_nothing_is_left(&manager);
 }
 
-/// Pages of a range that is mapped and unmapped whole, which are used.
+/// The used pages of a range that is mapped and unmapped whole.
 const USED: u64 = 3;
-/// Where the thread that comes late writes in a page.
+/// The offset in a page at which the late thread writes.
 const LATE: u64 = 16;
 
-/// Two ranges of one table node each. Both are mapped most of the time, and only one has a node, which goes
-/// to the other when it is unmapped. Others store to both, and look for what belongs to the other range.
+/// Two ranges of one table node each. Both are mapped most of the time, but only one has a node. Unmapping it
+/// gives the node to the other range. Other threads store to both, and check for words that belong to the
+/// other range.
 pub(crate) fn nodes(seed: u64) {
     let mut random = Random::new(seed);
     let builder = builder(&mut random).huge(HugePolicy::Never).swap_area(SwapArea::ram(1 << 20));

@@ -1,4 +1,4 @@
-//! This machine's CPUs, and its time.
+//! The face of real CPUs and real time.
 
 use std::io;
 use std::sync::LazyLock;
@@ -23,7 +23,7 @@ pub(crate) fn now() -> Duration {
     BEGINNING.elapsed()
 }
 
-/// The work is real here, and takes the time that it takes.
+/// Does nothing: work takes real time here.
 pub(crate) fn work(_time: Duration) {}
 
 /// Starts a thread. The kernel puts it on a CPU.
@@ -34,7 +34,7 @@ pub(crate) fn spawn_on<T: Send + 'static>(
     thread::Builder::new().spawn(work)
 }
 
-/// Lets others get ready.
+/// Lets other threads get ready.
 pub(crate) fn rest() {
     thread::yield_now();
 }

@@ -1,7 +1,7 @@
-//! The two faces on which the experiments run. Their code in `workloads/` is built once on each.
+//! The two faces on which the experiments run. The code in `workloads/` is built once for each.
 //!
-//! A face has `octavo`, the engine; `thread`, `AtomicU64` and `now`; `work`, which charges plain work where
-//! time is simulated; and `begin` and `end`, which bound what is profiled.
+//! A face has `octavo`, the engine; `thread`, `AtomicU64` and `now`; `work`, which charges plain work if time
+//! is simulated; and `begin` and `end`, which bound the profiled part.
 
 pub(crate) mod measured;
 pub(crate) mod simulated;

@@ -1,4 +1,4 @@
-//! Simulated CPUs, and simulated time.
+//! The face of simulated CPUs and simulated time.
 
 use std::io;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) fn spawn_on<T: Send + 'static>(
     thread::Builder::new().cpu(cpu).spawn(work)
 }
 
-/// Lets others get ready.
+/// Lets other threads get ready.
 pub(crate) fn rest() {
     thread::sleep(Duration::from_micros(1));
 }

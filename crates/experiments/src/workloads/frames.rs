@@ -13,7 +13,7 @@ use crate::scaling::FramesLoad;
 /// Turns before the clock starts.
 const WARM_UP: usize = 20;
 
-/// An allocator of so many bytes, whose per-CPU lists are of this form.
+/// Makes an allocator of `bytes` bytes, with per-CPU lists of this form.
 pub(super) fn allocator(form: Form, bytes: u64) -> Arc<FrameAllocator> {
     let orders = match form {
         Form::Base => PercpuOrders::OrderZero,
@@ -28,7 +28,7 @@ pub(super) fn allocator(form: Form, bytes: u64) -> Arc<FrameAllocator> {
 /// Returns the time that each thread took.
 pub(crate) fn run(form: Form, load: FramesLoad) -> Outcome<Duration> {
     let order = Order::new(load.order).expect("an order that the allocator has");
-    // Lists are as large as the memory for each CPU allows.
+    // The memory for each CPU limits the lists.
     let held = load.threads as u64 * load.held as u64 * order.bytes() as u64;
     let bytes = (4 * held + load.memory_bytes).next_multiple_of(2 << 20);
     let threads = vec![allocator(form, bytes); load.threads];

@@ -1,4 +1,4 @@
-//! Tasks that begin together, and end together as far as a profile is concerned.
+//! Runs tasks that begin together, and end together in the profile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,21 +6,20 @@ use std::time::Duration;
 
 use super::super::{AtomicU64, Profile, begin, end, now, rest, spawn_on};
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome<T> {
     /// What each task returned.
     pub tasks: Vec<T>,
-    /// From the opening of the gate to the end of the last task, its clearing up included.
+    /// From the opening of the gate to the end of the last task, including its cleanup.
     pub elapsed: Duration,
-    /// Where the time went from the opening of the gate until each task had done its work, before clearing
-    /// up.
+    /// How the time was spent from the opening of the gate until each task had done its work, before cleanup.
     #[allow(dead_code, reason = "only simulated runs have one")]
     pub profile: Profile,
 }
 
-/// Runs `work` once for each of `things`, each on a CPU of its own, all from the same moment. What `work`
-/// returns beside its result is dropped by its task when all have done their work: that is the clearing up.
+/// Runs `work` once for each of `things`, each on a CPU of its own, all from the same moment. Cleanup: when
+/// all tasks have done their work, each drops the second value that its `work` returned.
 pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
     things: Vec<S>,
     work: impl Fn(usize, S) -> (T, L) + Send + Sync + 'static,
@@ -28,7 +27,7 @@ pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
     all_at_once_after(things, |_, _| {}, work)
 }
 
-/// As [`all_at_once`]. Each task prepares its thing first, and the gate opens when all have.
+/// Like [`all_at_once`], but each task prepares its thing first. The gate opens when all have.
 pub(crate) fn all_at_once_after<S: Send + 'static, T: Send + 'static, L: 'static>(
     things: Vec<S>,
     prepare: impl Fn(usize, &S) + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! A stream of messages over loopback, as far as the page allocator is concerned: the sender allocates what
-//! each message lies in, and the receiver, on another CPU, frees it.
+//! A stream of messages over loopback, as the page allocator sees it: the sender allocates a message's block,
+//! and the receiver, on another CPU, frees it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +12,14 @@ use super::gate::{Outcome, all_at_once};
 use crate::Form;
 use crate::percpu_lists::{Load, Place, QUEUED};
 
-/// Messages on their way. Its own cost belongs to the plain work beside: the lock is not one of a face.
+/// Messages on their way. The socket's own cost is part of the plain work, so its lock is not one of a face.
 type Socket = Arc<Mutex<VecDeque<Option<Block>>>>;
 
 fn queued(socket: &Socket) -> usize {
     socket.lock().unwrap_or_else(PoisonError::into_inner).len()
 }
 
-/// Returns the time that the sender took, and the receiver.
+/// Returns the times of the sender and the receiver.
 pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
     let frames = allocator(form, 64 << 20);
     let socket = Socket::default();
@@ -43,8 +43,7 @@ pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
                     rest();
                 }
                 let block = socket.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-                // A receiver is faster than a sender over loopback, where the sender's side does the
-                // delivery.
+                // Over loopback, a receiver is faster than a sender, since the sender's side delivers.
                 work(load.beside / 2);
                 if let Some(block) = block.flatten() {
                     frames.give_back(block);

@@ -1,5 +1,5 @@
-//! Direct reads into a buffer that all threads of a process share: each pins pages of it, thinks, and lets
-//! go.
+//! Direct reads into a buffer that all threads of a process share: each thread pins pages of it, does plain
+//! work, and unpins them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,14 +35,14 @@ pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
     drop(spaces);
     let outcome = all_at_once(threads, move |number, (space, buffer)| {
         let read = |read: u64| {
-            // Threads of one space are at places of their own as long as there are enough.
+            // Threads of one space use places of their own if the buffer has enough.
             let apart = bytes / 4096 / load.threads as u64;
             let first = (number as u64 * apart + read % TURN * load.pages) % (bytes / 4096 - load.pages + 1);
             let pages = space.pin_prefix(buffer + first * 4096, load.pages as usize * 4096, Access::Write);
             work(load.beside);
             drop(pages.expect("pages that are there"));
         };
-        // The first turn brings the words of the pages to this CPU.
+        // The first reads bring the words of the pages to this CPU.
         (0..TURN).for_each(read);
         let began = now();
         (0..load.reads).for_each(read);

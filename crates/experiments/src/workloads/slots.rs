@@ -1,5 +1,5 @@
-//! Threads that send pages out and bring them back through one swap cache, whose device takes no time. Each
-//! is on a CPU of its own.
+//! Threads that send pages out and bring them back through one swap cache, each on a CPU of its own. The
+//! device takes no time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::gate::{Outcome, all_at_once};
 use crate::Form;
 use crate::scaling::SlotsLoad;
 
-/// Returns the pages of each thread, and the time that it took for them.
+/// Returns the pages of each thread, and their time.
 pub(crate) fn run(form: Form, load: SlotsLoad) -> Outcome<(u32, Duration)> {
     let form = match form {
         Form::Base => SwapCache::TaggedTree,

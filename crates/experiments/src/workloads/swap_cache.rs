@@ -1,5 +1,5 @@
-//! `case-swap-w-seq`: tasks that write more memory than there is, in order; what does not fit goes to a
-//! device of memory.
+//! `case-swap-w-seq`: tasks that write more memory than there is, in order. The rest goes to a device in
+//! memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +45,6 @@ pub(crate) fn run(form: Form, load: Load) -> (Outcome<Duration>, u64) {
             (now() - began, (space, manager))
         },
     );
-    // To read the counters takes longer than many of the tasks' pages, so no task does it.
+    // Reading the counters takes longer than many of the tasks' pages, so no task reads them.
     (outcome, manager.counters().get(Counter::SwapOut))
 }

@@ -1,5 +1,5 @@
-//! `usemem -n TASKS --readonly -j 0x200000 SIZE`: tasks that read memory which nobody ever wrote, in steps of
-//! 2 MiB. Each access is a fault that shows the huge zero page.
+//! `usemem -n TASKS --readonly -j 0x200000 SIZE`: tasks that read never-written memory in steps of 2 MiB.
+//! Each access is a fault that maps the huge zero page.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
         Form::Patched => ZeroPage::PerSpace,
         Form::Best => ZeroPage::Persistent,
     };
-    // Page tables are all that is allocated: a page of entries for each GiB.
+    // Only page tables are allocated: a page of entries for each GiB.
     let tables = load.tasks as u64 * ((load.warm_up + load.steps).div_ceil(512) + 64) * 4096;
     let builder = Manager::builder().budget_bytes((64 << 20) + 4 * tables).zero_page(zero_page);
     let manager = builder.background(false).build().expect("a manager with room for tables");

@@ -1,28 +1,28 @@
 //! The layout of lkp-tests' `compare`: <https://github.com/intel/lkp-tests>, `lib/compare.rb` and
 //! `lib/stats.rb`.
 //!
-//! A column has a mean of width 10, and the relative standard deviation of the population where it is above 2
-//! %. Means of less than 1000 have two decimals, and those above 10^8 four digits. A metric is listed where
+//! A column has a mean of width 10, and the relative standard deviation of the population if it is above 2 %.
+//! Means below 1000 have two decimals, and those above 10^8 four digits. A metric is listed if
 //!
-//! - a side has three runs at least, and
-//! - the least of one side is above the median of the other, whose greatest is below the median of the one,
+//! - a side has at least three runs, and
+//! - the least of one side is above the other's median, and the other's greatest is below that side's median,
 //!   and
-//! - the medians differ by more than 1 %; those of counters by more than 5 %, with one above 1000.
+//! - the medians differ by more than 1 %. For counters, they must differ by more than 5 %, and one must be
+//!   above 1000.
 //!
-//! Shares of time are listed where one is above 5 %. What fails has a table of its own, of failures and runs.
+//! Shares of time are listed if one is above 5 %. Failures have a table of their own, of failures and runs.
 //!
-//! In 2016 changes of shares were given in percent of themselves. Since then, a change of a share is a
-//! difference.
+//! In 2016, a change of a share was given in percent of the share. Since then, it is a difference.
 
 use octavo_measure::statistics::{mean, population_deviation};
 
 use super::results::{Comparison, Kind, Metric, Side};
 
-/// The tool at a time.
+/// The version of the tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edition {
     Today,
-    /// As it printed the table of Linux commit 371a096edf43.
+    /// The version that printed the table of Linux commit 371a096edf43.
     Of2016,
 }
 
@@ -36,7 +36,7 @@ pub fn lines(comparison: &Comparison, all: bool, edition: Edition) -> Vec<String
     let mut listed: Vec<_> =
         metrics.iter().filter(|metric| all || is_listed(metric, sides, edition)).collect();
     let keys = |metric: &Metric| key(comparison, metric);
-    // What the workload itself measures stands first; of the rest, the bases with the fewest metrics.
+    // The workload's own measures come first, then the bases with the fewest metrics.
     let bases: Vec<String> = listed.iter().map(|metric| base(&keys(metric)).to_string()).collect();
     let weight = |base: &str| match base == comparison.program() {
         true => 0,
@@ -71,7 +71,7 @@ pub fn lines(comparison: &Comparison, all: bool, edition: Edition) -> Vec<String
     lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
-/// The metric's name there: what the workload measures stands under its own name.
+/// Returns the metric's name in the tool. The workload's measures are listed under the workload's name.
 fn key(comparison: &Comparison, metric: &Metric) -> String {
     match metric.kind {
         Kind::Performance | Kind::Failure if !metric.name.contains('.') => {
@@ -159,7 +159,7 @@ fn failure_line(metric: &Metric, sides: &[Side], key: &str) -> String {
     format!("{line}  {key}")
 }
 
-/// C's `%g` of numbers that are large enough to have an exponent.
+/// Formats like C's `%g`, for numbers large enough to have an exponent.
 fn general(number: f64, digits: usize) -> String {
     let text = format!("{number:.*e}", digits - 1);
     let (fraction, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -172,14 +172,14 @@ fn is_difference(metric: &Metric, edition: Edition) -> bool {
     edition == Edition::Today && (metric.kind == Kind::Share || metric.name.ends_with('%'))
 }
 
-/// The change of the second side.
+/// Returns the change of the second side.
 fn change(metric: &Metric, edition: Edition) -> f64 {
     let mean = |side: usize| metric.samples.get(side).map_or(0.0, |samples| mean_or_zero(samples));
     change_of(metric, mean(0), mean(1), edition)
 }
 
 fn change_of(metric: &Metric, base: f64, mean: f64, edition: Edition) -> f64 {
-    // As the tool itself does: a number that is far too large, and no division by zero.
+    // Like the tool: a change that is far too large instead of a division by zero.
     let divisor = if base == 0.0 { 1e-100 } else { base };
     if is_difference(metric, edition) { mean - base } else { 100.0 * (mean - base) / divisor }
 }
@@ -192,10 +192,10 @@ fn is_listed(metric: &Metric, sides: &[Side], edition: Edition) -> bool {
     (1..sides.len()).any(|side| has_changed(metric, sides, side, edition))
 }
 
-/// Whether a side differs from the first one.
+/// Returns whether a side differs from the first one.
 fn has_changed(metric: &Metric, sides: &[Side], side: usize, edition: Edition) -> bool {
     let sorted = |side: usize| {
-        // A run that lacks the metric counts as a zero; of many runs the outermost do not count.
+        // A run that lacks the metric counts as zero. If there are many runs, the extremes do not count.
         let mut samples = metric.samples[side].clone();
         samples.resize(samples.len().max(sides[side].runs), 0.0);
         samples.sort_by(f64::total_cmp);
@@ -231,7 +231,7 @@ fn has_changed(metric: &Metric, sides: &[Side], side: usize, edition: Edition) -
 mod tests {
     use super::*;
 
-    /// Two samples around a mean, with a deviation in percent of it.
+    /// Makes two samples around a mean, with a deviation in percent of it.
     fn around(mean: f64, percent: f64) -> Vec<f64> {
         let part = percent / 100.0;
         vec![mean * (1.0 - part), mean * (1.0 + part), mean * (1.0 - part), mean * (1.0 + part)]
@@ -251,8 +251,8 @@ mod tests {
     }
 
     /// The figures of Linux commit 371a096edf43, *mm: don't use radix tree writeback tags for pages in swap
-    /// cache*. Its two means of the first lock differ by 23.5 % as printed and by 23.4 % as the message says,
-    /// so there were more digits.
+    /// cache*. The printed means of the first lock differ by 23.5 %, but the message says 23.4 %, so it was
+    /// computed from more digits.
     fn seed() -> Comparison {
         const ADD: &str = "perf-profile.cycles-pp._raw_spin_lock_irq.__add_to_swap_cache.add_to_swap_cache.add_to_swap.shrink_page_list";
         const REMOVE: &str = "perf-profile.cycles-pp._raw_spin_lock_irqsave.__remove_mapping.shrink_page_list.shrink_inactive_list.shrink_zone_memcg";

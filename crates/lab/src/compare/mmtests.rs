@@ -1,23 +1,22 @@
 //! The layout of mmtests' comparison: <https://github.com/gormanm/mmtests>, `bin/lib/MMTests/Compare.pm` and
 //! `Stat.pm`.
 //!
-//! A rate has its harmonic mean, a time its arithmetic one. Behind it stands in parentheses by how much it is
-//! better, as a part of the first side. Asterisks take the place of the parentheses where the two means are
-//! further from each other than the sum of what each may be off: 1.96 standard deviations, whatever the
-//! number of runs.
+//! A rate has its harmonic mean, a time its arithmetic mean. The parentheses behind it say by how much it is
+//! better, relative to the first side. They become asterisks if the two means differ by more than the sum of
+//! their margins: 1.96 standard deviations each, whatever the number of runs.
 
 use octavo_measure::statistics::{harmonic_deviation, harmonic_mean, mean, sample_deviation};
 
 use super::results::{Comparison, Kind, Metric};
 
-/// The longest name of a statistic there (`BHmean.95`).
+/// The length of mmtests' longest name of a statistic (`BHmean.95`).
 const STATISTIC_WIDTH: usize = 9;
 const FIELD_WIDTH: usize = 12;
 const PERCENT_WIDTH: usize = 7;
 /// `qnorm(0.975)`
 const HALF_WIDTH: f64 = 1.959_963_984_540_054;
 
-/// The table: the means, and with `all` every statistic of every metric.
+/// Returns the table: the means, and with `all` every statistic of every metric.
 pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
     let is_shown = |metric: &&Metric| all || metric.kind == Kind::Performance && metric.says_something();
     let metrics: Vec<_> = comparison.metrics.iter().filter(is_shown).collect();
@@ -42,8 +41,8 @@ pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
-/// The two rows of a side's name. They are parted at the first hyphen, or at the second one where that comes
-/// before an `rc` and a digit.
+/// Splits a side's name into two rows, at the first hyphen, or at the second one if an `rc` and a digit
+/// follow.
 fn rows_of_name(name: &str) -> (String, String) {
     let Some(first) = name.find('-') else { return (name.into(), String::new()) };
     let rest = &name.as_bytes()[first..];
@@ -67,7 +66,7 @@ enum Statistic {
 }
 
 impl Statistic {
-    /// As they follow each other there.
+    /// In mmtests' order.
     const ALL: [Self; 5] = [Self::Least, Self::Mean, Self::Deviation, Self::Variation, Self::Greatest];
 
     fn name(self, metric: &Metric) -> &'static str {
@@ -104,7 +103,7 @@ fn deviation(samples: &[f64], is_less_better: bool) -> f64 {
     deviation.unwrap_or(f64::NAN)
 }
 
-/// A statistic by side; zero where there is none.
+/// Returns a statistic by side, or zero if there is none.
 fn row(metric: &Metric, of: Statistic) -> Vec<f64> {
     let is_less_better = metric.is_less_better();
     let value = |samples: &Vec<f64>| of.of(samples, is_less_better);
@@ -123,7 +122,8 @@ fn shown(metric: &Metric, of: Statistic, width: usize) -> String {
     values.iter().enumerate().map(field).collect()
 }
 
-/// In percent of the base. Where one of the two is zero, what mmtests says then.
+/// Returns by how many percent of the base a mean is better. If one of the two is zero, returns mmtests'
+/// figure for that case.
 fn better_by(new: f64, base: f64, less_is_better: bool) -> f64 {
     match less_is_better {
         _ if new == base => 0.0,
@@ -136,8 +136,8 @@ fn better_by(new: f64, base: f64, less_is_better: bool) -> f64 {
     }
 }
 
-/// Whether two means are further from each other than both may be off. Unknown, and so not, where a side has
-/// one run.
+/// Returns whether two means differ by more than the sum of their margins. Returns `false` if a side has one
+/// run only.
 fn are_apart(metric: &Metric, base: f64, new: f64, side: usize) -> bool {
     let half = |side: usize| HALF_WIDTH * deviation(&metric.samples[side], metric.is_less_better());
     (new - base).abs() > half(0) + half(side)
@@ -148,7 +148,7 @@ mod tests {
     use super::super::results::Side;
     use super::*;
 
-    /// Three rates whose harmonic mean is this, with a deviation of about so many parts of it.
+    /// Makes three rates with this harmonic mean, and a deviation of about `part` of it.
     fn rates(mean: f64, part: f64) -> Vec<f64> {
         [1.0 - part, 1.0, 1.0 + part].map(|times| mean / times).to_vec()
     }

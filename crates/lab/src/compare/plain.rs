@@ -1,4 +1,4 @@
-//! A table of medians, with the least and the greatest, and by how much they are better.
+//! A table of medians, with the least and the greatest, and how much better each side is.
 
 use octavo_measure::statistics::{Spread, median};
 use octavo_measure::table::Table;
@@ -6,7 +6,7 @@ use octavo_measure::table::Table;
 use super::results::{Comparison, Kind, Metric};
 use crate::table::rate;
 
-/// The table, and a line on how it came about.
+/// Returns the table, and a line on how it was made.
 pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
     let runs: Vec<_> =
         comparison.sides.iter().map(|side| format!("{} of {}", side.runs, side.name)).collect();
@@ -17,7 +17,7 @@ pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
     ]
 }
 
-/// How well each side went; with `all`, counters and shares of time, too.
+/// Returns the table of each side's performance. With `all`, it includes counters and shares of time.
 pub fn table(comparison: &Comparison, all: bool) -> Table {
     let mut header = vec!["metric".to_string()];
     for (place, side) in comparison.sides.iter().enumerate() {
@@ -48,8 +48,8 @@ fn shown(Spread { median, min, max }: Spread) -> String {
     if min == max { rate(median) } else { format!("{} ({}-{})", rate(median), rate(min), rate(max)) }
 }
 
-/// By which a side is better than the first, whichever way the metric points; of counters and shares, by
-/// which there is more.
+/// Returns the factor by which a side is better than the first, whether less or more is better. For counters
+/// and shares, it is the factor by which there is more.
 fn times(metric: &Metric, side: usize) -> String {
     let (base, new) = (median(&metric.samples[0]), median(&metric.samples[side]));
     let times =

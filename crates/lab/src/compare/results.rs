@@ -1,7 +1,7 @@
 //! The files that `--json` writes, as metrics by side.
 //!
-//! Every number of a run is a sample, but for those that say how it was run. A metric has the name that it
-//! has in the file; counters have `counters.` before it, and shares of time, in percent, `perf-profile.`.
+//! Every number of a run is a sample, except the settings of the run. A metric has its name in the file.
+//! Counters have the prefix `counters.`, and shares of time, in percent, `perf-profile.`.
 
 use std::fs;
 use std::path::Path;
@@ -29,11 +29,11 @@ pub struct Side {
 pub struct Metric {
     pub name: String,
     pub kind: Kind,
-    /// One for each run that has it, side by side.
+    /// By side: a sample for each run that has the metric.
     pub samples: Vec<Vec<f64>>,
 }
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// How well the workload went.
@@ -47,12 +47,13 @@ pub enum Kind {
 }
 
 impl Metric {
-    /// Whether some side has something else than zero.
+    /// Returns whether any sample is not zero.
     pub fn says_something(&self) -> bool {
         self.samples.iter().flatten().any(|sample| *sample != 0.0)
     }
 
-    /// Times, and bytes that are taken, are better when there is less of them. Everything else is a rate.
+    /// Returns whether less is better: so it is for times, and for bytes that are used. Everything else is a
+    /// rate.
     pub fn is_less_better(&self) -> bool {
         let is_time = |part: &str| matches!(part, "seconds" | "us" | "ns" | "ms");
         let parts = || self.name.split('_');
@@ -63,15 +64,15 @@ impl Metric {
     }
 }
 
-/// How a run was made, and no result of it.
+/// Settings of a run, which are not results.
 const SETTINGS: [&str; 3] = ["tasks", "budget_bytes", "peak_allowed_bytes"];
 /// Numbers of a run that count something.
 const COUNTS: [&str; 1] = ["faults"];
-/// What people look at first.
+/// The metrics that people look at first.
 const FIRST: [&str; 4] = ["seconds", "mb_per_s", "usemem_kb_per_s", "faults_per_s"];
 
 impl Comparison {
-    /// Reads `FILE` or `FILE#MODE`, a side each. One `FILE` alone has a side for each of its modes.
+    /// Reads `FILE` or `FILE#MODE`, one side each. A single `FILE` has a side for each of its modes.
     pub fn read(files: &[String]) -> Result<Self, Failure> {
         let mut documents = Vec::new();
         for file in files {
@@ -102,7 +103,7 @@ impl Comparison {
         Ok(Self::of(workload, sides))
     }
 
-    /// The modes of a file's contents. None where it has no runs of a workload.
+    /// Compares the modes of a file's contents. Returns `None` if it has no runs of a workload.
     pub fn of_value(value: Value) -> Option<Self> {
         Document::of(value).map(|document| Self::of_document(&document))
     }
@@ -143,7 +144,7 @@ impl Comparison {
         Self { workload, sides, metrics }
     }
 
-    /// Drops the metrics that have none of these in their names; none where `names` is empty.
+    /// Keeps only metrics whose names contain one of `names`. Keeps all if `names` is empty.
     pub fn keep(&mut self, names: &[String]) -> Result<(), Failure> {
         let is_kept =
             |metric: &Metric| names.is_empty() || names.iter().any(|name| metric.name.contains(name));
@@ -159,7 +160,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// The first word of the workload's command line.
+    /// Returns the first word of the workload's command line.
     pub fn program(&self) -> &str {
         self.workload.split_whitespace().next().unwrap_or("octavo")
     }
@@ -173,7 +174,7 @@ fn path_and_mode(file: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The name of a side: as short as it can be.
+/// Returns the name of a side, as short as possible.
 fn name_of(path: &str, mode: &str, all: &[(&str, Option<&str>, Document)]) -> String {
     let stem = Path::new(path).file_stem().map_or_else(|| path.into(), |stem| stem.to_string_lossy());
     let is_one_file = all.iter().all(|(other, ..)| *other == path);
@@ -185,11 +186,11 @@ fn name_of(path: &str, mode: &str, all: &[(&str, Option<&str>, Document)]) -> St
     }
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug)]
 struct Document {
     workload: String,
-    /// Each has a mode.
+    /// Each run has a mode.
     runs: Vec<Map<String, Value>>,
 }
 
@@ -207,7 +208,7 @@ impl Document {
         })
     }
 
-    /// None where there is no run, or one without a mode.
+    /// Returns `None` if there is no run, or one without a mode.
     fn of(value: Value) -> Option<Self> {
         let Value::Object(mut object) = value else { return None };
         let Some(Value::Array(runs)) = object.remove("runs") else { return None };
@@ -220,7 +221,7 @@ impl Document {
         (!runs.is_empty()).then_some(Self { workload, runs })
     }
 
-    /// In the order of their first runs.
+    /// Returns the modes in the order of their first runs.
     fn modes(&self) -> Vec<&str> {
         let mut modes = Vec::new();
         for run in &self.runs {
@@ -241,7 +242,7 @@ fn mode_of(run: &Map<String, Value>) -> &str {
     run.get("mode").and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The samples of a run.
+/// Returns the samples of a run.
 fn samples(run: &Map<String, Value>) -> Vec<(String, Kind, f64)> {
     let mut all = Vec::new();
     let parts = [

@@ -127,13 +127,13 @@ pub struct Common {
 }
 
 impl Common {
-    /// The machine that was asked for, or the one of this name.
+    /// Returns the machine of the options, or the one named `default`.
     pub fn machine(&self, default: &str) -> Result<Machine, Failure> {
         machine(self.machine.as_deref().unwrap_or(default))
     }
 }
 
-/// A machine by its name or its file.
+/// Returns a machine by its name or its file.
 pub fn machine(name: &str) -> Result<Machine, Failure> {
     if let Some(machine) = Machine::named(name) {
         return Ok(machine);

@@ -1,4 +1,4 @@
-//! The seeds' experiments, by three kinds of evidence.
+//! The experiments of the four Linux patches, by three kinds of evidence.
 
 pub mod args;
 pub mod scaling;
@@ -17,7 +17,7 @@ use self::args::{Common, Experiment};
 use crate::choices::JsonTarget;
 use crate::udp_stream;
 
-/// A simulation that did not come to its end.
+/// Makes the failure of a simulation that did not end.
 fn stopped(stopped: Stopped) -> Failure {
     Failure::Said(stopped.to_string())
 }
@@ -141,13 +141,13 @@ pub fn run(experiment: &Experiment) -> Result<(), Failure> {
     }
 }
 
-/// Tasks on this machine: one for each CPU.
+/// Returns the number of tasks on this machine: one for each CPU.
 fn here(common: &Common) -> Option<usize> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     (!common.no_measure).then_some(cpus)
 }
 
-/// Compares, and prints what came of it.
+/// Compares, and prints the result.
 fn show(
     common: &Common,
     machine: &Machine,
@@ -178,7 +178,7 @@ fn show(
     json.map_or(Ok(()), |sink| sink.write(&comparison))
 }
 
-/// Figures of forms; a star marks what was fitted.
+/// Returns the figures of the forms. A star marks fitted ones.
 pub fn table_of(comparison: &Comparison) -> Table {
     let mut table =
         Table::new(&["figure", "evidence", "base", "patched", "best", "patched to base", "to published"]);
@@ -204,7 +204,7 @@ pub fn table_of(comparison: &Comparison) -> Table {
     table
 }
 
-/// Lines of one figure next to each other, in the order in which figures come first.
+/// Groups the lines of each figure, in the order in which figures first appear.
 fn figures_together(lines: &[Line]) -> Vec<&Line> {
     let mut figures: Vec<&str> = Vec::new();
     for line in lines {
@@ -216,7 +216,7 @@ fn figures_together(lines: &[Line]) -> Vec<&Line> {
     figures.iter().flat_map(of).collect()
 }
 
-/// Four digits that count.
+/// Formats a number with four significant digits.
 fn number(value: f64) -> String {
     let digits = (3.0 - value.abs().max(1e-9).log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.digits$}")
@@ -249,14 +249,14 @@ fn show_profile(text: &Text, profile: &Report) -> Result<(), Failure> {
     text.line(table)
 }
 
-/// A place without the folders above its crate.
+/// Returns a place without the folders above its crate.
 fn place_for_people(place: &str) -> String {
     let (file, line) = place.rsplit_once(':').unwrap_or((place, "0"));
     let function = octavo_experiments::functions::function_at(file, line.parse().unwrap_or(0));
     function.unwrap_or_else(|| file.rsplit("crates/").next().unwrap_or(file).to_string())
 }
 
-/// A published microbenchmark, and the same simulated.
+/// A published microbenchmark, and its simulation.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Tested {
     machine: String,
@@ -267,7 +267,7 @@ pub struct Tested {
     source: String,
 }
 
-/// All simulated machines, and how their microbenchmarks compare with what was published.
+/// All simulated machines, and their microbenchmarks beside the published figures.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Machines {
     machines: Vec<Machine>,
@@ -299,7 +299,7 @@ fn machines(seed: u64, json: Option<&JsonTarget>) -> Result<(), Failure> {
 }
 
 impl Machines {
-    /// What each machine is.
+    /// Describes each machine.
     pub fn table(&self) -> Table {
         let mut table = Table::new(&["machine", "CPUs", "what it is"]);
         for machine in &self.machines {
@@ -308,7 +308,7 @@ impl Machines {
         table
     }
 
-    /// How far each simulated figure is from the published one.
+    /// Shows how far each simulated figure is from the published one.
     pub fn tests(&self) -> Table {
         let mut table = Table::new(&["microbenchmark", "published, ns", "simulated, ns", "off by", ""]);
         for one in &self.microbenchmarks {

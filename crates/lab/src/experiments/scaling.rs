@@ -83,7 +83,7 @@ fn file(name: &Path, mechanism: Mechanism) -> PathBuf {
     file.into()
 }
 
-/// Nanoseconds of an operation on its CPU, and how near to linear the whole is, by form.
+/// Returns, by form, the nanoseconds of an operation on its CPU, and how near to linear the scaling is.
 pub fn table_of(curves: &[Curve]) -> Table {
     let mut header = vec!["CPUs".to_string()];
     for curve in curves {
@@ -109,7 +109,7 @@ fn show(text: &Text, curves: &[Curve]) -> Result<(), Failure> {
     culprits(curves).iter().try_for_each(|line| text.line(line))
 }
 
-/// What the last form waits for.
+/// Lists the cache lines that the last form waits for.
 pub fn culprits(curves: &[Curve]) -> Vec<String> {
     let Some(last) = curves.last().filter(|curve| !curve.lines.is_empty()) else { return Vec::new() };
     let cpus = last.points.last().map_or(1, |point| point.0);
@@ -124,7 +124,7 @@ pub fn culprits(curves: &[Curve]) -> Vec<String> {
     lines
 }
 
-/// A plot of one mechanism.
+/// Plots one mechanism.
 pub fn plot(curves: &[Curve]) -> Result<String, Failure> {
     let name = curves.first().map_or("nothing", |curve| curve.mechanism.name());
     let axes = Axes { title: &format!("{name}, simulated"), right: "CPUs", up: "operations a second" };

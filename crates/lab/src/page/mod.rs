@@ -1,13 +1,13 @@
-//! `octavo-lab report`: one HTML page of all results of a folder.
+//! `octavo-lab report`: one HTML page of all results in a folder.
 //!
 //! | file | what |
 //! |---|---|
 //! | `args` | the options |
 //! | `sections` | each kind of results, as a part of the page |
-//! | `style.css` | how it looks |
+//! | `style.css` | the style of the page |
 //!
-//! The page holds everything that it shows, and no script. Results stand in the order of their files' names,
-//! so the same results make the same bytes.
+//! The page holds everything that it shows, and no script. Results are in the order of their files' names, so
+//! the same results give the same bytes.
 
 pub mod args;
 mod sections;
@@ -51,7 +51,7 @@ pub fn run(args: &PageArgs) -> Result<(), Failure> {
     text.line(format!("{} in {name}", counted(sections.len() as u64, "result", "results")))
 }
 
-/// The files of results, by name.
+/// Returns the files of results, by name.
 fn results_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

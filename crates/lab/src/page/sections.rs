@@ -22,7 +22,7 @@ use crate::table::{bytes, counted};
 /// The results of one file.
 #[derive(Debug)]
 pub struct Section {
-    /// As links name it.
+    /// The name in links.
     pub id: String,
     pub title: String,
     /// The file's name.
@@ -31,7 +31,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// Reads a file; none where it is of no kind that is known here.
+    /// Reads a file. Returns `None` if its kind is unknown.
     pub fn read(path: &Path) -> Result<Option<Self>, Failure> {
         let name = path.display();
         let text = fs::read_to_string(path)
@@ -63,7 +63,7 @@ enum Part {
 }
 
 impl Part {
-    /// None where the contents are of no kind that is known here.
+    /// Returns `None` if the kind of the contents is unknown.
     fn of(value: Value) -> serde_json::Result<Option<Self>> {
         fn part<T: DeserializeOwned>(
             value: Value,
@@ -134,7 +134,7 @@ fn workload(comparison: &Comparison) -> Result<Markup, Failure> {
 /// The most functions that a plot shows.
 const FUNCTIONS: usize = 12;
 
-/// The groups with the largest values, the largest first.
+/// Returns the groups with the largest values, the largest first.
 fn largest(mut groups: Vec<Group>) -> Vec<Group> {
     let most = |group: &Group| group.values.iter().flatten().copied().fold(0.0, f64::max);
     groups.sort_by(|one, other| most(other).total_cmp(&most(one)));
@@ -214,7 +214,7 @@ fn replayed(report: &replay::Report) -> Result<Markup, Failure> {
     })
 }
 
-/// A table that scrolls by itself where the screen is narrow.
+/// Makes a table that scrolls on its own on a narrow screen.
 fn table(table: &Table) -> Markup {
     let (header, rows) = table.parts();
     let is_text_column =
@@ -243,7 +243,7 @@ fn table(table: &Table) -> Markup {
     }
 }
 
-/// Words stand to the left, and figures to the right.
+/// Returns whether a cell holds words, which are aligned left. Figures are aligned right.
 fn is_text(cell: &str) -> bool {
     let count = |is: fn(&char) -> bool| cell.chars().filter(is).count();
     count(|letter| letter.is_alphabetic()) > count(|letter| letter.is_ascii_digit()) + 2

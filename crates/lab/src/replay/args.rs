@@ -1,4 +1,4 @@
-//! The options of replays, and the combinations that make no sense.
+//! The options of replays, and the checks of their combinations.
 
 use std::path::PathBuf;
 
@@ -64,7 +64,7 @@ pub enum FormatChoice {
 }
 
 impl FormatChoice {
-    /// The choice that is this format.
+    /// Returns the choice for this format.
     pub fn of(format: Format) -> Self {
         match format {
             Format::Octavo => Self::Octavo,
@@ -96,7 +96,7 @@ impl ValueEnum for Contender {
 }
 
 impl ReplayArgs {
-    /// The job of these options, or the reason why they make no sense.
+    /// Returns the job of these options, or the reason why they make no sense.
     pub fn into_job(self) -> Result<Job, String> {
         let contenders = if self.policy.is_empty() { Contender::ALL.to_vec() } else { self.policy };
         for (at, contender) in contenders.iter().enumerate() {
@@ -127,7 +127,7 @@ impl ReplayArgs {
 }
 
 impl Contender {
-    /// All, in the order of the table.
+    /// All contenders, in the order of the table.
     const ALL: &[Self] = &[
         Self::Policy(PolicyChoice::Reuse),
         Self::Policy(PolicyChoice::Returns),

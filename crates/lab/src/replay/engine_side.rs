@@ -1,14 +1,14 @@
-//! A trace replayed in the engine: one thread accesses the pages of one space, and the manager has the policy
+//! Replays a trace in the engine: one thread accesses the pages of one space, and the manager has the policy
 //! and the budget.
 //!
-//! | of the trace | in the engine |
+//! | in the trace | in the engine |
 //! |---|---|
-//! | a page's first use, a read | a store of zero: a fault that takes a frame, with no word that a device would have to keep |
+//! | a page's first use, if a read | a store of zero: a fault that takes a frame, but leaves the page zero, so no device has to keep it |
 //! | a later read | a load |
 //! | a write | a store of a word that is not zero |
 //!
-//! A page that was only read holds zeros, and so goes out and comes back without a device, as a clean page of
-//! a file would go without a write. The swap area is memory that completes at once, and only the thread
+//! A page that was only read holds zeros, so it goes out and comes back without a device, like a clean page
+//! of a file, which needs no write. The swap area is memory that completes at once, and only the thread
 //! itself reclaims. So a replay does not depend on time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,20 +23,20 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use crate::choices::PolicyChoice;
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
-/// Steps between two looks at the chunks.
+/// Steps between two checks of the chunks.
 const BATCH: usize = 256;
-/// Slots of swap beyond two for each page, of which the second lets clean pages keep theirs.
+/// Swap slots beyond two for each page. The second slot lets clean pages keep theirs.
 const SPARE_PAGES: u64 = 1 << 16;
 
-/// What a policy did with a trace.
+/// The result of a policy on a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Replayed {
     pub outcome: Outcome,
-    /// The most frames that there were for pages. No policy can have had more pages in memory.
+    /// The most frames that were available for pages. The policy cannot have had more pages in memory.
     pub frames: u64,
 }
 
-/// Replays a trace under a policy of the engine's, in so many bytes of memory. `progress` counts steps.
+/// Replays a trace under a policy of the engine, with a budget in bytes. `progress` counts steps.
 pub fn replay(
     trace: &Trace,
     policy: PolicyChoice,
@@ -57,7 +57,8 @@ pub fn replay(
     })
 }
 
-/// A CPU keeps some free frames for itself. Where this is refused, few frames change the place.
+/// Keeps this thread on its CPU, since each CPU keeps some free frames to itself. If the kernel refuses, only
+/// few frames are affected.
 fn stay_on_this_cpu() {
     let mut only = CpuSet::new();
     only.set(sched_getcpu());
@@ -81,7 +82,7 @@ fn run(manager: &Manager, trace: &Trace, progress: Option<&AtomicU64>) -> Result
     let base = space.map(u64::from(trace.pages()) * PAGE_BYTES, RegionOptions::default())?;
     let mut frames = 0;
     let mut used_pages = 0;
-    // A bit for each page.
+    // A bit for each page that was written.
     let mut written = vec![0_u64; trace.pages().div_ceil(64) as usize];
     for batch in trace.steps().chunks(BATCH) {
         for step in batch {
@@ -105,7 +106,7 @@ fn run(manager: &Manager, trace: &Trace, progress: Option<&AtomicU64>) -> Result
         }
         frames = frames.max(frames_online(&manager.counters()));
         if let Some(progress) = progress {
-            // Relaxed: it orders nothing.
+            // Relaxed: the counter orders nothing.
             progress.fetch_add(batch.len() as u64, Ordering::Relaxed);
         }
     }
@@ -117,7 +118,7 @@ fn run(manager: &Manager, trace: &Trace, progress: Option<&AtomicU64>) -> Result
     Ok(Replayed { outcome, frames })
 }
 
-/// A page holds its word since it was first written, and zero before.
+/// Checks a load: a page holds its word after its first write, and zero before.
 fn check(step: Step, held: u64, found: u64) -> Result<(), Failure> {
     match found == held {
         true => Ok(()),

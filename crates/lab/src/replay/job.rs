@@ -16,19 +16,19 @@ pub enum Contender {
     Belady,
 }
 
-/// A trace to replay, under each contender in each size of memory.
+/// A trace to replay with each contender in each size of memory.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub file: PathBuf,
     pub contenders: Vec<Contender>,
     pub memories: Vec<Size>,
-    /// `None`: the first bytes of the file tell the format.
+    /// If `None`, the first bytes of the file tell the format.
     pub format: Option<Format>,
     pub costs: Costs,
     pub json: Option<JsonTarget>,
 }
 
-/// The time that each event is taken to cost.
+/// The assumed time of each event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
     pub hit_ns: u64,

@@ -3,10 +3,10 @@
 //! | file | what |
 //! |---|---|
 //! | `args`, `job` | the options, and the job that they ask for |
-//! | `engine_side` | a trace replayed in the engine |
+//! | `engine_side` | the replay of a trace in the engine |
 //!
-//! For each size of memory all policies run first. The optimum then has as many frames as the policy that had
-//! most, so that it never loses. Without a policy, the default one runs to find this number.
+//! For each size of memory, all policies run first. The optimum then has as many frames as the policy that
+//! had most, so that it never loses. If no policy is chosen, the default one runs to find this number.
 
 pub mod args;
 mod engine_side;
@@ -32,7 +32,7 @@ use crate::progress::{Pace, Progress};
 use crate::table::{self, counted, grouped, percent};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
-/// Bytes of the buffer that a trace is read through.
+/// Bytes of the buffer for reading a trace.
 const BUFFER_BYTES: usize = 1 << 16;
 
 /// The object that `--json` writes.
@@ -52,7 +52,7 @@ pub struct Report {
 struct Row {
     policy: String,
     memory_bytes: u64,
-    /// The most frames that there were for pages.
+    /// The most frames that were available for pages.
     frames: u64,
     hits: u64,
     misses: u64,
@@ -89,7 +89,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The trace, and its format.
+/// Reads the trace, and finds its format.
 fn read(job: &Job) -> Result<(Trace, FormatChoice), Failure> {
     let name = job.file.display();
     let cannot = |error| Failure::system(format!("cannot open the trace {name}"), error);
@@ -104,7 +104,7 @@ fn read(job: &Job) -> Result<(Trace, FormatChoice), Failure> {
     Ok((trace, FormatChoice::of(format)))
 }
 
-/// All contenders in one size of memory, in the order in which they were named.
+/// Replays with all contenders in one size of memory, in the order in which they were named.
 fn replay_in(job: &Job, trace: &Trace, memory: &Size, pace: &Arc<Pace>) -> Result<Vec<Row>, Failure> {
     let steps = trace.steps().len() as u64;
     let in_engine = |policy: PolicyChoice| {
@@ -168,14 +168,14 @@ pub fn headline(report: &Report) -> String {
 }
 
 impl Report {
-    /// The bytes of memory that there was, in the order of the rows.
+    /// Returns the sizes of memory in bytes, in the order of the rows.
     pub fn memories(&self) -> Vec<u64> {
         let mut memories: Vec<_> = self.replays.iter().map(|row| row.memory_bytes).collect();
         memories.dedup();
         memories
     }
 
-    /// What came of each policy in so much memory.
+    /// Returns the results of each policy in `memory_bytes` of memory.
     pub fn table(&self, memory_bytes: u64) -> Table {
         let mut table = Table::new(&["policy", "frames", "hit ratio", "misses", "write-backs", "cost s"]);
         for row in self.replays.iter().filter(|row| row.memory_bytes == memory_bytes) {
@@ -191,7 +191,7 @@ impl Report {
         table
     }
 
-    /// The misses of each policy, in percent of the accesses, over MiB of memory.
+    /// Plots the misses of each policy, in percent of the accesses, over MiB of memory.
     pub fn plot(&self) -> Result<String, Failure> {
         let mut series: Vec<Series> = Vec::new();
         for row in &self.replays {

@@ -1,4 +1,4 @@
-//! The options of the swap commands, and the combinations that make no sense.
+//! The options of the swap commands, and the checks of their combinations.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::plan::{Length, Pattern, Plan};
 use crate::choices::{CompressionChoice, EngineChoice, JsonTarget, ModeChoice, PolicyChoice, Size, name_of};
 
 const DEFAULT_SECONDS: f64 = 5.0;
-/// Room of swap beyond the data: a margin for pages that are written again before their slots are free.
+/// Swap beyond the data: a margin for pages that are written again before their slots are free.
 const SWAP_MARGIN_BYTES: u64 = 64 << 20;
 
 /// The options of all swap commands.
@@ -110,7 +110,7 @@ pub struct LoadArgs {
     seconds: Option<f64>,
 }
 
-/// The reason why there is no job: nonsense on the command line, or a machine that cannot do it.
+/// The reason why there is no job: a command line that makes no sense, or a machine that cannot do the job.
 #[derive(Debug)]
 pub enum Refused {
     Nonsense(String),
@@ -182,8 +182,8 @@ impl SwapArgs {
                 .collect(),
             choices: Choices {
                 device,
-                // Where data comes back, swap has more than twice its size. From half full on, the kernel
-                // gives up the slots of pages that came in, and would write those pages again.
+                // If data comes back, swap has more than twice its size. When swap is more than half full,
+                // the kernel frees the slots of pages that came in, and would write those pages again.
                 swap_bytes: total
                     .saturating_mul(if matches!(pattern, Pattern::ReadSequential | Pattern::ReadRandom) {
                         2
@@ -204,7 +204,7 @@ impl SwapArgs {
         })
     }
 
-    /// The workload as a command line, without the rivals that it was compared with.
+    /// Returns the workload as a command line, without the rivals in the comparison.
     fn workload(&self, pattern: Pattern, tasks: u32) -> String {
         let mut line = format!("{} -n {tasks} --memory {}", pattern.name(), self.memory);
         if let Some(total) = &self.total {

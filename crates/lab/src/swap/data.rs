@@ -3,10 +3,10 @@
 //!
 //! | kind | a page | compresses |
 //! |---|---|---|
-//! | random | mixed words | not at all |
-//! | text | a piece of real text from a place of its own, its first word a stamp | about 2:1 |
+//! | random | pseudorandom words | not at all |
+//! | text | a stamp, then a piece of real text from a place of the page's own | about 2:1 |
 //! | zero | zeros | to nothing |
-//! | half | random words, then as many zeros | 2:1 |
+//! | half | half random words, then half zeros | 2:1 |
 
 use std::fs;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// The words of one page.
+    /// Returns the words of one page.
     #[inline]
     pub fn page(self, seed: u64, page: u64) -> PageWords<'static> {
         let stamp = mix(seed ^ page.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
@@ -52,10 +52,10 @@ impl Data {
     }
 }
 
-/// The words of one page, to be made one by one.
+/// A generator of the words of one page.
 #[derive(Clone, Copy, Debug)]
 pub enum PageWords<'a> {
-    /// So many random words, then zeros.
+    /// `words` random words, then zeros.
     Random { stamp: u64, words: usize },
     /// A stamp, then text.
     Text { stamp: u64, text: &'a [u8; PAGE_BYTES] },
@@ -69,7 +69,7 @@ impl<'a> PageWords<'a> {
         Self::Text { stamp, text }
     }
 
-    /// Hands out every word with its index.
+    /// Calls `take` with the index and the value of every word.
     #[inline]
     pub fn each(&self, mut take: impl FnMut(usize, u64)) {
         match *self {
@@ -85,7 +85,7 @@ impl<'a> PageWords<'a> {
         }
     }
 
-    /// One word.
+    /// Returns one word.
     #[inline]
     pub fn word(&self, index: usize) -> u64 {
         match *self {
@@ -97,14 +97,14 @@ impl<'a> PageWords<'a> {
     }
 }
 
-/// One multiplication a word: to fill pages must cost little beside the memory that is measured.
+/// Returns a random word by one multiplication: filling pages must cost little next to the measured memory.
 #[inline]
 fn random_word(stamp: u64, index: usize) -> u64 {
     let value = (stamp ^ index as u64).wrapping_mul(stamp | 1);
     (value ^ (value >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// The text, the same in every process of one machine.
+/// Returns the text, which is the same in every process of one machine.
 fn text() -> &'static [u8] {
     static TEXT: OnceLock<Vec<u8>> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -122,7 +122,7 @@ fn read_text() -> Vec<u8> {
     paths.sort();
     let mut text = Vec::new();
     for path in paths {
-        // GPL and its like are links to a version.
+        // `GPL` and similar files are links to a version.
         if path.is_symlink() || text.len() >= MOST_TEXT_BYTES {
             continue;
         }
@@ -132,7 +132,7 @@ fn read_text() -> Vec<u8> {
     text
 }
 
-/// Words of English at random, for machines that keep no texts.
+/// Makes a text of random English words, for machines without such texts.
 fn made_up_text() -> Vec<u8> {
     const WORDS: [&str; 24] = [
         "the", "of", "memory", "and", "page", "to", "in", "that", "is", "which", "a", "frame", "it", "for",
@@ -189,7 +189,7 @@ mod tests {
             });
         }
         assert_eq!(words.len(), 64 * PAGE_WORDS);
-        // 1024 of each on average: what an entropy coder would see.
+        // Each byte value occurs 1024 times on average, as an entropy coder would see it.
         assert!(bytes.iter().all(|&count| (850..1200).contains(&count)), "{bytes:?}");
         let half = Data::Half.page(1, 1);
         assert!(half.word(255) != 0 && half.word(256) == 0);

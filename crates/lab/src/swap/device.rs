@@ -1,4 +1,4 @@
-//! `--device`: the place that pages go to, and the checks before anything is written there.
+//! `--device`: the place for pages, and the checks before anything is written there.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -11,30 +11,30 @@ use rustix::fs::{OFlags, statfs, statvfs};
 
 use crate::table;
 
-/// File systems that are memory (linux/magic.h).
+/// File systems in memory (linux/magic.h).
 const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// The place that pages go to.
+/// The place for pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// An unlinked file in this directory.
     TemporaryIn(PathBuf),
-    /// A file without a name whose blocks were all written, by the path of its descriptor.
+    /// A file without a name whose blocks have all been written, by the path of its descriptor.
     Written { path: PathBuf, folder: PathBuf },
     /// A file of this name, which is removed afterwards.
     File(PathBuf),
     /// A block device, whose contents are lost. All sides write to it, and leave signatures there.
     Block(PathBuf),
-    /// Memory, which completes at once.
+    /// Memory, where transfers complete at once.
     Ram,
 }
 
 impl Device {
-    /// The device that `--device` means; without it, a temporary file in $TMPDIR or /var/tmp.
+    /// Returns the device that `--device` names, or a temporary file in $TMPDIR or /var/tmp.
     ///
     /// # Errors
-    /// A sentence, where it is missing, is memory in disguise, in use, or holds something. With `force`, a
-    /// block device may hold something.
+    /// Returns a sentence if the device is missing, is really memory, is in use, or holds data. With `force`,
+    /// a block device may hold data.
     pub fn of(argument: Option<&str>, force: bool) -> Result<Self, Failure> {
         let path = match argument {
             None => env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from),
@@ -60,7 +60,7 @@ impl Device {
             return Ok(Self::File(path));
         };
         if metadata.file_type().is_block_device() {
-            // Exclusively: refused where it is mounted or swapped to.
+            // Opened exclusively: fails if the device is mounted or used for swap.
             let opened = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -82,8 +82,8 @@ impl Device {
         refuse("this file exists, and would be overwritten; name one to be made, or a directory")
     }
 
-    /// The folder for the files of the kernel's side and of the bare disk, on the same file system. `None`
-    /// where there is none.
+    /// The folder for the files of the kernel's side and of the bare disk, on the same file system. `None` if
+    /// there is none.
     pub fn folder(&self) -> Option<&Path> {
         match self {
             Self::TemporaryIn(folder) | Self::Written { folder, .. } => Some(folder),
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Refuses a size that the file system has no room for.
+    /// Refuses a size for which the file system has no room.
     pub fn check_room(&self, bytes: u64) -> Result<(), Failure> {
         let Some(folder) = self.folder() else { return Ok(()) };
         let Ok(stat) = statvfs(folder) else { return Ok(()) };
@@ -111,7 +111,7 @@ impl Device {
         )))
     }
 
-    /// The device for people.
+    /// Describes the device for people.
     pub fn describe(&self) -> String {
         match self {
             Self::TemporaryIn(folder) => format!("a temporary file in {}", folder.display()),

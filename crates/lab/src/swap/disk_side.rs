@@ -1,8 +1,8 @@
-//! The bare device, past the page cache, with the same block sizes and numbers of requests.
+//! The bare device, past the page cache, with requests like those of the other sides.
 //!
-//! In order, this side moves blocks of 1 MiB, several at a time. At random, as many threads as load read 4
-//! KiB each, and each waits for its own read. Where the loads ask for pages ahead, there are as many threads
-//! more.
+//! In order, this side moves blocks of 1 MiB, several at a time. At random, it has as many threads as the
+//! loads have. Each reads 4 KiB at a time, and waits for its own read. If the loads ask for pages ahead,
+//! there are as many more threads.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,20 +22,20 @@ use crate::gate::all_at_once;
 use crate::worker::now_ns;
 
 const BLOCK_BYTES: u64 = 1 << 20;
-/// Blocks in flight at a time, in order.
+/// Blocks in flight at a time, if accesses are in order.
 const DEPTH: u32 = 8;
 /// The most threads that wait.
 const MOST_THREADS: u32 = 512;
 
-/// A file without a name whose blocks have all been allocated. A file system writes to those faster than to
-/// new ones, and the kernel swaps to no others.
+/// Makes a file without a name whose blocks are all allocated. A file system writes to those faster than to
+/// new ones, and the kernel swaps only to such files.
 pub(super) fn written_file(folder: &Path, bytes: u64) -> io::Result<File> {
     let file = nameless_file(folder)?;
     write_in_full(&file, bytes)?;
     Ok(file)
 }
 
-/// A file of the device, or the device itself.
+/// A file on the device, or the device itself.
 #[derive(Debug)]
 pub struct DiskSide {
     file: File,
@@ -51,7 +51,7 @@ pub struct Moved {
 }
 
 impl DiskSide {
-    /// Makes a file of `bytes` without a name, with all of its blocks; or takes the block device.
+    /// Makes a file of `bytes` without a name, with all of its blocks, or takes the block device.
     pub fn set_up(device: &Device, bytes: u64) -> Result<Self, Failure> {
         let cannot = |error| Failure::system(format!("cannot measure {} itself", device.describe()), error);
         let bytes = bytes.next_multiple_of(BLOCK_BYTES);
@@ -73,7 +73,7 @@ impl DiskSide {
         }
     }
 
-    /// Sends the device the requests that the command's accesses stand for.
+    /// Sends the device the requests that correspond to the command's accesses.
     pub fn run(&self, tasks: u32, plan: &Plan) -> Result<Moved, Failure> {
         match plan.pattern {
             Pattern::WriteSequential | Pattern::WriteRandom => self.in_order(true),
@@ -109,7 +109,7 @@ impl DiskSide {
     fn at_random(&self, threads: u32, plan: &Plan) -> Result<Moved, Failure> {
         let pages = self.bytes / PAGE_BYTES as u64;
         let loads = match plan.length {
-            // As many altogether as the threads that load make.
+            // As many reads in total as the loads of the other sides.
             Length::Loads(loads) => (loads * u64::from(plan.threads)).div_ceil(u64::from(threads)).max(1),
             Length::Nanoseconds(_) => u64::MAX,
         };
@@ -151,7 +151,7 @@ impl DiskSide {
     }
 }
 
-/// Bytes that no device can compress.
+/// Fills a block with bytes that no device can compress.
 fn fill(block: &mut AlignedBytes, seed: u64) {
     for (number, page) in block.as_mut_slice().chunks_exact_mut(PAGE_BYTES).enumerate() {
         let (words, _) = page.as_chunks_mut::<8>();

@@ -1,5 +1,5 @@
 //! The figures of a side, from its outcome. Seconds of the job and MB/s come first. The bytes that each phase
-//! moved to the device and from it stand apart.
+//! moved to and from the device are separate.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ use crate::report::{Run, failures, usemem_kb_per_s};
 /// The measures of a phase, by their names in the report.
 #[derive(Clone, Copy, Debug)]
 pub struct PhaseMeasures {
-    /// The rate to the device and from it, over all of the phase.
+    /// The rates to and from the device, over all of the phase.
     pub out: &'static str,
     pub in_: &'static str,
-    /// In the phase's direction, from the first page that moved to the last; absent where none did.
+    /// The rate in the phase's direction, from the first moved page to the last. Absent if no page moved.
     pub device: &'static str,
 }
 
@@ -34,7 +34,7 @@ pub const FILL: PhaseMeasures =
 
 pub const FILL_SECONDS: &str = "fill_seconds";
 
-/// A run of any side but the bare device.
+/// Makes the run of any side except the bare device.
 pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
     let timed = side.phases.iter().find(|phase| phase.timed).expect("one phase is timed");
     let seconds = timed.seconds();
@@ -72,7 +72,7 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
     }
 }
 
-/// How long accesses waited, of the kinds that there were.
+/// Returns how long accesses waited, for each kind that occurred.
 fn of_latencies(latencies: &LatencySnapshot) -> impl Iterator<Item = (Cow<'static, str>, f64)> + '_ {
     let kinds = latencies.iter().filter(|(_, waits)| waits.count > 0);
     kinds.flat_map(|(latency, waits)| {
@@ -83,7 +83,7 @@ fn of_latencies(latencies: &LatencySnapshot) -> impl Iterator<Item = (Cow<'stati
     })
 }
 
-/// What an area did, in all phases.
+/// Returns what an area did in all phases.
 fn of_area(number: usize, area: &AreaStats) -> impl Iterator<Item = (Cow<'static, str>, f64)> + use<> {
     let figures = [
         ("used_bytes", area.used_bytes),
@@ -100,7 +100,7 @@ fn of_area(number: usize, area: &AreaStats) -> impl Iterator<Item = (Cow<'static
     figures.into_iter().map(move |(figure, value)| (format!("area{number}_{figure}").into(), value as f64))
 }
 
-/// A run of the bare device.
+/// Makes the run of the bare device.
 pub fn of_disk(job: &Job, moved: Moved) -> Run {
     let mb_per_s = moved.bytes as f64 / moved.seconds / 1e6;
     let measures = match job.plan.pattern {
@@ -124,8 +124,8 @@ pub fn of_disk(job: &Job, moved: Moved) -> Run {
     }
 }
 
-/// Bytes of memory that the job went through; of random loads, the bytes of the pages that came back for
-/// them.
+/// Returns the bytes of memory that the job went through or, for random loads, the bytes of the pages that
+/// came back for them.
 fn job_bytes(timed: &PhaseDone) -> u64 {
     let pages = match timed.phase {
         Phase::Loads => pages_back(timed),
@@ -134,7 +134,7 @@ fn job_bytes(timed: &PhaseDone) -> u64 {
     pages * PAGE_BYTES as u64
 }
 
-/// Pages that came from the device and, with Octavo, from the compressed pool.
+/// Returns the pages that came from the device and, with Octavo, from the compressed pool.
 fn pages_back(phase: &PhaseDone) -> u64 {
     let moved = phase.seen.total();
     moved.in_pages + moved.pool_in_pages
@@ -166,8 +166,8 @@ fn of_loads(timed: &PhaseDone) -> BTreeMap<&'static str, f64> {
     ])
 }
 
-/// usemem's KB/s, added up over all tasks. Each task counts by its own time, so a task that ends early counts
-/// for more.
+/// Returns usemem's KB/s, summed over all tasks. Each task counts by its own time, so a task that ends early
+/// counts more.
 fn as_usemem_counts(plan: &Plan, phase: &PhaseDone) -> u64 {
     let start_ns = phase.start_ns();
     let of_task = |outcome: &Outcome| {
@@ -177,12 +177,12 @@ fn as_usemem_counts(plan: &Plan, phase: &PhaseDone) -> u64 {
     phase.outcomes().map(of_task).fold(0, u64::saturating_add)
 }
 
-/// An eighth of what is mapped, and 8 for each word.
+/// Returns the bytes that usemem counts: an eighth of the mapping, and 8 for each word.
 fn usemem_bytes(plan: &Plan, outcome: &Outcome) -> u64 {
     plan.task_bytes / 8 + outcome.words * 8
 }
 
-/// The budget, 3 % and 16 MiB.
+/// Returns the allowed memory: the budget, plus 3 % and 16 MiB.
 fn allowed_bytes(side: &Side) -> u64 {
     side.budget_bytes + side.budget_bytes * 3 / 100 + (16 << 20)
 }

@@ -1,4 +1,4 @@
-//! The job of a swap command, and the sides that take turns.
+//! The job of a swap command, and its sides, which take turns.
 
 use std::path::PathBuf;
 
@@ -31,12 +31,12 @@ pub struct Job {
     pub tasks: u32,
     pub memory: Size,
     pub modes: Vec<Mode>,
-    /// The slowest to print first.
+    /// The rivals, in the order of printing: the slowest first.
     pub rivals: Vec<Rival>,
     pub choices: Choices,
     pub rounds: u32,
     pub profile: bool,
-    /// The file that a further run is recorded in.
+    /// The file that records an extra run.
     pub record: Option<PathBuf>,
     pub json: Option<JsonTarget>,
 }
@@ -45,13 +45,13 @@ pub struct Job {
 #[derive(Clone, Debug)]
 pub struct Choices {
     pub device: Device,
-    /// Most that may be swapped.
+    /// The most bytes that may be swapped.
     pub swap_bytes: u64,
     pub policy: PolicyChoice,
     pub engine: EngineChoice,
     pub compression: CompressionChoice,
     pub encrypt: bool,
-    /// The largest window of reading ahead; `None` for the manager's own.
+    /// The largest readahead window. `None` for the manager's default.
     pub readahead_bytes: Option<u64>,
 }
 
@@ -76,7 +76,8 @@ impl Contender {
         }
     }
 
-    /// Whether the rival has two sides, of which the better is the one to beat.
+    /// Returns the rival that a side belongs to. A rival may have two sides, of which the better is the one
+    /// to beat.
     pub fn rival(self) -> Option<Rival> {
         match self {
             Self::Disk => Some(Rival::Disk),
@@ -88,12 +89,12 @@ impl Contender {
 }
 
 impl Job {
-    /// Bytes of all tasks.
+    /// Returns the bytes of all tasks.
     pub fn data_bytes(&self) -> u64 {
         self.plan.task_bytes * u64::from(self.tasks)
     }
 
-    /// Accesses of all phases; `None` where time bounds them.
+    /// Returns the accesses of all phases, or `None` if time bounds them.
     pub fn accesses(&self) -> Option<u64> {
         self.plan.phases().iter().try_fold(0u64, |sum, &(phase, _)| {
             let threads = u64::from(self.tasks) * u64::from(self.plan.threads_in(phase));
@@ -101,7 +102,7 @@ impl Job {
         })
     }
 
-    /// All that take turns.
+    /// Returns all sides that take turns.
     pub fn contenders(&self, huge_pages: &HugePages) -> Vec<Contender> {
         let kernel_runs = huge_pages.kernel_runs().iter();
         let rivals = self.rivals.iter().flat_map(|rival| match rival {
@@ -112,7 +113,7 @@ impl Job {
         rivals.chain(self.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
     }
 
-    /// The metric that is compared first: seconds of the whole job or, where all sides load for the same
+    /// Returns the metric that is compared first: seconds of the whole job or, if all sides load for the same
     /// time, loads a second.
     pub fn first_metric(&self) -> Metric {
         match (self.plan.pattern, self.plan.length) {
@@ -121,7 +122,7 @@ impl Job {
         }
     }
 
-    /// The metrics that are compared.
+    /// Returns the metrics to compare.
     pub fn metrics(&self) -> Vec<Metric> {
         let others: &[Metric] = match self.plan.pattern {
             Pattern::WriteSequential | Pattern::WriteRandom => &[Metric::DeviceMbPerS, Metric::UsememKbPerS],
@@ -132,7 +133,7 @@ impl Job {
         [first].into_iter().chain(others.iter().copied().filter(|&other| other != first)).collect()
     }
 
-    /// The job that is timed, in words.
+    /// Describes the timed part of the job.
     pub fn in_words(&self) -> String {
         let tasks = counted(self.tasks.into(), "task", "tasks");
         let s = if self.tasks == 1 { "s" } else { "" };

@@ -1,7 +1,7 @@
-//! The kernel's side: the same accesses of plain anonymous memory, by processes of their own in a memory
+//! The kernel's side: the same accesses to plain anonymous memory, by processes of their own in a memory
 //! control group of the same limit, with kernel swap on the same file system.
 //!
-//! The keeper sets the machine up once ([`Keeper`]). Swap is on only during a run of this side.
+//! The keeper sets up the machine once ([`Keeper`]). Swap is on only during a run of this side.
 
 use std::fs;
 use std::io;
@@ -25,7 +25,7 @@ use crate::huge_pages::KernelPages;
 use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::worker::Toucher;
 
-/// The limit is lowered until zram takes only so much more than was counted, or so often.
+/// The limit is lowered until zram uses at most this much more than was counted, or until this many times.
 const ENOUGH_BYTES: u64 = 1 << 20;
 const MOST_LOWERINGS: u32 = 100;
 
@@ -38,7 +38,7 @@ struct Order {
     task: u32,
     plan: Plan,
     pages: KernelPages,
-    /// The file by which it enters the control group.
+    /// The file that it writes to enter the control group.
     procs: PathBuf,
 }
 
@@ -56,12 +56,12 @@ pub struct KernelSide {
     keeper: Keeper,
     ready: Ready,
     limit_bytes: u64,
-    /// The most bytes that the group was seen to have in huge pages at once.
+    /// The most bytes in huge pages that were seen in the group at once.
     most_huge_bytes: AtomicU64,
 }
 
 impl KernelSide {
-    /// Sets the machine up. Also returns what was put right first.
+    /// Sets up the machine. Also returns what was repaired first.
     pub fn set_up(setup: &Setup) -> Result<(Self, Vec<String>), Failure> {
         let (mut keeper, found) = Keeper::start()?;
         let ready = keeper.set_up(setup)?;
@@ -74,7 +74,7 @@ impl KernelSide {
         &self.ready.area
     }
 
-    /// Puts the machine back as it was.
+    /// Restores the machine.
     pub fn finish(self) -> Result<(), Failure> {
         self.keeper.finish()
     }
@@ -82,13 +82,13 @@ impl KernelSide {
     /// Runs all tasks once and returns their outcome.
     pub(super) fn run(&mut self, tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
         self.keeper.on()?;
-        // So that the peak is this run's. Some kernels refuse this; there it is the largest of all runs.
+        // Makes the peak this run's. Some kernels refuse this: there, it is the largest of all runs.
         let _ = fs::write(&self.ready.peak, "0");
         if let Some(zram) = &self.ready.zram {
             zram.begin();
         }
         *self.most_huge_bytes.get_mut() = 0;
-        // As large as it was before the last run.
+        // Restores the limit that the last run may have lowered.
         let _ = fs::write(&self.ready.limit, self.limit_bytes.to_string());
         let side = self.run_processes(tasks, plan, pages);
         let off = self.keeper.off();
@@ -157,21 +157,21 @@ impl KernelSide {
         })
     }
 
-    /// The pages moved so far. At each reading the kernel sums the group's figures; otherwise it does so
-    /// every other second. Reclaim goes by those figures. Accesses may turn the inactive list over sooner.
-    /// Reclaim then believes that the list is long, finds it empty, and kills the process, with swap nearly
-    /// empty and every page reclaimable.
+    /// Returns the pages moved so far. Each reading makes the kernel sum the group's figures, which it
+    /// otherwise does every two seconds. Reclaim relies on those figures. If accesses use up the inactive
+    /// list faster, reclaim believes that the list is long, finds it empty, and kills the process, although
+    /// swap is nearly empty and every page is reclaimable.
     fn traffic(&self) -> Traffic {
         let figures = fs::read_to_string(&self.ready.figures).unwrap_or_default();
-        // The name of version 1, or of version 2. Relaxed: the figure is read after its writer has ended.
+        // The names in versions 1 and 2. Relaxed: the figure is read after its writer has ended.
         let huge_bytes = count_in(&figures, "rss_huge").max(count_in(&figures, "anon_thp"));
         self.most_huge_bytes.fetch_max(huge_bytes, Ordering::Relaxed);
         machine_traffic()
     }
 
-    /// What zram takes is charged to no group. So the limit is lowered by it, for both sides to have the same
-    /// memory altogether. The tasks stand still meanwhile. With a lower limit more pages go to zram, which
-    /// takes more, until it is enough.
+    /// Lowers the limit by zram's memory, which is charged to no group, so that both sides have the same
+    /// memory in total. The tasks wait meanwhile. A lower limit sends more pages to zram, which then uses
+    /// more memory, so this repeats until it is close enough.
     fn count_zram_under_the_limit(&self) {
         let Some(zram) = &self.ready.zram else { return };
         let mut counted_bytes = 0;
@@ -180,7 +180,7 @@ impl KernelSide {
             if used_bytes.saturating_sub(counted_bytes) < ENOUGH_BYTES {
                 return;
             }
-            // The kernel may refuse what it cannot take away at once, and is asked again.
+            // The kernel may refuse a limit that it cannot reach at once. Then it is asked again.
             match fs::write(&self.ready.limit, self.limit_bytes.saturating_sub(used_bytes).to_string()) {
                 Ok(()) => counted_bytes = used_bytes,
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
@@ -188,25 +188,25 @@ impl KernelSide {
         }
     }
 
-    /// A process that was killed died for want of swap or memory. Where its error says more, that is told.
+    /// Explains a failure: a killed process had too little swap or memory, unless its error says more.
     fn explained(&self, failure: Failure) -> Failure {
         Failure::Said(format!("kernel side, swapping to {}: {failure}", self.ready.area))
     }
 }
 
-/// The kernel's counters are the whole machine's: it keeps none of these for a control group.
+/// Reads the whole machine's counters: the kernel keeps none of these for a control group.
 fn machine_traffic() -> Traffic {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     Traffic { out_pages: count_in(&text, "pswpout"), in_pages: count_in(&text, "pswpin"), pool_in_pages: 0 }
 }
 
-/// A figure of a file that has one name and figure in each line.
+/// Returns a figure of a file that has one name and figure in each line.
 fn count_in(figures: &str, name: &str) -> u64 {
     let line = figures.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-/// The life of one process.
+/// Runs one process.
 pub fn task_main(order: &str) -> Result<(), Failure> {
     let order: Order = serde_json::from_str(order).map_err(|_| {
         Failure::Said(format!("{SUBCOMMAND} is started by octavo-lab itself; use octavo-lab swap-w-seq"))
@@ -219,7 +219,7 @@ fn do_all(order: &Order) -> Result<Option<Done>, Failure> {
     // Before any memory is touched, since a page stays charged to its first group.
     fs::write(&order.procs, "0").map_err(|error| Failure::system("cannot enter the control group", error))?;
     let memory = KernelMemory::new(plan, order.pages)?;
-    // Read before the clock runs.
+    // Reads the text before the clock starts.
     plan.data.page(0, 0).word(0);
     let before = Usage::now();
     let mut phases = Vec::new();
@@ -242,7 +242,7 @@ fn go_through(memory: &KernelMemory, order: &Order, phase: Phase) -> Result<Vec<
     };
     let touchers = (0..order.plan.threads_in(phase)).map(|thread| Toucher { task: order.task, thread });
     match order.plan.threads_in(phase) {
-        // As usemem does: in the process's first thread.
+        // Like usemem, in the process's first thread.
         1 => Ok(touchers.map(one).collect()),
         _ => all_at_once(touchers, |toucher| Ok(one(toucher)), None),
     }

@@ -1,7 +1,7 @@
 //! The swap cache's lock at its four call sites, form by form, with the change from the base form.
 //!
-//! The table is that of the patch *mm: don't use radix tree writeback tags for pages in swap cache* (Linux
-//! 4.9, commit 371a096edf43).
+//! The table has the layout of the one in the patch *mm: don't use radix tree writeback tags for pages in
+//! swap cache* (Linux 4.9, commit 371a096edf43).
 
 use octavo_measure::table::Table;
 
@@ -59,7 +59,7 @@ pub const SAMPLED_SITES: &[Site] = &[
     cache_functions(LOCK_SITES[3].title, &["evict_run"]),
 ];
 
-/// Means, and the change from the base form. Modes that are compared are also sampled.
+/// Returns the means, and the change from the base form. Compared modes are also sampled.
 pub fn lock_table(job: &Job, report: &Report) -> Table {
     let mut header = vec!["", "base"];
     for &mode in &job.modes[1..] {
@@ -104,7 +104,7 @@ pub fn lock_table(job: &Job, report: &Report) -> Table {
     table
 }
 
-/// By how much a mean differs from the base form's.
+/// Says by how much a mean differs from the base form's.
 fn change(base: f64, mean: f64) -> String {
     match mean / base - 1.0 {
         change if change.is_finite() => format!("{:+.1}%", change * 100.0),
@@ -127,7 +127,7 @@ fn mean_and_deviation(runs: &[&Run], figure: &dyn Fn(&Run) -> f64) -> (f64, f64)
     (mean, variance.sqrt())
 }
 
-/// Acquisitions of the lock for each page that went out. Not a number where none did.
+/// Returns the acquisitions of the lock for each page that went out. NaN if none did.
 fn per_page_out(run: &Run, counter: &str) -> f64 {
     match (run.counters.get(counter), run.counters.get("pswpout")) {
         (Some(&taken), Some(&pages)) if pages > 0 => taken as f64 / pages as f64,

@@ -1,17 +1,17 @@
-//! `octavo-lab swap-w-seq` and its kin: more data than memory, on Octavo, on the kernel's swap, and the bare
-//! device.
+//! `octavo-lab swap-w-seq` and the other swap commands: more data than memory, on Octavo, on the kernel's
+//! swap, and on the bare device.
 //!
 //! | file | what |
 //! |---|---|
 //! | `args`, `job`, `device` | the options, the job that they ask for, and the place of pages |
 //! | `plan`, `data`, `work` | the phases of each task, the words of pages, the work of one thread |
 //! | `octavo_side`, `kernel_side`, `disk_side` | the sides of a comparison |
-//! | `keeper` | sets the machine up for the kernel's side, and in every case puts it back |
+//! | `keeper` | sets up the machine for the kernel's side, and always restores it |
 //! | `monitor` | the rates at which pages go out and come in |
 //! | `side`, `figures` | the outcome of a run of one side, and its figures |
 //! | `tables`, `lock_table` | the printed text |
 //!
-//! Sides run by turns. Each round starts with the next side, so a slow phase of the machine hits all of them
+//! Sides take turns. Each round starts with the next side, so a slow phase of the machine hits all of them
 //! alike. Time is from the first task's start to the last task's end in the timed phase.
 
 pub mod args;
@@ -57,20 +57,20 @@ use crate::worker::Mismatch;
 
 /// The most sampled runs of a mode.
 const SAMPLED_RUNS: u32 = 10;
-/// The least and the most bytes by which the device is measured.
+/// The least and the most bytes for measuring the device.
 const DISK_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=8 << 30;
 
 /// The rivals, set up.
 #[derive(Debug, Default)]
 struct Rivals {
     disk: Option<DiskSide>,
-    /// The file that Octavo's side swaps to, with all of its blocks, as theirs have.
+    /// The file that Octavo's side swaps to, with all of its blocks, like the rivals' files.
     area: Option<File>,
     zram: Option<KernelSide>,
     kernel: Option<KernelSide>,
 }
 
-/// Does the job. Fails where the job failed or data was wrong.
+/// Does the job. Fails if the job failed or data was wrong.
 pub fn run(job: &Job) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
@@ -85,7 +85,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     }
     let job = &job;
     let result = Rounds { job, contenders: &contenders, rivals: &mut rivals, pace, text: &text }.all();
-    // In every case the keeper puts the machine back as it was, and says where that failed.
+    // The keeper always restores the machine, and reports what it could not restore.
     let finished =
         [rivals.zram.take(), rivals.kernel.take()].map(|side| side.map_or(Ok(()), KernelSide::finish));
     let (report, mut wrong) = result?;
@@ -103,7 +103,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     }
 }
 
-/// The sides that take turns. Says which pages the kernel's side has.
+/// Returns the sides that take turns. Prints which pages the kernel's side has.
 fn contenders(job: &Job, text: &Text) -> Result<Vec<Contender>, Failure> {
     let huge_pages = HugePages::here();
     if job.rivals.iter().any(|rival| matches!(rival, Rival::Kernel | Rival::Zram)) {
@@ -183,7 +183,7 @@ fn set_up_kernel(
     Ok(side)
 }
 
-/// The parts that all turns need.
+/// The state that all turns need.
 struct Rounds<'a> {
     job: &'a Job,
     contenders: &'a [Contender],
@@ -193,13 +193,13 @@ struct Rounds<'a> {
 }
 
 impl Rounds<'_> {
-    /// The report, and a sentence for each run whose data was wrong.
+    /// Makes all runs. Returns the report, and a sentence for each run whose data was wrong.
     fn all(mut self) -> Result<(Report, Vec<String>), Failure> {
         let (job, contenders) = (self.job, self.contenders);
         let (mut runs, mut wrong) = (Vec::new(), Vec::new());
         for (round, side) in turns(job.rounds as usize, contenders.len()) {
             let (round, contender) = (round as u32, contenders[side]);
-            // New data for each round, so that no side meets data that it knows.
+            // New data for each round, so that no side sees the same data twice.
             let plan = Plan { seed: u64::from(round) + 1, ..job.plan.clone() };
             let title = format!("{}, round {} of {}", contender.name(), round + 1, job.rounds);
             let run = self.turn(contender, &plan, title, &mut wrong)?;
@@ -243,7 +243,7 @@ impl Rounds<'_> {
     }
 }
 
-/// Runs each mode again under the sampler, off the clock, and notes the shares with all its runs.
+/// Runs each mode again under the sampler, untimed, and adds the shares to all its runs.
 fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failure> {
     for &mode in &job.modes {
         let samples = sampled(job, pace, mode)?;
@@ -277,7 +277,7 @@ fn sampled(job: &Job, pace: &Arc<Pace>, mode: Mode) -> Result<Samples, Failure> 
     Ok(samples)
 }
 
-/// Runs the first mode once more, off the clock, and records it. Returns what is in the file.
+/// Runs the first mode once more, untimed, and records it. Returns a summary of the file.
 fn record(job: &Job, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
     let mode = job.modes[0];
     let pace = Pace::new(1, job.plan.least_time());

@@ -1,5 +1,5 @@
-//! Looks at counters (pages out, pages in) while work goes on. A device moves nothing at first, while there
-//! still is memory. So its rate is taken from the first page that it moves.
+//! Samples counters (pages out, pages in) during the work. A device moves nothing at first, while memory is
+//! free. So its rate counts from the first page that it moves.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -19,7 +19,7 @@ pub struct Traffic {
     pub pool_in_pages: u64,
 }
 
-/// The looks that were taken.
+/// The samples of a phase.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     looks: Vec<(u64, Traffic)>,
@@ -41,7 +41,7 @@ pub fn during<T>(read: impl Fn() -> Traffic + Sync, work: impl FnOnce() -> T) ->
         });
         let result = work();
         drop(stop);
-        // Without a thread for it, the first look and the last have to do.
+        // If the thread cannot be started, the first and the last sample have to suffice.
         looks.extend(looker.ok().and_then(|looker| looker.join().ok()).unwrap_or_default());
         looks.push(look());
         (result, Seen { looks })
@@ -54,7 +54,7 @@ impl Seen {
         Self { looks: vec![(0, first), (1, last)] }
     }
 
-    /// The pages moved altogether.
+    /// Returns the pages moved in total.
     pub fn total(&self) -> Traffic {
         let (Some((_, first)), Some((_, last))) = (self.looks.first(), self.looks.last()) else {
             return Traffic::default();
@@ -66,12 +66,13 @@ impl Seen {
         }
     }
 
-    /// Bytes a second of one direction, from the first movement to the last; `None` where nothing moved.
+    /// Returns the bytes a second in one direction, from the first movement to the last, or `None` if nothing
+    /// moved.
     pub fn steady_bytes_per_s(&self, pages: fn(&Traffic) -> u64) -> Option<f64> {
         let first = self.looks.windows(2).position(|pair| pages(&pair[0].1) != pages(&pair[1].1))?;
         let last = self.looks.windows(2).rposition(|pair| pages(&pair[0].1) != pages(&pair[1].1))? + 1;
-        // The first step with movement is left out where there are others, since the device moved pages in a
-        // part of it only.
+        // The first interval with movement is left out if there are others, since the device moved pages in
+        // only a part of it.
         let first = if last > first + 3 { first + 1 } else { first };
         let ((from_ns, from), (to_ns, to)) = (&self.looks[first], &self.looks[last]);
         let moved = pages(to).wrapping_sub(pages(from)) * PAGE_BYTES as u64;

@@ -1,8 +1,7 @@
-//! Octavo's side: a task is a thread with a space of its own; a task that loads at random, `--threads` of
-//! them.
+//! Octavo's side: a task is a thread with a space of its own, or `--threads` threads if it loads at random.
 //!
 //! A thread makes a page in a buffer and stores it by one [`Space::write`], the natural form for bulk data.
-//! With `--words` it stores and loads word by word instead.
+//! With `--words`, it stores and loads word by word instead.
 
 use std::cell::RefCell;
 use std::fs;
@@ -28,8 +27,8 @@ use crate::manager::{named, with_forms_of};
 use crate::record::Recorded;
 use crate::worker::{Toucher, Watch};
 
-/// Runs all tasks once under a manager of their own, and returns their outcome. The samples are of the timed
-/// phase, the records of all phases.
+/// Runs all tasks once under a manager of their own, and returns their outcome. It samples the timed phase,
+/// and records all phases.
 pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Result<Side, Failure> {
     let Aside { progress, mut samples, recorder } = aside;
     usage::reset_peak_resident();
@@ -108,7 +107,7 @@ fn area_of(choices: &Choices) -> SwapArea {
     let area = match &choices.device {
         Device::TemporaryIn(folder) => SwapArea::temporary(folder),
         Device::File(path) => SwapArea::file(path),
-        // The sides take turns on these, and what the user had there was asked about at the start.
+        // The sides take turns on these. Whether data there may be lost was checked at the start.
         Device::Written { path, .. } => SwapArea::file(path).overwrite(true),
         Device::Block(path) => SwapArea::block_device(path).overwrite(true),
         Device::Ram => SwapArea::ram(choices.swap_bytes),
@@ -116,7 +115,7 @@ fn area_of(choices: &Choices) -> SwapArea {
     area.limit_bytes(choices.swap_bytes)
 }
 
-/// A swap file of a name, which is removed when the run is over.
+/// A named swap file, which is removed after the run.
 struct MadeFile(PathBuf);
 
 impl MadeFile {
@@ -150,7 +149,7 @@ impl SpaceMemory {
     }
 }
 
-/// A thread's way to the memory of its task: through a page of its own.
+/// A thread's view of the memory of its task, through a page of its own.
 struct BufferedMemory<'a> {
     memory: &'a SpaceMemory,
     page: RefCell<Box<[[u8; 8]; PAGE_WORDS]>>,
@@ -216,7 +215,7 @@ impl PagedMemory for BufferedMemory<'_> {
 }
 
 impl Recorded<'_, BufferedMemory<'_>> {
-    /// The accesses by which a whole page is written or read.
+    /// Returns the number of accesses that write or read a whole page.
     fn times_of_a_page(&self) -> u64 {
         if self.memory.memory.by_the_word { PAGE_WORDS as u64 } else { 1 }
     }

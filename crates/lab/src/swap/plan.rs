@@ -1,8 +1,8 @@
-//! The work of each task, the same on both sides: its pages, their order, and its phases.
+//! The work of each task, the same on all sides: its pages, their order, and its phases.
 //!
-//! A task writes all its pages once, word by word in each. For a command about reading, it then waits for the
-//! others, and reads. Only one of the two phases is timed. With `--verify`, the written pages are checked in
-//! a phase of their own that is not timed. Pages that are read are checked as they are read.
+//! A task writes all its pages once, word by word in each. If the command is about reading, the task then
+//! waits for the others, and reads. Only one of the two phases is timed. With `--verify`, the written pages
+//! are checked in an untimed phase of their own, and pages that are read are checked then.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// The command's name.
+    /// Returns the command's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::WriteSequential => "swap-w-seq",
@@ -32,7 +32,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the order of accesses is random: the kernel then reads no neighbours.
+    /// Returns whether the order of accesses is random. The kernel's readahead is off then.
     pub fn is_random(self) -> bool {
         matches!(self, Self::WriteRandom | Self::ReadRandom)
     }
@@ -63,7 +63,7 @@ pub struct Plan {
     pub huge: bool,
     /// Threads of a task that read at random.
     pub threads: u32,
-    /// Random pages that are asked for ahead.
+    /// Random pages to request ahead.
     pub prefetch: u32,
     pub length: Length,
 }
@@ -71,7 +71,7 @@ pub struct Plan {
 /// The length of random loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Length {
-    /// So many by each thread.
+    /// This number by each thread.
     Loads(u64),
     Nanoseconds(u64),
 }
@@ -81,7 +81,7 @@ impl Plan {
         self.task_bytes / PAGE_BYTES as u64
     }
 
-    /// The phases in order, each with whether it is timed.
+    /// Returns the phases in order, and whether each is timed.
     pub fn phases(&self) -> Vec<(Phase, bool)> {
         let timed = self.timed_phase();
         let mut phases = vec![Phase::Write];
@@ -93,7 +93,7 @@ impl Plan {
         phases.into_iter().map(|phase| (phase, phase == timed)).collect()
     }
 
-    /// The phase that the command is about.
+    /// Returns the phase that the command is about.
     pub fn timed_phase(&self) -> Phase {
         match self.pattern {
             Pattern::WriteSequential | Pattern::WriteRandom => Phase::Write,
@@ -102,7 +102,7 @@ impl Plan {
         }
     }
 
-    /// The least that the phases take.
+    /// Returns the least time of the phases.
     pub fn least_time(&self) -> Duration {
         match (self.pattern, self.length) {
             (Pattern::ReadRandom, Length::Nanoseconds(ns)) => Duration::from_nanos(ns),
@@ -110,7 +110,7 @@ impl Plan {
         }
     }
 
-    /// Threads of a task in a phase.
+    /// Returns the threads of a task in a phase.
     pub fn threads_in(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Loads => self.threads,
@@ -118,7 +118,7 @@ impl Plan {
         }
     }
 
-    /// Accesses of one thread in a phase, in pages or loads; `None` where time bounds them.
+    /// Returns the accesses of one thread in a phase, in pages or loads, or `None` if time bounds them.
     pub fn accesses_in(&self, phase: Phase) -> Option<u64> {
         match (phase, self.length) {
             (Phase::Loads, Length::Loads(loads)) => Some(loads),
@@ -127,12 +127,12 @@ impl Plan {
         }
     }
 
-    /// The seed of a task, which tells its data from that of others.
+    /// Returns the seed of a task, which makes its data differ from that of others.
     pub fn seed_of(&self, task: u32) -> u64 {
         mix(self.seed ^ mix(u64::from(task) + 1))
     }
 
-    /// The `number`-th page that a task writes.
+    /// Returns the `number`-th page that a task writes.
     #[inline]
     pub fn page_written(&self, shuffle: &Shuffle, number: u64) -> u64 {
         match self.pattern {
@@ -142,8 +142,8 @@ impl Plan {
     }
 }
 
-/// A random order of `0..count`, told place by place: four rounds of a Feistel network over the next power of
-/// four, walked on until the place is inside.
+/// A random permutation of `0..count`, computed place by place: four rounds of a Feistel network over the
+/// next power of four, repeated until the result is inside.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle {
     count: u64,
@@ -219,7 +219,7 @@ mod tests {
             if count >= 16 {
                 let neighbours = places.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() as u64;
                 assert!(neighbours < count / 4, "{neighbours} of {count} in order");
-                // No constant stride either, which readahead would find.
+                // There must be no constant stride either, which readahead would detect.
                 let strides: std::collections::HashSet<i64> =
                     places.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64).collect();
                 assert!(strides.len() as u64 > count / 4, "{} strides", strides.len());

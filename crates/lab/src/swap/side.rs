@@ -9,7 +9,7 @@ use super::plan::Phase;
 use super::work::Outcome;
 use crate::worker::Mismatch;
 
-/// A phase that is over: outcomes by task and thread.
+/// A finished phase: outcomes by task and thread.
 #[derive(Debug)]
 pub struct PhaseDone {
     pub phase: Phase,
@@ -27,27 +27,27 @@ impl PhaseDone {
         self.outcomes().map(|outcome| outcome.start_ns).min().unwrap_or(0)
     }
 
-    /// From the first task's start to the last one's end.
+    /// Returns the seconds from the first task's start to the last one's end.
     pub fn seconds(&self) -> f64 {
         let end_ns = self.outcomes().map(|outcome| outcome.end_ns).max().unwrap_or(0);
-        // A clock that stood still must not lead to a division by zero.
+        // If the clock stood still, this avoids a division by zero.
         end_ns.saturating_sub(self.start_ns()).max(1) as f64 / 1e9
     }
 }
 
-/// All of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Side {
     pub phases: Vec<PhaseDone>,
     pub budget_bytes: u64,
     pub faults: u64,
-    /// Octavo's peak resident set; most that was charged to the kernel's control group.
+    /// The peak of Octavo's resident set, or of the charges to the kernel's control group.
     pub peak_bytes: u64,
-    /// The part of it that was the device.
+    /// The part of it that was the device in memory.
     pub ram_device_bytes: Option<u64>,
-    /// Most of it that was seen in the kernel's huge pages at once.
+    /// The most bytes of it seen in the kernel's huge pages at once.
     pub huge_bytes: Option<u64>,
-    /// Most memory that zram took, which the control group is not charged for.
+    /// The most memory of zram, which is not charged to the control group.
     pub zram_bytes: Option<u64>,
     pub counters: BTreeMap<String, u64>,
     /// How long Octavo's accesses waited in the timed phase.
@@ -61,7 +61,7 @@ impl Side {
         self.phases.iter().flat_map(PhaseDone::outcomes)
     }
 
-    /// The number of wrong words, and the first of them.
+    /// Returns the number of wrong words, and the first of them.
     pub fn mismatch(&self) -> Option<(u64, Mismatch)> {
         let first = self.outcomes().find_map(|outcome| outcome.first_mismatch)?;
         Some((self.outcomes().map(|outcome| outcome.mismatches).sum(), first))

@@ -12,7 +12,7 @@ use super::plan::{Pattern, Phase};
 use crate::report::{Metric, Report, Run, median_of};
 use crate::table::{self, Rounds, grouped, rate};
 
-/// One run in a line.
+/// Writes one run in a line.
 pub fn one_line(job: &Job, run: &Run, round: u32) -> String {
     let mut line = format!("round {} {:<11} {:>10.3} s", round + 1, run.mode, run.seconds);
     let loads = job.plan.timed_phase() == Phase::Loads;
@@ -32,7 +32,7 @@ fn number(value: f64) -> String {
     grouped(value.round() as u64)
 }
 
-/// The report.
+/// Prints the report.
 pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) -> Result<(), Failure> {
     let rounds = Rounds::new(job.rounds);
     let note = rounds.note(job.rounds);
@@ -68,8 +68,8 @@ pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) 
     Ok(())
 }
 
-/// Where the order is sequential, the bare device moves another amount than the others. It then stands among
-/// the phases.
+/// Returns whether a side does the whole job. If the order is sequential, the bare device moves a different
+/// amount than the others, and is listed with the phases.
 fn does_the_job(job: &Job, contender: Contender) -> bool {
     contender != Contender::Disk || job.plan.pattern == Pattern::ReadRandom
 }
@@ -145,7 +145,7 @@ fn print_ratios(
     Ok(to_beat)
 }
 
-/// Compares Octavo's modes with each other, and with those `to_beat`.
+/// Compares Octavo's modes with each other, and with the sides `to_beat`.
 fn print_ratios_of(
     text: &Text,
     contenders: &[Contender],
@@ -215,7 +215,7 @@ fn usemem_table(contenders: &[Contender], report: &Report, rounds: Rounds) -> Ta
     table
 }
 
-/// The memory used, beside the most allowed.
+/// Prints the used memory, beside the most allowed.
 fn print_memory(text: &Text, contenders: &[Contender], report: &Report) -> Result<(), Failure> {
     for contender in contenders {
         let name = contender.name();
@@ -237,7 +237,7 @@ fn print_memory(text: &Text, contenders: &[Contender], report: &Report) -> Resul
     Ok(())
 }
 
-/// The huge pages that the kernel gave its side, by its own choice.
+/// Says how much of its side the kernel chose to put in huge pages.
 fn huge_pages_had(report: &Report, name: &str) -> String {
     let least = report.runs_of(name).map(|run| run.measure("huge_bytes") as u64).min().unwrap_or(0);
     match least {

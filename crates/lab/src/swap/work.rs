@@ -10,7 +10,7 @@ use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
 use super::plan::{Length, Pattern, Phase, Plan, Shuffle};
 use crate::worker::{Mismatch, Toucher, Watch, now_ns};
 
-/// Accesses between two looks at the clock and at the watch.
+/// Accesses between two checks of the clock and the watch.
 const BATCH: u64 = 64;
 
 /// Memory of one task, by the page.
@@ -26,14 +26,14 @@ pub trait PagedMemory {
     /// Loads one word.
     fn load(&self, page: u64, word: usize) -> Result<u64, Self::Error>;
 
-    /// Sends the first `pages` pages out, as far as that is possible.
+    /// Sends the first `pages` pages out, as far as possible.
     fn push_out(&self, pages: u64) -> Result<(), Self::Error>;
 
     /// Says that a page will be needed soon.
     fn prefetch(&self, page: u64) -> Result<(), Self::Error>;
 }
 
-/// The outcome of a thread in a phase. Times are of CLOCK_MONOTONIC, so that processes can be compared.
+/// The outcome of a thread in a phase. Times are from CLOCK_MONOTONIC, so that processes can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Pages or loads.
@@ -46,7 +46,7 @@ pub struct Outcome {
     pub first_mismatch: Option<Mismatch>,
 }
 
-/// Goes through a phase.
+/// Does the work of a phase.
 pub fn work<M: PagedMemory>(
     memory: &M,
     plan: &Plan,
@@ -61,7 +61,7 @@ pub fn work<M: PagedMemory>(
         Phase::Write => {
             thread.write()?;
             if plan.pattern == Pattern::ReadSequential {
-                // So the next phase reads every page, and writes none.
+                // After this, the next phase reads every page and writes none.
                 memory.push_out(plan.pages())?;
             }
         }
@@ -133,7 +133,7 @@ impl<M: PagedMemory> Thread<'_, M> {
         // A page, and a word of it.
         let place = |random: &mut Random| (random.below(pages) as u64, random.below(PAGE_WORDS));
         let mut random = Random::new(seed);
-        // The same series as the loads, so many places ahead.
+        // The same series as the loads, `prefetch` places ahead.
         let mut ahead = random.clone();
         for _ in 0..self.plan.prefetch {
             self.memory.prefetch(place(&mut ahead).0)?;
@@ -173,14 +173,14 @@ impl<M: PagedMemory> Thread<'_, M> {
         }
     }
 
-    /// Counts an access. False where the rest of the work is not worth doing.
+    /// Counts an access. Returns `false` if the rest of the work is not worth doing.
     #[inline]
     fn go_on(&mut self) -> bool {
         self.outcome.accesses += 1;
         if !self.outcome.accesses.is_multiple_of(BATCH) {
             return true;
         }
-        // Relaxed, both: neither orders anything; a batch more or less does no harm.
+        // Both relaxed: neither orders anything, and a batch more or less does no harm.
         if let Some(progress) = self.watch.progress {
             progress.fetch_add(BATCH, Ordering::Relaxed);
         }
@@ -188,7 +188,7 @@ impl<M: PagedMemory> Thread<'_, M> {
     }
 }
 
-/// A watch for no bar.
+/// Makes a watch without a progress bar.
 pub fn alone(stop: &AtomicBool) -> Watch<'_> {
     Watch { stop, progress: None::<&AtomicU64> }
 }

@@ -1,16 +1,16 @@
-//! A message: which run it belongs to, its number, its length, and its number again at its end.
+//! A message: the run that it belongs to, its number, its length, and its number again at its end.
 
-/// The words at the start.
+/// Bytes of the words at the start.
 pub const HEAD_BYTES: usize = 24;
-/// The number of what ends a run.
+/// The number of the message that ends a run.
 pub const END: u64 = u64::MAX;
 
-/// Where the last whole word of a message lies.
+/// Returns the offset of the last whole word of a message.
 pub fn tail_at(bytes: usize) -> usize {
     bytes / 8 * 8 - 8
 }
 
-/// What ends a run.
+/// Makes the message that ends a run.
 pub fn end_of(run: u64) -> [u8; HEAD_BYTES] {
     let mut message = [0; HEAD_BYTES];
     for (word, value) in message.chunks_exact_mut(8).zip([run, END, HEAD_BYTES as u64]) {
@@ -19,16 +19,16 @@ pub fn end_of(run: u64) -> [u8; HEAD_BYTES] {
     message
 }
 
-/// What a message says of itself.
+/// The head of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub run: u64,
     pub number: u64,
-    /// All of it is here, and its end belongs to its start.
+    /// Whether the message is complete, and its end belongs to its start.
     pub is_whole: bool,
 }
 
-/// Reads a message. None where it is too short to be one.
+/// Reads a message. Returns `None` if it is too short to be one.
 pub fn read(message: &[u8]) -> Option<Head> {
     let word = |at: usize| Some(u64::from_le_bytes(message.get(at..at + 8)?.try_into().ok()?));
     let (run, number, bytes) = (word(0)?, word(8)?, word(16)?);

@@ -3,18 +3,18 @@
 //! | file | what |
 //! |---|---|
 //! | `args` | the options |
-//! | `message` | what a message holds |
+//! | `message` | the contents of a message |
 //! | `sender` | the thread that sends, the thread that frees |
 //! | `receiver` | the process that receives |
 //!
-//! The workload of *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists* (Linux 5.14,
-//! commit 44042b449872), as mmtests runs it: `netperf -t UDP_STREAM -i 3,3 -I 95,5` for nine sizes, five
-//! times. An iteration is the mean of three runs; netperf complains where the true mean may be more than 2.5
-//! % off, and so does this. Forms take turns run by run, so that a slow phase of the machine hits all alike.
+//! This is the workload of *mm/page_alloc: allow high-order pages to be stored on the per-cpu lists* (Linux
+//! 5.14, commit 44042b449872), as mmtests runs it: `netperf -t UDP_STREAM -i 3,3 -I 95,5` for nine sizes,
+//! five times. An iteration is the mean of three runs. Like netperf, it complains if the true mean may be
+//! more than 2.5 % off. Forms take turns run by run, so that a slow phase of the machine hits all alike.
 //!
-//! What is not as in the kernel: a message's bytes lie in Octavo's frames *and*, while it is on its way, in
-//! the kernel's own, since the socket copies them. So the kernel's allocator works for each message, too, and
-//! Octavo's is a smaller part of the whole. And what frees is a thread of the sender's.
+//! Two things differ from the kernel. A message's bytes lie in Octavo's frames *and*, while it is on its way,
+//! in the kernel's own, since the socket copies them. So the kernel's allocator works for each message too,
+//! and Octavo's is a smaller part of the whole. And a thread of the sender frees the messages.
 
 pub mod args;
 mod message;
@@ -38,10 +38,10 @@ use crate::progress::{Pace, Progress};
 use crate::report::{Report, Run, failures};
 use crate::table::{counted, percent};
 
-/// The widest interval that netperf's `-I 95,5` takes.
+/// The widest interval that netperf's `-I 95,5` accepts.
 const WIDEST: f64 = 0.05;
 
-/// What is sent.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub modes: Vec<Mode>,
@@ -52,7 +52,7 @@ pub struct Job {
     pub json: Option<JsonTarget>,
 }
 
-/// What an iteration of a form has measured, by size.
+/// The measurements of an iteration of a form, by size.
 #[derive(Clone, Debug, Default)]
 struct Iteration {
     /// 10^6 bit/s of each run.
@@ -84,7 +84,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     }
 }
 
-/// The lines of the lab's experiment: every form and published size, in less time than [`run`] takes.
+/// Returns the lines of the lab's experiment: every form and published size, in less time than [`run`] takes.
 pub fn lines() -> Result<Vec<Line>, Failure> {
     let job = Job {
         modes: ModeChoice::All.modes(),
@@ -102,7 +102,7 @@ pub fn lines() -> Result<Vec<Line>, Failure> {
     Ok(percpu_lists::PUBLISHED.map(line).to_vec())
 }
 
-/// All iterations of each mode.
+/// Measures all iterations of each mode.
 fn measure(job: &Job) -> Result<Vec<Vec<Iteration>>, Failure> {
     let frames: Vec<FrameAllocator> =
         job.modes.iter().map(|mode| sender::allocator(*mode)).collect::<Result<_, _>>()?;
@@ -139,7 +139,7 @@ impl Iteration {
     }
 }
 
-/// The harmonic mean of a size, by mode.
+/// Returns the harmonic means of a size, by mode.
 fn hmeans(iterations: &[Vec<Iteration>], size: u64) -> Vec<f64> {
     let of_mode = |of: &Vec<Iteration>| {
         let means: Vec<f64> = of.iter().map(|iteration| mean(&iteration.runs[&size])).collect();
@@ -182,7 +182,7 @@ fn table_of(job: &Job, iterations: &[Vec<Iteration>]) -> Table {
     table
 }
 
-/// How far the figures can be believed.
+/// Says how reliable the figures are.
 fn iterations_note(job: &Job, iterations: &[Vec<Iteration>]) -> Vec<String> {
     let all = || iterations.iter().flatten();
     let widths =

@@ -1,7 +1,7 @@
 //! The process that receives (`octavo-lab udp-receiver`). Its standard input is the socket.
 //!
-//! It looks at each message's ends, and answers what ends a run with what has come of it. It ends with the
-//! process that started it.
+//! It checks both ends of each message, and answers the message that ends a run with the run's result. It
+//! ends with the process that started it.
 
 use std::io;
 use std::net::UdpSocket;
@@ -15,12 +15,12 @@ use super::message::{self, END, Head};
 /// The subcommand by which `octavo-lab` starts this process.
 pub const SUBCOMMAND: &str = "udp-receiver";
 
-/// What has come of a run, as the answer carries it.
+/// The result of a run, as the answer carries it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     pub run: u64,
     pub messages: u64,
-    /// Messages that were not as they were sent.
+    /// Messages that differ from what was sent.
     pub wrong: u64,
 }
 

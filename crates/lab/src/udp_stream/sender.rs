@@ -1,9 +1,9 @@
 //! The sending side: a thread that sends, and one that frees.
 //!
 //! The kernel allocates a message's memory where it is sent, and frees it where it was received, often on
-//! another CPU. Frames belong to one process, so here a second thread of the sender's stands for the
-//! receiver: blocks go to it through a queue that is as long as a socket's. It is woken once for half a
-//! queue, so that waking it costs little.
+//! another CPU. Frames belong to one process, so here a second thread of the sender stands in for the
+//! receiver: it gets the blocks through a queue as long as a socket's. It is woken once for each half queue,
+//! so that waking it costs little.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,11 +23,11 @@ use crate::choices::Mode;
 use crate::manager::percpu_orders;
 use crate::processes::Processes;
 
-/// Frames of the sender. The messages on their way need a small part of them.
+/// Bytes of the sender's frames. The messages on their way need a small part of them.
 const MEMORY_BYTES: u64 = 64 << 20;
-/// Messages between looks at the clock.
+/// Messages between two reads of the clock.
 const BETWEEN_LOOKS: u64 = 16;
-/// How long the receiver is waited for, and how often it is asked meanwhile.
+/// How long to wait for the receiver, and how long between repeated requests.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -35,22 +35,22 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Stream {
     socket: UdpSocket,
-    /// Ends with this.
+    /// Dropping it ends the receiver.
     _receiver: Processes,
     runs: u64,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sent {
     pub messages: u64,
     pub received: u64,
-    /// Messages that came, and not as they were sent.
+    /// Messages that arrived, but differ from what was sent.
     pub wrong: u64,
     pub seconds: f64,
 }
 
-/// An allocator whose per-CPU lists are of this form.
+/// Makes an allocator with per-CPU lists of this form.
 pub fn allocator(mode: Mode) -> Result<FrameAllocator, Failure> {
     let mut config = FrameConfig::one_zone(MEMORY_BYTES, Backing::BasePages);
     config.populate = true;
@@ -72,7 +72,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Sends messages of so many bytes for so long.
+    /// Sends messages of `bytes` bytes for `time`.
     pub fn run(&mut self, frames: &FrameAllocator, bytes: u64, time: Duration) -> Result<Sent, Failure> {
         frames.drain();
         let free_before = frames.free_frames();
@@ -96,7 +96,7 @@ impl Stream {
         Ok(Sent { messages, received: received.messages, wrong: received.wrong, seconds })
     }
 
-    /// Returns the messages that were sent, and the seconds.
+    /// Sends messages. Returns their number, and the seconds.
     fn send(
         &self,
         frames: &FrameAllocator,
@@ -141,7 +141,7 @@ impl Stream {
         Ok((messages, seconds))
     }
 
-    /// Ends a run, and returns what has come of it. The end may be lost, as any message, and is repeated.
+    /// Ends a run, and returns its result. The last message may be lost like any other, so it is repeated.
     fn end_run(&mut self) -> Result<Received, Failure> {
         let cannot = |error| Failure::system("cannot hear from the receiver", error);
         let (end, run) = (message::end_of(self.runs), self.runs);
@@ -163,7 +163,7 @@ impl Stream {
     }
 }
 
-/// Blocks on their way to be freed. The thread that frees ends with this.
+/// Blocks on their way to be freed. Dropping it ends the thread that frees.
 struct Queue {
     hand_over: SyncSender<Block>,
     freeing: thread::Thread,
@@ -187,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// Room comes with what is freed.
+    /// Retries until the other thread has freed enough.
     fn wait_for(&self, mut alloc: impl FnMut() -> Option<Block>) -> Block {
         loop {
             if let Some(block) = alloc() {
@@ -201,7 +201,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The other end sees the queue's end when it looks next.
+        // The other thread sees the queue's end at its next look.
         let (closed, _) = sync_channel(1);
         self.hand_over = closed;
         self.freeing.unpark();

@@ -1,4 +1,4 @@
-//! The options of usemem, and the combinations that make no sense.
+//! The options of usemem, and the checks of their combinations.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use super::job::Job;
 use super::touch::Plan;
 use crate::choices::{JsonTarget, ModeChoice, Size};
 
-/// Rounds where modes are compared: enough for a median.
+/// Rounds if modes are compared: enough for a median.
 const COMPARISON_ROUNDS: u32 = 5;
 /// Bytes of one access.
 const ACCESS_BYTES: u64 = 8;
-/// The smallest piece that can be mapped.
+/// Bytes of the smallest piece that can be mapped.
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
 /// Touch memory as vm-scalability's usemem does: one access of 8 bytes each step, all tasks at once.
@@ -92,7 +92,7 @@ enum Rival {
 }
 
 impl UsememArgs {
-    /// The job of these options, or the reason why they make no sense together.
+    /// Returns the job of these options, or the reason why they make no sense together.
     pub fn into_job(self) -> Result<Job, String> {
         let (size, step) = (self.size.bytes, self.step.bytes);
         if size < ACCESS_BYTES {
@@ -144,7 +144,7 @@ impl UsememArgs {
         })
     }
 
-    /// The workload as a command line, without the rivals that it was compared with.
+    /// Returns the workload as a command line, without the rivals in the comparison.
     fn workload(&self) -> String {
         let mut line =
             format!("usemem -n {} -t {} -j {} -r {}", self.tasks, self.threads, self.step, self.repeat);

@@ -1,4 +1,4 @@
-//! The job of `octavo-lab usemem`, and the sides that take turns.
+//! The job of `octavo-lab usemem`, and its sides, which take turns.
 
 use std::path::PathBuf;
 
@@ -18,20 +18,20 @@ pub struct Job {
     pub budget: Option<Size>,
     pub rounds: u32,
     pub profile: bool,
-    /// The file that a further run is recorded in.
+    /// The file that records an extra run.
     pub record: Option<PathBuf>,
     pub json: Option<JsonTarget>,
 }
 
 impl Job {
-    /// Accesses of all threads in one run.
+    /// Returns the accesses of all threads in one run.
     pub fn accesses(&self) -> u64 {
         let threads = u64::from(self.tasks) * u64::from(self.plan.threads);
         self.plan.accesses().saturating_mul(threads)
     }
 }
 
-/// The owner of the memory that is touched.
+/// A side: the owner of the touched memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     Kernel(KernelPages),

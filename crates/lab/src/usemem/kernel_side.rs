@@ -1,9 +1,9 @@
-//! The kernel's side: the same touches of plain mmap memory, by processes of their own.
+//! The kernel's side: the same accesses to plain mmap memory, by processes of their own.
 //!
 //! The program starts itself again for each task (`octavo-lab kernel-task`). A process says on its standard
-//! output that it is ready, waits for its byte of a pipe that all share, touches, and writes what it did as
-//! JSON.
-//! Each process takes its own time, from the byte to the last touch. So fork, exec and exit are not timed.
+//! output that it is ready, waits for its byte from a pipe that all share, touches its memory, and writes its
+//! results as JSON. Each process measures its own time, from the byte to the last touch. So fork, exec and
+//! exit are not timed.
 //!
 //! The memory is advised `MADV_NOHUGEPAGE` or `MADV_HUGEPAGE`, run by run. Many systems give huge pages on
 //! advice only, and the workload of *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit
@@ -47,13 +47,13 @@ struct Done {
     outcomes: Vec<Outcome>,
     minor_faults: u64,
     major_faults: u64,
-    /// Peak growth of the resident set while touching.
+    /// The peak growth of the resident set during the touching.
     grown_bytes: u64,
-    /// Page tables at the end of the touching.
+    /// Bytes of page tables at the end of the touching.
     page_table_bytes: u64,
 }
 
-/// Refuses a job for which the kernel would have to kill a process.
+/// Refuses a job that needs more memory than there is, so that the kernel would have to kill a process.
 pub fn check_room(tasks: u32, plan: &Plan) -> Result<(), Failure> {
     let room = available_bytes();
     let need = needed_bytes(tasks, plan);
@@ -68,8 +68,8 @@ pub fn check_room(tasks: u32, plan: &Plan) -> Result<(), Failure> {
     )))
 }
 
-/// The most bytes that all tasks hold together: a 2 MiB page for each one that is written, and a table of 4
-/// KiB for each huge page of either kind, set aside for splitting.
+/// Returns the most bytes that all tasks hold together: each written 2 MiB page, and a table of 4 KiB for
+/// each huge page, written or zero, which is reserved for splitting it.
 fn needed_bytes(tasks: u32, plan: &Plan) -> u64 {
     let spread = HUGE_BYTES.max(plan.step_words.saturating_mul(8));
     let huge_pages = if plan.random {
@@ -102,7 +102,7 @@ pub(super) fn run(tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, F
         let input = go_reader.try_clone().map_err(cannot_pipe)?;
         processes.start(SUBCOMMAND, &Order { task, plan: plan.clone(), pages }, Stdio::from(input))?;
     }
-    // An end of the pipe in this process would keep the others waiting for siblings that died.
+    // If this process kept its end of the pipe, the others would wait for siblings that died.
     drop(go_reader);
     processes.wait_until_ready()?;
     go_writer
@@ -122,7 +122,7 @@ pub(super) fn run(tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, F
     })
 }
 
-/// The life of one process: ready, go, touch, answer.
+/// Runs one process: ready, go, touch, answer.
 pub fn task_main(order: &str) -> Result<(), Failure> {
     let order: Order = serde_json::from_str(order).map_err(|_| {
         Failure::Said(format!("{SUBCOMMAND} is started by octavo-lab itself; use octavo-lab usemem"))
@@ -150,7 +150,7 @@ fn touch_all(order: &Order) -> Result<Option<Done>, Failure> {
 
 type Touched = Option<(Vec<Outcome>, u64)>;
 
-/// As usemem does without `-t`: in the process's first thread.
+/// Touches in the process's first thread, as usemem does without `-t`.
 fn touch_alone(order: &Order) -> Result<Touched, Failure> {
     if !ready_and_told_to_go()? {
         return Ok(None);

@@ -3,12 +3,12 @@
 //! | file | what |
 //! |---|---|
 //! | `args`, `job` | the options, and the job that they ask for |
-//! | `touch` | the touching of memory, the same on both sides |
+//! | `touch` | the accesses to memory, the same on both sides |
 //! | `octavo_side`, `kernel_side`, `side` | the sides, and the outcome of one run of one side |
 //! | `tables` | the printed text |
 //!
-//! Modes that are compared run by turns. Each round starts with the next mode, so a slow phase of the machine
-//! hits all of them alike. Time is from the first task's start to the last task's last touch.
+//! Compared modes take turns. Each round starts with the next mode, so a slow phase of the machine hits all
+//! of them alike. Time is from the first task's start to the last task's last touch.
 
 pub mod args;
 mod job;
@@ -35,10 +35,10 @@ use crate::record::Recorder;
 use crate::report::{Metric, Report, Run, failures};
 use crate::worker::Mismatch;
 
-/// The most sampled passes of a mode. Short passes are all start-up.
+/// The most sampled passes of a mode. Short passes would consist of start-up only.
 const SAMPLED_PASSES: u32 = 100;
 
-/// Does the job. Fails where the job failed or data was wrong.
+/// Does the job. Fails if the job failed or data was wrong.
 pub fn run(job: &Job) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
@@ -78,7 +78,7 @@ fn contenders(job: &Job, huge_pages: &HugePages) -> Vec<Contender> {
     kernel.chain(job.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
 }
 
-/// Every run, and a sentence for each whose data was wrong.
+/// Makes all runs. Returns them, and a sentence for each whose data was wrong.
 fn all_rounds(job: &Job, contenders: &[Contender], text: &Text) -> Result<(Vec<Run>, Vec<String>), Failure> {
     let pace = Pace::new(job.rounds * contenders.len() as u32, Duration::ZERO);
     let (mut runs, mut wrong) = (Vec::new(), Vec::new());
@@ -134,7 +134,7 @@ fn summarise(job: &Job, contender: Contender, side: &Side) -> Run {
     }
 }
 
-/// Runs each mode again under the sampler, off the clock, and notes the shares with all its runs.
+/// Runs each mode again under the sampler, untimed, and adds the shares to all its runs.
 fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failure> {
     for &mode in &job.modes {
         let mut samples = Samples::default();
@@ -152,7 +152,7 @@ fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failu
     Ok(())
 }
 
-/// Runs the first mode once more, off the clock, and records it. Returns what is in the file.
+/// Runs the first mode once more, untimed, and records it. Returns a summary of the file.
 fn record(job: &Job, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
     let pace = Pace::new(1, Duration::ZERO);
     let mode = job.modes[0];

@@ -1,4 +1,4 @@
-//! Octavo's side: a task is a thread (or `-t` of them) with a space of its own.
+//! Octavo's side: a task is a thread (or `-t` threads) with a space of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,7 +41,7 @@ pub(super) fn run(mode: Mode, job: &Job, aside: Aside<'_>) -> Result<Side, Failu
     })
 }
 
-/// A manager whose switches are set as the mode says; everything else is the same.
+/// Makes a manager with the switches of the mode. Everything else is the same in all modes.
 fn build(mode: Mode, budget_bytes: Option<u64>) -> octavo::Result<Manager> {
     let mut builder = with_forms_of(mode, Manager::builder());
     if let Some(bytes) = budget_bytes {
@@ -68,7 +68,7 @@ fn run_threads(spaces: &[Space], plan: &Plan, aside: Aside<'_>) -> Result<Vec<Ve
     Ok(outcomes.chunks(plan.threads as usize).map(<[Outcome]>::to_vec).collect())
 }
 
-/// A space, to be touched by the word.
+/// A space, touched by the word.
 struct SpaceMemory<'a>(&'a Space);
 
 /// A piece of a space.
@@ -82,7 +82,7 @@ impl Memory for SpaceMemory<'_> {
     type Error = octavo::Error;
 
     fn map(&self, bytes: u64) -> octavo::Result<Piece> {
-        // As mmap does, and as the kernel's side is advised.
+        // Rounded up like mmap, and with huge pages like the kernel's side.
         let bytes = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes);
         let address = self.0.map(bytes, RegionOptions::default().huge(true))?;
         Ok(Piece { address, bytes })

@@ -34,19 +34,19 @@ impl Side {
         self.threads().map(|outcome| outcome.start_ns).min().unwrap_or(0)
     }
 
-    /// From the first task's start to the last one's end.
+    /// Returns the seconds from the first task's start to the last one's end.
     pub fn seconds(&self) -> f64 {
         let end = self.threads().map(|outcome| outcome.end_ns).max().unwrap_or(0);
-        // A clock that stood still must not lead to a division by zero.
+        // If the clock stood still, this avoids a division by zero.
         end.saturating_sub(self.start_ns()).max(1) as f64 / 1e9
     }
 
-    /// Bytes that were loaded or stored, each counted at every access.
+    /// Returns the bytes loaded or stored, counted at every access.
     pub fn touched_bytes(&self) -> u64 {
         self.threads().map(|outcome| outcome.touched_bytes).sum()
     }
 
-    /// The rate that usemem prints. Its clock starts for all tasks at once.
+    /// Returns the lines that usemem prints. Its clock starts for all tasks at once.
     pub fn lines(&self) -> impl Iterator<Item = Line> {
         let start_ns = self.start_ns();
         self.threads().map(move |outcome| {

@@ -1,5 +1,5 @@
 //! The text that `octavo-lab usemem` prints. Seconds of the whole job and bytes touched come first. The
-//! figures that usemem itself would have printed stand apart.
+//! figures that usemem itself would print are separate.
 
 use octavo_command::failure::Failure;
 use octavo_command::output::Text;
@@ -14,7 +14,7 @@ use crate::table::{self, Rounds, counted, grouped, percent, rate};
 /// Explains usemem's figures.
 const AS_USEMEM_COUNTS: &str = "an eighth of what is mapped, and 8 bytes for each access";
 
-/// A task's lines, in usemem's own form.
+/// Prints a task's lines in usemem's own form.
 pub fn print_lines(text: &Text, side: &Side) -> Result<(), Failure> {
     text.line(format!("as usemem counts ({AS_USEMEM_COUNTS}):"))?;
     for line in side.lines() {
@@ -24,7 +24,7 @@ pub fn print_lines(text: &Text, side: &Side) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A run among others.
+/// Writes one of several runs in a line.
 pub fn one_line(run: &Run, round: u32) -> String {
     format!(
         "round {} {:<11} {:>12.6} s  {:>12} MB/s  {:>12} faults",
@@ -36,7 +36,7 @@ pub fn one_line(run: &Run, round: u32) -> String {
     )
 }
 
-/// The threads that touch it.
+/// Describes the threads.
 fn threads(job: &Job) -> String {
     let tasks = counted(job.tasks.into(), "task", "tasks");
     match job.plan.threads {
@@ -45,7 +45,7 @@ fn threads(job: &Job) -> String {
     }
 }
 
-/// The bytes that one run of all threads touches.
+/// Describes the bytes that one run of all threads touches.
 fn touched(job: &Job) -> String {
     let accesses = job.accesses();
     let passes = counted(job.plan.repeats.into(), "pass", "passes");
@@ -57,7 +57,7 @@ fn touched(job: &Job) -> String {
     )
 }
 
-/// The runs of one mode that is not compared.
+/// Prints the runs of a single mode.
 pub fn print_summary(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> {
     for run in &report.runs {
         let budget = match &job.budget {
@@ -83,14 +83,14 @@ pub fn print_summary(text: &Text, job: &Job, report: &Report) -> Result<(), Fail
         let kb_per_s = run.usemem_kb_per_s.unwrap_or(0);
         text.line(format!("as usemem   {kb_per_s} KB/s: the lines above, added up"))?;
     }
-    // The same for every run of a mode.
+    // The shares are the same for every run of a mode.
     if let Some(run) = report.runs.first().filter(|run| !run.shares.is_empty()) {
         text.line(format!("\n{}", table::shares(&run.mode, &run.shares)))?;
     }
     Ok(())
 }
 
-/// The runs of several sides.
+/// Prints the runs of several sides.
 pub fn print_comparison(
     text: &Text,
     job: &Job,

@@ -1,12 +1,12 @@
-//! The touching of memory as usemem does it, the same on both sides.
+//! Touches memory as usemem does, the same on both sides.
 //!
-//! A thread maps its memory piece by piece (`-u`) and goes through each piece `-r` times, 8 bytes each step.
-//! A write stores the index of the word in its piece. The thread counts the bytes of every access; usemem's
-//! own count adds an eighth of each mapping. The unmapping at the end has a clock of its own.
+//! A thread maps its memory piece by piece (`-u`) and goes through each piece `-r` times, accessing 8 bytes
+//! at each step. A write stores the index of the word in its piece. The thread counts the bytes of every
+//! access; usemem's own count adds an eighth of each mapping. The unmapping at the end is timed separately.
 //!
 //! With `--verify`, a write stores the index mixed with a stamp of task, thread, piece and repeat. Before it
-//! stores, it checks the stamp of the last repeat. So a page of the wrong space, or an old version of the
-//! right page, is found, too. Random repeats then visit the same places again.
+//! stores, it checks the stamp of the last repeat. So it also detects a page of the wrong space, or an old
+//! version of the right page. Random repeats then visit the same places again.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::worker::{Mismatch, Toucher, Watch, now_ns};
 
-/// Accesses between two looks at the watch.
+/// Accesses between two checks of the watch.
 const BATCH: u64 = 4096;
 const WORD_BYTES: u64 = 8;
 
@@ -35,7 +35,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Sizes of the pieces that a thread maps.
+    /// Returns the sizes of the pieces that a thread maps.
     fn units(&self) -> impl Iterator<Item = u64> + use<> {
         let (whole, unit) = (self.bytes, self.unit_bytes);
         (0..whole.div_ceil(unit)).map(move |number| unit.min(whole - number * unit))
@@ -45,7 +45,7 @@ impl Plan {
         (unit_bytes / WORD_BYTES).div_ceil(self.step_words)
     }
 
-    /// Accesses of one thread.
+    /// Returns the accesses of one thread.
     pub fn accesses(&self) -> u64 {
         let all_of = |unit_bytes| self.accesses_of_pass(unit_bytes).saturating_mul(u64::from(self.repeats));
         let full = (self.bytes / self.unit_bytes).saturating_mul(all_of(self.unit_bytes));
@@ -65,11 +65,11 @@ pub trait Memory {
     fn unmap(&self, unit: Self::Unit) -> Result<(), Self::Error>;
 }
 
-/// The outcome of a thread. Times are of CLOCK_MONOTONIC, so that processes can be compared.
+/// The outcome of a thread. Times are from CLOCK_MONOTONIC, so that processes can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub mapped_bytes: u64,
-    /// Bytes that were loaded or stored, each counted at every access.
+    /// Bytes loaded or stored, counted at every access.
     pub touched_bytes: u64,
     pub start_ns: u64,
     pub end_ns: u64,
@@ -79,13 +79,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// usemem's count: the bytes touched, and an eighth of each mapping.
+    /// Returns usemem's count: the bytes touched, and an eighth of each mapping.
     pub fn usemem_bytes(&self) -> u64 {
         self.mapped_bytes / 8 + self.touched_bytes
     }
 }
 
-/// Maps, touches, and unmaps, as the plan says. `after_touch` runs between, off the clock.
+/// Maps, touches, and unmaps, as the plan says. `after_touch` runs before the unmapping, untimed.
 pub fn touch<M: Memory>(
     memory: &M,
     plan: &Plan,
@@ -131,7 +131,7 @@ pub fn touch<M: Memory>(
     Ok(outcome)
 }
 
-/// One way through one piece.
+/// One pass through one piece.
 struct Pass<'a, M: Memory> {
     memory: &'a M,
     unit: &'a M::Unit,
@@ -162,7 +162,7 @@ impl<M: Memory> Pass<'_, M> {
             }
             left -= batch;
             self.outcome.touched_bytes += batch * WORD_BYTES;
-            // Relaxed, both: neither orders anything; a batch more or less does no harm.
+            // Both relaxed: neither orders anything, and a batch more or less does no harm.
             if let Some(progress) = self.watch.progress {
                 progress.fetch_add(batch, Ordering::Relaxed);
             }
@@ -190,7 +190,7 @@ impl<M: Memory> Pass<'_, M> {
         }
         let expected = index ^ self.stamp(self.repeat - 1);
         let found = self.memory.load(self.unit, index)?;
-        // A random place may come twice in one repeat.
+        // A random place may occur twice in one repeat.
         let twice = self.plan.random && found == index ^ self.stamp(self.repeat);
         if found != expected && !twice {
             self.outcome.mismatches += 1;
@@ -233,7 +233,7 @@ mod tests {
     use std::convert::Infallible;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// Memory that notes each call, and can forget a write.
+    /// Memory that notes each call, and can lose a write.
     #[derive(Default)]
     struct Noted {
         pieces: RefCell<Vec<Vec<u64>>>,

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Small and quick, with more data than memory.
+/// Options of a small and quick run, with more data than memory.
 pub const SMALL: &str = "-n 2 --memory 16M --total 40M";
 
 pub fn lab(line: &str) -> Command {
@@ -14,7 +14,7 @@ pub fn lab(line: &str) -> Command {
     command
 }
 
-/// Standard output of a run that went well.
+/// Returns the standard output of a run that succeeds.
 pub fn text_of(line: &str) -> String {
     let output = lab(line).output().unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -26,7 +26,7 @@ pub fn report_of(line: &str) -> Value {
     serde_json::from_str(&text_of(&format!("{line} --json -"))).unwrap()
 }
 
-/// Exit code and standard error.
+/// Returns the exit code and standard error.
 pub fn refusal(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
@@ -35,7 +35,7 @@ pub fn disk_folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
-/// The cells of a table's row that begins with `side`, below the line that begins with `title`.
+/// Returns the cells of a table's row that begins with `side`, below the line that begins with `title`.
 pub fn row_of<'t>(text: &'t str, title: &str, side: &str) -> Vec<&'t str> {
     let mut lines = text.lines().skip_while(|line| !line.starts_with(title));
     let row = lines.find(|line| line.split_whitespace().next() == Some(side));

@@ -13,8 +13,8 @@ fn on_cpu<T: Send + 'static>(cpu: usize, work: impl FnOnce() -> T + Send + 'stat
     thread::Builder::new().cpu(cpu).spawn(work).unwrap()
 }
 
-/// Threads that add to one word, on the CPUs given, with plain work in between. Returns nanoseconds for each
-/// addition of all.
+/// Runs one thread on each of the first `cpus` CPUs that adds to a common word, with plain work in between.
+/// Returns the nanoseconds for each addition of all threads together.
 fn additions(machine: &Machine, seed: u64, cpus: usize, times: u32, between: Duration) -> (f64, Report) {
     let (_, report) = run(machine, seed, move || {
         let word = Arc::new(AtomicU64::new(0));

@@ -1,16 +1,16 @@
-//! Lines of keys: the first column of a CSV, or one key in each line. Each line is a read of the page that
-//! belongs to its key.
+//! Lines of keys: the first column of a CSV file, or one key in each line. Each line is a read of the page
+//! that belongs to its key.
 //!
-//! A key is any text, and may stand in double quotes, in which two quotes mean one. Empty lines and a byte
-//! order mark are skipped. The first line is a header where it names its column (`key`, `obj_id`, `page` …),
-//! or where it has no digit and the second one is a number.
+//! A key is any text. It may be in double quotes, in which two quotes mean one. Empty lines and a byte order
+//! mark are skipped. The first line is a header if it names its column (`key`, `obj_id`, `page` …), or if it
+//! has no digit and the second line is a number.
 
 use std::io::BufRead;
 
 use crate::{Numbering, Trace, TraceError};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// Titles of columns of keys, without what is no letter.
+/// Titles of columns of keys, letters only.
 const TITLES: &[&str] = &[
     "key", "keys", "id", "obj", "object", "objid", "objectid", "page", "pages", "block", "lba", "address",
     "addr",
@@ -20,7 +20,7 @@ const TITLES: &[&str] = &[
 pub(super) fn read(mut from: impl BufRead) -> Result<Trace, TraceError> {
     let mut numbering = Numbering::<Vec<u8>>::default();
     let (mut line, mut number) = (Vec::new(), 0);
-    // The first line, until the second tells whether it is a header.
+    // The first line, until the second one tells whether it is a header.
     let mut first: Option<Vec<u8>> = None;
     let mut is_first = true;
     while from.read_until(b'\n', &mut line)? > 0 {
@@ -59,7 +59,7 @@ fn key_of(line: &[u8], number: u64) -> Result<Vec<u8>, TraceError> {
     if key.is_empty() { Err(TraceError::NoKey { line: number }) } else { Ok(key) }
 }
 
-/// The text up to the closing quote. `None` where there is no such quote.
+/// Returns the text up to the closing quote, or `None` if there is no such quote.
 fn unquoted(quoted: &[u8]) -> Option<Vec<u8>> {
     let (mut text, mut bytes) = (Vec::new(), quoted.iter().copied().peekable());
     loop {
@@ -76,7 +76,7 @@ fn is_title(key: &[u8]) -> bool {
     !has_digit(key) && TITLES.iter().any(|title| title.as_bytes() == letters)
 }
 
-/// Decimal with or without a sign, or hexadecimal with or without 0x.
+/// Returns whether a key is a number: decimal with or without a sign, or hexadecimal with or without 0x.
 fn is_number(key: &[u8]) -> bool {
     let key = key.strip_prefix(b"-").unwrap_or(key);
     let digits = key.strip_prefix(b"0x").unwrap_or(key);

@@ -1,4 +1,4 @@
-//! Formats of traces: which one a file has, and reading any of them into memory.
+//! Formats of traces: tells which one a file has, and reads any of them into memory.
 
 mod keys;
 mod oracle;
@@ -8,7 +8,7 @@ use std::io::BufRead;
 use crate::format::MAGIC;
 use crate::{Numbering, Trace, TraceError, TraceReader};
 
-/// The first bytes of files that were compressed: by Zstandard, gzip, xz, bzip2.
+/// The first bytes of files compressed by Zstandard, gzip, xz and bzip2.
 const COMPRESSED: &[&[u8]] = &[b"\x28\xb5\x2f\xfd", b"\x1f\x8b\x08", b"\xfd7zXZ", b"BZh"];
 
 /// A format of traces.
@@ -18,16 +18,16 @@ pub enum Format {
     Octavo,
     /// Lines whose first column is a key.
     Csv,
-    /// oracleGeneral, a binary format of libCacheSim's.
+    /// oracleGeneral, a binary format of libCacheSim.
     OracleGeneral,
 }
 
 impl Format {
     /// Tells the format by the first bytes of a file. Text is taken for keys, and other bytes for
-    /// oracleGeneral where they make sense as such.
+    /// oracleGeneral if they make sense as such.
     ///
     /// # Errors
-    /// Where the file is empty, compressed, or of none of the formats.
+    /// Fails if the file is empty, compressed, or of none of the formats.
     pub fn of(head: &[u8]) -> Result<Self, TraceError> {
         if head.is_empty() {
             return Err(TraceError::Empty);
@@ -53,11 +53,11 @@ fn is_compressed(head: &[u8]) -> bool {
     COMPRESSED.iter().any(|first| head.starts_with(first))
 }
 
-/// Reads a trace. `format` is told by the file where it is not given. Returns the trace, its format, and the
-/// bytes of a page where the file tells them.
+/// Reads a trace. If no `format` is given, the file tells it. Returns the trace, its format, and the bytes of
+/// a page if the file tells them.
 ///
 /// # Errors
-/// Where the file fails, or is no trace of this format.
+/// Fails if the file cannot be read, or is not a trace of this format.
 pub fn read(
     mut from: impl BufRead,
     format: Option<Format>,
@@ -67,7 +67,7 @@ pub fn read(
         None => Format::of(from.fill_buf()?)?,
     };
     let (trace, page_bytes) = match format {
-        // Records of oracleGeneral may begin with any bytes; lines of text do not begin so.
+        // Records of oracleGeneral may begin with any bytes, but text never begins like a compressed file.
         Format::Csv if is_compressed(from.fill_buf()?) => return Err(TraceError::Compressed),
         Format::Csv => (keys::read(from)?, None),
         Format::OracleGeneral => (oracle::read(from)?, None),

@@ -8,17 +8,17 @@
 //! ```
 //!
 //! Each record is a read of the page that belongs to its object, whatever the object's size. The next use is
-//! the number of a later record. It is -1 or 2^63 - 1 where there is none, and -2 where nobody knows. Only
-//! the detection of the format looks at it.
+//! the number of a later record. It is -1 or 2^63 - 1 if there is none, and -2 if it is unknown. Only the
+//! detection of the format reads it.
 
 use std::io::{self, BufRead};
 
 use crate::{Numbering, Trace, TraceError};
 
 const RECORD_BYTES: usize = 24;
-/// Times and next uses are checked in so many records.
+/// The detection of the format checks this many records.
 const CHECKED: usize = 64;
-/// No trace has so many records.
+/// No trace has this many records.
 const MOST_RECORDS: i64 = 1 << 40;
 
 /// Reads all records.
@@ -38,8 +38,8 @@ pub(super) fn read(mut from: impl BufRead) -> Result<Trace, TraceError> {
     Ok(numbering.finish())
 }
 
-/// Whether the first records could be some: next uses are numbers of records, times never go back, and sizes
-/// are not all 0.
+/// Returns whether `head` could be the first records: next uses are numbers of records, times never go back,
+/// and sizes are not all 0.
 pub(super) fn makes_sense(head: &[u8]) -> bool {
     let (records, _) = head.as_chunks::<RECORD_BYTES>();
     let records = &records[..records.len().min(CHECKED)];

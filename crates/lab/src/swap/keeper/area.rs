@@ -25,7 +25,7 @@ pub enum AreaChoice {
     FileIn(PathBuf),
     /// This block device, whose contents are lost.
     Device(PathBuf),
-    /// Compressed memory, by this algorithm where the machine has it.
+    /// Compressed memory, by this algorithm if the machine has it.
     Zram { algorithm: String },
 }
 
@@ -46,7 +46,7 @@ pub fn make(note: &mut Note, choice: &AreaChoice, bytes: u64) -> Result<PathBuf,
     }
 }
 
-/// Puts the header on the area and switches it on.
+/// Writes the header of the area and switches it on.
 pub fn switch_on(path: &Path) -> Result<(), Failure> {
     let file = OpenOptions::new().read(true).write(true).open(path);
     let written = file.and_then(|file| {
@@ -66,11 +66,11 @@ pub fn switch_on(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// A tenth of a second apart.
+/// The most tries to switch an area off, a tenth of a second apart.
 const SWITCH_OFF_TRIES: u32 = 100;
 
-/// Switches the area off, where it is on. The kernel gives up where a signal comes, or memory is short for a
-/// moment. Then the keeper asks again.
+/// Switches the area off, if it is on. The kernel gives up on a signal, or if memory is short for a moment.
+/// Then the keeper asks again.
 pub fn switch_off(path: &Path) -> Result<(), Failure> {
     for last in (0..SWITCH_OFF_TRIES).map(|tried| tried + 1 == SWITCH_OFF_TRIES) {
         match kernel_swap::swap_off(path) {
@@ -93,7 +93,8 @@ pub fn switch_off(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The first page of an area, as mkswap writes it: version, last page, no bad pages; the mark at the end.
+/// Returns the first page of an area, as mkswap writes it: version, last page, no bad pages, and the mark at
+/// the end.
 fn header(pages: u64) -> [u8; PAGE_BYTES as usize] {
     const MARK: &[u8; 10] = b"SWAPSPACE2";
     let last_page = u32::try_from(pages.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -105,11 +106,10 @@ fn header(pages: u64) -> [u8; PAGE_BYTES as usize] {
     header
 }
 
-/// A file whose blocks have all been written. So the kernel finds no block that the device has yet to
-/// allocate.
+/// Makes a file and writes all of its blocks, so that the kernel finds no unallocated block.
 fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    // btrfs swaps only to files that it does not copy on write; others know no such flag.
+    // btrfs swaps only to files that are not copied on write. Other file systems have no such flag.
     if let Ok(flags) = ioctl_getflags(&file) {
         let _ = ioctl_setflags(&file, flags | IFlags::NOCOW);
     }
@@ -139,7 +139,7 @@ fn make_zram(note: &mut Note, algorithm: &str, bytes: u64) -> Result<PathBuf, Fa
     Ok(PathBuf::from(format!("/dev/zram{number}")))
 }
 
-/// Switches a zram device off and gives its memory back.
+/// Switches off swap to a zram device, frees its memory, and removes it.
 pub fn remove_zram(number: u32) -> Result<(), Failure> {
     let settings = PathBuf::from(format!("/sys/block/zram{number}"));
     if !settings.exists() {
@@ -174,29 +174,29 @@ impl ZramMemory {
         Self { figures: settings.join("mm_stat"), forget: settings.join("mem_used_max") }
     }
 
-    /// Forgets the peak so far.
+    /// Resets the peak.
     pub fn begin(&self) {
-        // Where this is refused, the peak is the largest of all runs.
+        // If the kernel refuses, the peak is the largest of all runs.
         let _ = fs::write(&self.forget, "0");
     }
 
-    /// The memory that the device takes.
+    /// Returns the memory that the device uses.
     pub fn used_bytes(&self) -> Option<u64> {
         self.figure(2)
     }
 
-    /// The most memory that the device took since.
+    /// Returns the most memory that the device has used since `begin`.
     pub fn peak_bytes(&self) -> Option<u64> {
         self.figure(4)
     }
 
-    /// A figure of mm_stat: the third is mem_used_total, and the fifth mem_used_max.
+    /// Reads a figure of mm_stat: the third is mem_used_total, and the fifth mem_used_max.
     fn figure(&self, place: usize) -> Option<u64> {
         fs::read_to_string(&self.figures).ok()?.split_whitespace().nth(place)?.parse().ok()
     }
 }
 
-/// The algorithm by which the kernel compresses, for people.
+/// Names the kernel's compression algorithm for people.
 pub fn zram_algorithm(path: &Path) -> String {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let text = fs::read_to_string(format!("/sys/block/{name}/comp_algorithm")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A memory control group of our own, with a limit; where no hierarchy is mounted, with a mount of our own.
+//! A memory control group of our own, with a limit. If no hierarchy is mounted, also a mount of our own.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::note::{Note, Step, failed, ignore_missing};
 
-/// Processes that were killed take a moment to end, and longer with much memory in swap.
+/// How long killed processes may take to end: they need longer with much memory in swap.
 const LONGEST_END: Duration = Duration::from_secs(30);
 
 /// Makes the group, noting each step.
@@ -38,7 +38,7 @@ pub fn remove(path: &Path) -> Result<(), Failure> {
     loop {
         let procs = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
         for pid in procs.lines().filter_map(|line| line.parse().ok().and_then(Pid::from_raw)) {
-            // It may have ended by itself.
+            // The process may have ended already.
             let _ = kill_process(pid, Signal::KILL);
         }
         match ignore_missing(fs::remove_dir(path)) {
@@ -53,7 +53,7 @@ pub fn remove(path: &Path) -> Result<(), Failure> {
 
 pub fn unmount(at: &Path) -> Result<(), Failure> {
     match unmount_at(at, UnmountFlags::empty()).map_err(io::Error::from) {
-        // This step was noted and not done.
+        // This step was noted, but not done.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
         Err(error) => return Err(failed("unmount", at, error)),
         Ok(()) => {}
@@ -77,7 +77,7 @@ fn mount_privately(note: &mut Note) -> Result<PathBuf, Failure> {
     Ok(at)
 }
 
-/// Lets the groups below have the controller, which version 2 gives them on request only.
+/// Gives the controller to the groups below, which version 2 does on request only.
 fn delegate(note: &mut Note, hierarchy: &Hierarchy) -> Result<(), Failure> {
     let delegation = hierarchy.delegation();
     let delegation =

@@ -1,5 +1,4 @@
-//! The keeper: a process of its own that sets the machine up for the kernel's side, and in every case puts it
-//! back as it was.
+//! The keeper: a process of its own that sets up the machine for the kernel's side, and always restores it.
 //!
 //! ```text
 //!   octavo-lab ── orders ──► keeper    limit and area, on, off; the end of the pipe: undo
@@ -8,10 +7,10 @@
 //! ```
 //!
 //! Only the keeper changes the machine: control group, swap file or zram, swap switched on, vm.page-cluster,
-//! a mount. It notes each step first ([`note`]). When `octavo-lab` ends, by itself, by a panic or by a signal
-//! (SIGKILL too), the pipe closes. The keeper then undoes all steps, the last one first. It has a session of
-//! its own, so the terminal's signals do not reach it. If the keeper itself is killed, `octavo-lab` undoes
-//! the steps of the note, or the next keeper does.
+//! a mount. It notes each step first ([`note`]). When `octavo-lab` ends, normally, by a panic or by a signal
+//! (also SIGKILL), the pipe closes. The keeper then undoes all steps, the last one first. It has a session of
+//! its own, so the terminal's signals do not reach it. If the keeper itself is killed, `octavo-lab` or the
+//! next keeper undoes the noted steps.
 
 mod area;
 mod cgroup;
@@ -34,13 +33,13 @@ use crate::table;
 /// The subcommand by which `octavo-lab` starts a keeper.
 pub const SUBCOMMAND: &str = "swap-keeper";
 
-/// The setup that is asked for.
+/// The requested setup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub limit_bytes: u64,
     pub area: AreaChoice,
     pub area_bytes: u64,
-    /// Whether the kernel is to read no neighbours (vm.page-cluster 0) while swap is on.
+    /// Whether to turn off the kernel's readahead (vm.page-cluster 0) while swap is on.
     pub no_neighbours: bool,
 }
 
@@ -53,7 +52,7 @@ enum Order {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
-    /// At the start: the leftovers of keepers that were killed.
+    /// At the start: the leftovers of killed keepers.
     Hello(Vec<String>),
     SetUp(Ready),
     Done,
@@ -62,16 +61,16 @@ enum Reply {
     Undone(Vec<String>),
 }
 
-/// The setup that stands ready.
+/// The finished setup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// The file by which a process enters the control group.
+    /// The file that a process writes to enter the control group.
     pub procs: PathBuf,
-    /// The group's limit.
+    /// The file of the group's limit.
     pub limit: PathBuf,
-    /// Most bytes that were charged to the group.
+    /// The file of the most bytes charged to the group.
     pub peak: PathBuf,
-    /// The group's figures, which the kernel sums at each reading.
+    /// The file of the group's figures, which the kernel sums at each reading.
     pub figures: PathBuf,
     /// The area that the kernel swaps to, for people.
     pub area: String,
@@ -79,7 +78,7 @@ pub struct Ready {
     pub zram: Option<ZramMemory>,
 }
 
-/// Our end of the pipes. It asks the keeper for steps, and a drop has all of them undone.
+/// Our end of the pipes. It asks the keeper for steps. Dropping it makes the keeper undo all of them.
 #[derive(Debug)]
 pub struct Keeper {
     child: Child,
@@ -88,10 +87,10 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts a keeper. Also returns what had to be put right first.
+    /// Starts a keeper. Also returns what it had to repair first.
     ///
     /// # Errors
-    /// Without the rights for it, in a sentence.
+    /// Fails, with a sentence, if `octavo-lab` does not run as root.
     pub fn start() -> Result<(Self, Vec<String>), Failure> {
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::Said(
@@ -118,7 +117,7 @@ impl Keeper {
         }
     }
 
-    /// Has the area and the group made, and nothing switched on.
+    /// Makes the area and the group, but switches nothing on.
     pub fn set_up(&mut self, setup: &Setup) -> Result<Ready, Failure> {
         match self.ask(&Order::SetUp(setup.clone()))? {
             Reply::SetUp(ready) => Ok(ready),
@@ -136,7 +135,7 @@ impl Keeper {
         self.ask(&Order::Off).map(|_| ())
     }
 
-    /// Has all steps undone, and says which could not be.
+    /// Makes the keeper undo all steps, and reports those that could not be undone.
     pub fn finish(mut self) -> Result<(), Failure> {
         self.end()
     }
@@ -150,7 +149,7 @@ impl Keeper {
         match reply {
             Ok(Reply::Undone(complaints)) if complaints.is_empty() => Ok(()),
             Ok(Reply::Undone(complaints)) => Err(Failure::Said(complaints.join("; "))),
-            // The keeper was killed: the steps that it noted can be undone from here.
+            // The keeper was killed: undo its noted steps from here.
             _ => {
                 clean_up_after_the_dead();
                 Err(Failure::Said("the process that keeps the machine as it was has been killed".into()))
@@ -161,7 +160,7 @@ impl Keeper {
     fn ask(&mut self, order: &Order) -> Result<Reply, Failure> {
         let mut line = serde_json::to_vec(order).map_err(|error| Failure::Said(error.to_string()))?;
         line.push(b'\n');
-        // Where this fails, there is no reply either.
+        // If this fails, there is no reply either.
         let _ = self.orders.as_mut().map(|orders| orders.write_all(&line));
         match self.reply()? {
             Reply::Failed(sentence) => Err(Failure::Said(sentence)),
@@ -180,7 +179,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // `finish` says it, where there is somebody to say it to.
+        // `finish` reports failures. A drop cannot.
         let _ = self.end();
     }
 }
@@ -189,9 +188,9 @@ fn unexpected(reply: &Reply) -> Failure {
     Failure::Said(format!("the process that keeps the machine as it was answers out of turn: {reply:?}"))
 }
 
-/// The life of a keeper.
+/// Runs a keeper.
 pub fn keeper_main() -> Result<(), Failure> {
-    // This fails only for the leader of a group, which the terminal's signals do not reach through this one.
+    // This fails only for the leader of a process group, which the terminal's signals do not reach anyway.
     let _ = rustix::process::setsid();
     let found = clean_up_after_the_dead();
     let mut machine = Machine { note: Note::new()?, area: None, no_neighbours: false };
@@ -264,6 +263,6 @@ impl Machine {
 fn say(reply: &Reply) {
     let Ok(mut line) = serde_json::to_vec(reply) else { return };
     line.push(b'\n');
-    // The process that asked may be gone. The keeper takes the step all the same.
+    // The asking process may be gone. The keeper takes the step anyway.
     let _ = io::stdout().lock().write_all(&line).and_then(|()| io::stdout().flush());
 }

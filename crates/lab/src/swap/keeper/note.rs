@@ -1,8 +1,8 @@
 //! Notes of the changes to the machine, written before each change, so that the next keeper can undo them.
 //!
-//! A note is a file in `/run/octavo`, named by its keeper's process id. A start of the machine empties /run,
-//! and ends control groups and swap as well. The keeper writes the note before each step. To undo a step that
-//! was noted and not done does no harm.
+//! A note is a file in `/run/octavo`, named by its keeper's process id. A restart of the machine empties
+//! /run, but also ends control groups and swap. The keeper writes the note before each step. Undoing a step
+//! that was noted but not done does no harm.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -19,11 +19,11 @@ pub const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
-    /// The memory controller of version 1 mounted here.
+    /// Mounted the memory controller of version 1 here.
     Mounted {
         at: PathBuf,
     },
-    /// The memory controller given to the groups below, by this `cgroup.subtree_control`.
+    /// Gave the memory controller to the groups below, by this `cgroup.subtree_control`.
     Delegated {
         file: PathBuf,
     },
@@ -48,13 +48,13 @@ pub enum Step {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Note {
     pid: u32,
-    /// Start of the keeper, which tells it from a later process of the same number.
+    /// The keeper's start time, which tells it from a later process with the same number.
     started: u64,
     steps: Vec<Step>,
 }
 
 impl Note {
-    /// An empty note of this process.
+    /// Makes an empty note of this process.
     pub fn new() -> Result<Self, Failure> {
         let folder = Path::new(FOLDER);
         DirBuilder::new()
@@ -72,12 +72,12 @@ impl Note {
         self.write()
     }
 
-    /// The last step that was noted.
+    /// Returns the last noted step.
     pub fn last(&self) -> Option<&Step> {
         self.steps.last()
     }
 
-    /// Forgets the last step, which was undone.
+    /// Removes the last step, which has been undone.
     pub fn forget_last(&mut self) -> Result<(), Failure> {
         self.steps.pop();
         self.write()
@@ -114,7 +114,7 @@ impl Note {
         write().map_err(|error| failed("note what is changed on this machine in", &path, error))
     }
 
-    /// The keeper's process id.
+    /// Returns the keeper's process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -124,7 +124,7 @@ impl Note {
     }
 }
 
-/// The notes of keepers that were killed.
+/// Returns the notes of killed keepers.
 pub fn notes_of_the_dead() -> Vec<Note> {
     let entries = fs::read_dir(FOLDER).into_iter().flatten().flatten().map(|entry| entry.path());
     let notes = entries.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
@@ -136,10 +136,10 @@ fn path_of(pid: u32) -> PathBuf {
     Path::new(FOLDER).join(format!("{pid}.json"))
 }
 
-/// The start of a process, in the kernel's ticks. `None` where there is no such process, or only its remains.
+/// Returns the start time of a process, in the kernel's ticks, or `None` if it does not exist or is a zombie.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name in brackets, state is the first field and starttime the 20th.
+    // After the name in brackets, state is the first field and starttime the 20th.
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {

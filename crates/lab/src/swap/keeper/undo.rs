@@ -1,4 +1,4 @@
-//! The undoing of each noted step, by the keeper or after one that was killed.
+//! Undoes noted steps, in the keeper or after one was killed.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use octavo_command::failure::Failure;
 use super::note::{Note, PAGE_CLUSTER, Step, failed, ignore_missing, notes_of_the_dead};
 use super::{area, cgroup};
 
-/// Undoes one step. A step that was noted and not done comes to no harm.
+/// Undoes one step. Does no harm if the step was noted but not done.
 pub fn undo(step: &Step) -> Result<(), Failure> {
     match step {
         Step::Mounted { at } => cgroup::unmount(at),
@@ -37,7 +37,7 @@ pub fn undo_page_cluster(note: &mut Note) -> Result<(), Failure> {
     note.forget_last()
 }
 
-/// Undoes the steps of keepers that were killed. Returns a sentence for each that it found.
+/// Undoes the steps of killed keepers. Returns a sentence for each keeper that it found.
 pub fn clean_up_after_the_dead() -> Vec<String> {
     let put_right = |note: Note| {
         let pid = note.pid();
