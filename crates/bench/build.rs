@@ -1,6 +1,6 @@
 //! Tells the program whether its profile carries debug information, in any amount.
 //!
-//! The build scripts of snmalloc's and mimalloc's crates take that for a wish for assertions.
+//! With debug information, the build scripts of snmalloc's and mimalloc's crates enable assertions.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

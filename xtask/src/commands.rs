@@ -11,7 +11,7 @@ use crate::tidy;
 /// Which tests run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Those of the packages that users get, but the [slow](SLOW) ones.
+    /// The tests of the packages that users get, without the [slow](SLOW) ones.
     Short,
     /// Every test of the project, and the loom models.
     All,
@@ -91,8 +91,8 @@ fn test_steps(steps: &mut Steps, extent: Extent) {
         });
     }
     documentation.arg("--doc");
-    // Their source is the engine's, whose examples are tested as such. `--doc` does not mind that their
-    // manifests say so.
+    // Their source is the engine's, whose examples are tested there. `--doc` ignores that their manifests
+    // disable documentation tests.
     for copy in ["octavo-simulated", "octavo-mutants"] {
         documentation.args(["--exclude", copy]);
     }
@@ -115,8 +115,7 @@ fn build_models() -> Built {
     (suites, all_built)
 }
 
-/// What the names of tests have in common that take long and seldom find what no other test does: they stand
-/// in a module of this name.
+/// The module of tests that take long and seldom find anything that no other test does.
 const SLOW: &str = "slow::";
 
 /// The packages that measure, simulate and compare. Users do not get them.
@@ -131,21 +130,21 @@ const TOOLS: [&str; 8] = [
     "octavo-trace",
 ];
 
-/// The tests of all packages but the comparisons, whose dozen of peers would take a third of the time to
-/// build. They are a step of `.ci/run`.
+/// The tests of all packages without the comparisons, whose dozen peers would take a third of the build time.
+/// Those are a step of `.ci/run`.
 const TESTS: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
 
-/// What the names of all models have in common.
+/// The prefix of the names of all models.
 const ALL_MODELS: &str = "loom_";
 
-/// Messages that name the programs, and errors of the compiler as people read them.
+/// Makes cargo name the built programs, and print compiler errors for people.
 const MESSAGES: &str = "--message-format=json-render-diagnostics";
 
 /// The packages that have models.
 const MODELLED: [&str; 2] = ["octavo-vm", "octavo-window"];
 
-/// Makes the command that builds the models of a package. The flag goes to that package alone, so that all
-/// others stay as the tests have them.
+/// Makes the command that builds the models of a package. The flag goes to that package alone, so the others
+/// are built as for the tests.
 fn models_build(package: &str) -> Command {
     let mut command = cargo(&["rustc", "--package", package, "--lib", "--profile", "test", MESSAGES]);
     // A thread of a model has a small stack, and unoptimised code needs more of it.

@@ -1,9 +1,9 @@
-//! One table that holds guards against what else an adopter could take: a `Vec` without a limit, mapped
-//! files, and the kernel's swap.
+//! One table that compares guards with an adopter's other choices: a `Vec` without a limit, mapped files, and
+//! the kernel's swap.
 //!
-//! The programs are those of `jobs` in `crates/bench`, each run in a process of its own. All sides but two
-//! run in memory control groups of one limit: the budget, and some room for the process itself. The sides
-//! take turns, round by round.
+//! The programs are those of `jobs` in `crates/bench`, each run in a process of its own. All but two sides
+//! run in memory control groups with the same limit: the budget, and some room for the process itself. The
+//! sides take turns, round by round.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,9 +32,9 @@ Usage: cargo xtask jobs [--rounds N] [--mebibytes N] [--budget N] [--write]     
 ";
 
 const JOBS: [&str; 3] = ["sort", "aggregation", "search"];
-/// What a process needs beside its data: code, stacks, and buffers on the heap.
+/// The memory that a process needs besides its data: code, stacks, and buffers on the heap.
 const PROCESS_BYTES: u64 = 6 << 20;
-/// Between two runs, for the file system to come to rest.
+/// The pause between two runs, in which the file system settles.
 const SETTLE: Duration = Duration::from_millis(500);
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -94,7 +94,7 @@ fn parse(arguments: &[String]) -> Result<Option<Options>, String> {
     Ok(Some(options))
 }
 
-/// Seconds of the whole process, and of the job after its data are there. `None`: the kernel has killed it.
+/// Seconds of the whole process, and of the job's timed part. `None` if the kernel killed it.
 type Seconds = Option<(f64, f64)>;
 
 fn measure(options: &Options) -> Result<(), String> {

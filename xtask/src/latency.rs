@@ -1,8 +1,8 @@
-//! How long accesses wait while swap-out goes on at full speed, beside the kernel's swap.
+//! How long accesses wait while swap-out runs at full speed, compared with the kernel's swap.
 //!
-//! The program is `latency` of `crates/bench`, each run in a process and a memory control group of its own,
-//! with one limit for both sides. They take turns, round by round. The kernel reads no neighbours of a page
-//! that was asked for (`vm.page-cluster` 0), since these are asked for at random.
+//! The program is `latency` of `crates/bench`. Each run has a process and a memory control group of its own,
+//! with the same limit for both sides. They take turns, round by round. The kernel's readahead is off
+//! (`vm.page-cluster` 0), since the pages are read at random.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -30,14 +30,14 @@ Usage: cargo xtask latency [--rounds N] [--budget N] [--seconds N] [--pace N] [-
   --write           puts the table into docs/benchmarks.md
 ";
 
-/// What a process needs beside its budget: code, stacks, and buffers on the heap.
+/// The memory that a process needs besides its budget: code, stacks, and buffers on the heap.
 const PROCESS_BYTES: u64 = 8 << 20;
 const SETTLE: Duration = Duration::from_millis(1500);
 const LIMIT: Duration = Duration::from_secs(300);
 const SIDES: [&str; 2] = ["kernel", "octavo"];
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 
-/// The rows: what the program calls a figure, and people.
+/// The rows: the program's name for a figure, and the title in the table.
 const ROWS: [(&str, &str); 9] = [
     ("refault_p50", "a page that was out, p50, µs"),
     ("refault_p99", "p99"),
@@ -136,7 +136,7 @@ fn run_side(
     pace: Option<u64>,
     options: &Options,
 ) -> Result<Said, String> {
-    // The budget is Octavo's to hold, and the kernel's side has the same limit.
+    // Octavo holds the budget itself, and the kernel's side has the same limit.
     let limit = Purpose::Limit { bytes: options.budget_bytes + PROCESS_BYTES, may_swap: side == "kernel" };
     let [budget, seconds] = [options.budget_bytes, options.seconds].map(|number| number.to_string());
     let mut words =
@@ -172,7 +172,7 @@ fn table(runs: &Runs) -> Result<String, String> {
     Ok(lines)
 }
 
-/// Three digits, or all before the point.
+/// Writes a figure with three digits, or with all digits before the point.
 fn digits(figure: f64) -> String {
     match figure {
         100.0.. => format!("{figure:.0}"),

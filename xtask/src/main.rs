@@ -1,10 +1,10 @@
-//! The house's own commands, run as `cargo xtask <command>`.
+//! The project's own commands, run as `cargo xtask <command>`.
 //!
 //! `test` is the one test command of the project; `.ci/run` adds the checks that a reviewer would otherwise
 //! have to ask for. [`commands`] holds the steps of each command, [`step`] runs and counts a step, [`suites`]
-//! runs test binaries side by side, and [`tidy`] holds the house rules. [`programs`] makes the table of real
-//! programs, [`against_kernel`] the one of speeds beside the kernel's swap, [`jobs`] that of guards beside
-//! mapped files, and [`latency`] that of waits beside the kernel's swap. All stand on [`machine`].
+//! runs test binaries side by side, and [`tidy`] holds the house rules. Four commands make tables:
+//! [`programs`] of real programs, [`against_kernel`] of speeds beside the kernel's swap, [`jobs`] of guards
+//! beside mapped files, and [`latency`] of waits beside the kernel's swap. All four use [`machine`].
 
 mod against_kernel;
 mod commands;

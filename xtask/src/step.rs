@@ -32,7 +32,8 @@ impl Tally {
         }
     }
 
-    /// Reads a harness's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; `None` for any other line.
+    /// Reads a harness's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`. Returns `None` for any other
+    /// line.
     pub fn from_result_line(line: &str) -> Option<Tally> {
         let (_verdict, counts) = line.trim().strip_prefix("test result: ")?.split_once(". ")?;
         let mut tally = Tally::default();
@@ -48,8 +49,8 @@ impl Tally {
     }
 }
 
-/// Judges a program that has ended, by the sum of its result lines. Where it went wrong without a failed
-/// test, that counts as one failure, and the text says why.
+/// Judges a program that has ended, by the sum of its result lines. If it went wrong without a failed test,
+/// that counts as one failure, and the text says why.
 pub fn judge(results: Option<Tally>, status: ExitStatus) -> (Tally, Option<String>) {
     let tally = results.unwrap_or_default();
     if tally.failed > 0 || (status.success() && results.is_some()) {
@@ -59,9 +60,9 @@ pub fn judge(results: Option<Tally>, status: ExitStatus) -> (Tally, Option<Strin
     (Tally { failed: 1, ..tally }, Some(format!("ENDED EARLY, without {missing}: {status}")))
 }
 
-/// The steps of one command. All of them run, whatever fails, and the failed ones are remembered.
+/// The steps of one command. All of them run, even if some fail, and the failed ones are remembered.
 pub struct Steps {
-    /// The output of the steps goes here, and ours as well.
+    /// Receives the output of the steps, and ours.
     out: Box<dyn Write + Send>,
     tally: Tally,
     failed_steps: Vec<String>,
@@ -97,8 +98,8 @@ impl Steps {
     }
 
     /// Runs suites side by side, as many as there are CPUs. Prints the output of each when it has ended. The
-    /// outputs stand in a folder of this process below `outputs`, since others may run suites of the same
-    /// names. They stay if one failed.
+    /// outputs are in a folder of this process below `outputs`, since other processes may run suites of the
+    /// same names. The folder stays if a suite failed.
     pub fn side_by_side(&mut self, jobs: Vec<Job>, outputs: &Path) {
         let width = thread::available_parallelism().map_or(1, usize::from);
         let mine = outputs.join(process::id().to_string());

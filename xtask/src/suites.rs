@@ -2,9 +2,9 @@
 //!
 //! Each suite runs in a process of its own and writes into a file of its own. The file is printed whole when
 //! the suite has ended, so that outputs do not mix. A suite that hangs is killed after [`LIMIT`], with all
-//! processes that it started; what their threads waited for is told. A suite that ends without a failed
-//! test, and without success or without a result, was killed, has crashed or has left its harness. It is
-//! named, and counts as one failure.
+//! processes that it started, and its report says what their threads waited for. A suite that ends without a
+//! failed test, but also without success or without a result, was killed, has crashed or has left its
+//! harness. It is named, and counts as one failure.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -21,9 +21,9 @@ use crate::step::{Tally, judge};
 /// How long a suite may take, on the slowest and busiest machine.
 pub const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// In the environment of a suite and of all that it starts: the file of its output. So what a suite started
-/// is known also when the process between them has ended. A process group would not do: an interrupt at the
-/// terminal would end this program, and not its suites.
+/// In the environment of a suite and of all processes that it starts: the file of its output. So those
+/// processes can be found even when the process between has ended. A process group would not do: an interrupt
+/// at the terminal would end this program, but not its suites.
 const MARK: &str = "OCTAVO_SUITE_OUTPUT";
 
 /// A program that prints test results.
@@ -32,26 +32,26 @@ pub struct Suite {
     pub command: Command,
 }
 
-/// A thing to do beside others.
+/// A job to run beside others.
 pub enum Job {
     Run(Suite),
     /// Builds suites, which then run beside the others. The name says what is built.
     Build(&'static str, Box<dyn FnOnce() -> Built + Send>),
 }
 
-/// The suites that were built, and why these are not all.
+/// The suites that were built, and an error if some were not.
 pub type Built = (Vec<Suite>, Result<(), String>);
 
 /// How a suite ended.
 pub struct Outcome {
     pub name: String,
     pub tally: Tally,
-    /// The output, and a last line that says what went wrong where the output does not.
+    /// The output, with a last line that says what went wrong if the output does not.
     pub output: Vec<u8>,
     pub start: Instant,
 }
 
-/// Has cargo build test binaries. `command` has `--message-format=json-render-diagnostics`.
+/// Runs cargo to build test binaries. `command` must have `--message-format=json-render-diagnostics`.
 pub fn build(mut command: Command, root: &Path) -> Built {
     let mut suites = Vec::new();
     let built = try_build(&mut command, root, &mut suites).and_then(|()| match suites.is_empty() {
@@ -79,14 +79,14 @@ fn try_build(command: &mut Command, root: &Path, suites: &mut Vec<Suite>) -> Res
     if status.success() { unread } else { Err(format!("cargo failed: {status}")) }
 }
 
-/// Reads the suite out of cargo's message about a test binary; `None` for any other message. The error names
-/// a field that cannot be read.
+/// Reads the suite out of cargo's message about a test binary. Returns `None` for any other message. The
+/// error names a field that cannot be read.
 fn suite_in(message: &str, root: &Path) -> Result<Option<Suite>, &'static str> {
     if !message.contains("\"reason\":\"compiler-artifact\"") {
         return Ok(None);
     }
-    // The target has such a field, too: it says whether there are tests, and the profile says whether this is
-    // they.
+    // Both the target and the profile have this field. The target's says whether it has tests, the profile's
+    // whether this is the test binary.
     let profile = message.split_once("\"profile\":{").and_then(|(_, rest)| rest.split_once('}'));
     let (profile, _) = profile.ok_or("profile")?;
     match (profile.contains("\"test\":true"), profile.contains("\"test\":false")) {
@@ -97,20 +97,20 @@ fn suite_in(message: &str, root: &Path) -> Result<Option<Suite>, &'static str> {
     let text = |field| text_of(message, field).ok_or(field);
     let source = PathBuf::from(text("src_path")?);
     let mut command = Command::new(text("executable")?);
-    // As cargo does: tests find the files of their package from its folder.
+    // Tests run in the folder of their package, as with cargo, to find its files.
     command.current_dir(Path::new(text("manifest_path")?).parent().ok_or("manifest_path")?);
     let name = source.strip_prefix(root).unwrap_or(&source).display().to_string();
     Ok(Some(Suite { name, command }))
 }
 
-/// The text of a field of a JSON object, where it holds neither quotes nor backslashes.
+/// Returns the text of a field of a JSON object, which must hold neither quotes nor backslashes.
 fn text_of<'a>(json: &'a str, field: &str) -> Option<&'a str> {
     let (_, rest) = json.split_once(&format!("\"{field}\":\""))?;
     let (text, _) = rest.split_once('"')?;
     (!text.contains(['\\', '\u{fffd}'])).then_some(text)
 }
 
-/// Does all jobs, `width` of them at a time, and tells each end as it comes. Nobody else may use the folder
+/// Does all jobs, `width` of them at a time, and reports each outcome at once. Nobody else may use the folder
 /// `outputs`.
 pub fn run_all(
     jobs: Vec<Job>,
@@ -119,7 +119,7 @@ pub fn run_all(
     limit: Duration,
     tell: impl FnMut(Outcome) + Send,
 ) {
-    // The jobs, and how many builds may still bring more.
+    // The jobs, and the number of builds that may still add more.
     let queue = Mutex::new((VecDeque::from(jobs), 0));
     let tell = Mutex::new(tell);
     let next = || {
@@ -132,7 +132,7 @@ pub fn run_all(
             if *building == 0 {
                 return None;
             }
-            // Not worth a condition variable.
+            // Polling suffices here: a condition variable is not worth it.
             thread::sleep(Duration::from_millis(20));
         }
     };
@@ -161,7 +161,7 @@ pub fn run_all(
 }
 
 impl Outcome {
-    /// The outcome of something that ran no test.
+    /// Makes the outcome of a job that ran no test.
     fn of_nothing(name: impl Into<String>, start: Instant, why: &str) -> Self {
         Self {
             name: name.into(),
@@ -186,7 +186,7 @@ fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io:
     fs::create_dir_all(outputs)?;
     let path = outputs.join(format!("{}.log", name.replace(['/', ' '], "-")));
     let file = File::create(&path)?;
-    // One description with one position: the two streams stay in order.
+    // Both streams share one file description with one position, so they stay in order.
     command.env(MARK, &path).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
     let mut child = command.spawn()?;
     let status = wait(&mut child, start + limit, &path)?;
@@ -204,24 +204,25 @@ fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io:
     Ok(Outcome { name, tally, output, start })
 }
 
-/// Adds up the result lines. `None`: there are none.
+/// Adds up the result lines. Returns `None` if there are none.
 fn results_in(output: &[u8]) -> Option<Tally> {
     String::from_utf8_lossy(output).lines().filter_map(Tally::from_result_line).reduce(Tally::plus)
 }
 
-/// Waits for the end. If it does not come in time, kills the suite and returns what its threads waited for.
+/// Waits for the end. If the suite takes too long, kills it and returns what its threads waited for.
 fn wait(child: &mut Child, deadline: Instant, output: &Path) -> io::Result<Result<ExitStatus, String>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Ok(status));
         }
         if Instant::now() > deadline {
-            // What it started would work on, and might keep files and mounts.
+            // The processes that it started would keep running, and might hold files and mounts.
             let started = family(child.id(), output);
             let threads = [child.id()].iter().chain(&started).map(|id| threads_of(*id)).collect();
             child.kill()?;
             kill(&started);
-            // And what they had started in the meantime. Until the wait, nobody else has the child's number.
+            // Kill also the processes that those started in the meantime. Until the wait, no other process
+            // gets the child's number.
             kill(&family(child.id(), output));
             child.wait()?;
             return Ok(Err(threads));
@@ -230,8 +231,8 @@ fn wait(child: &mut Child, deadline: Instant, output: &Path) -> io::Result<Resul
     }
 }
 
-/// The command of a process, and a line for each of its threads: number, name, state, and where in the kernel
-/// it is.
+/// Describes a process: its command, and a line for each of its threads with number, name, state, and place
+/// in the kernel.
 fn threads_of(process: u32) -> String {
     let folder = PathBuf::from(format!("/proc/{process}"));
     let read = |path: PathBuf| {
@@ -265,7 +266,7 @@ fn kill(processes: &[u32]) {
     }
 }
 
-/// The processes below `top`, and those that bear the mark of its suite.
+/// Returns the processes below `top`, and those with the mark of its suite.
 fn family(top: u32, output: &Path) -> Vec<u32> {
     let mark = [MARK.as_bytes(), b"=", output.as_os_str().as_bytes()].concat();
     let bears_mark = |id: u32| {
@@ -306,7 +307,7 @@ mod tests {
         Job::Run(Suite { name: name.into(), command })
     }
 
-    /// A folder of this process's own.
+    /// Returns a folder of this process's own.
     fn folder(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("octavo-xtask-{}-{name}", std::process::id()))
     }
@@ -326,7 +327,7 @@ mod tests {
 
     #[test]
     fn suites_run_side_by_side_and_their_outputs_do_not_mix() {
-        // Each waits for the other: one after the other they would never end.
+        // The two wait for each other: run one after the other, they would never end.
         let meet = folder("meet");
         fs::create_dir_all(&meet).unwrap();
         let script = |mine: &str, other: &str| {
@@ -417,7 +418,7 @@ mod tests {
         assert!(text(&ended[0]).contains("without a test result"), "{}", text(&ended[0]));
     }
 
-    /// What cargo says about a binary that it has built.
+    /// Makes cargo's message about a binary that it has built.
     fn message(is_test: bool) -> String {
         format!(
             r#"{{"reason":"compiler-artifact","manifest_path":"/r/crates/a/Cargo.toml","target":{{"kind":["test"],"name":"x","src_path":"/r/crates/a/tests/x.rs","test":true}},"profile":{{"opt_level":"1","test":{is_test}}},"executable":"/r/target/debug/deps/x-1"}}"#
@@ -463,7 +464,7 @@ mod tests {
         let (_, built) = build_of(say, message(false));
         assert!(built.unwrap_err().contains("named no test binary"));
         let broken = message(true).replace("deps/x-1", r"deps\\x-1");
-        // The others run all the same.
+        // The other suites still run.
         let (suites, built) = build_of(say, format!("{broken}\n{}", message(true)));
         assert_eq!(suites.len(), 1);
         assert!(built.unwrap_err().contains("readable executable"));

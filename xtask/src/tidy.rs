@@ -2,21 +2,21 @@
 //!
 //! | rule | it reports |
 //! |---|---|
-//! | `layers` | an import of the engine that runs up its layers, or a circle inside one; a package that depends upward |
+//! | `layers` | an import of the engine that goes up its layers, or a circle inside one; a package that depends upward |
 //! | `unsafe` | unsafe code outside its one crate |
 //! | `facade` | an atomic, a lock or a thread that does not come from `crate::sync` |
 //! | `length` | a source file that has grown too long |
 //! | `columns` | a line of a comment or of prose that is too wide |
 //! | `unfinished` | placeholder macros and debt marks |
 //! | `docs` | a module without documentation at its head |
-//! | `msrv` | a package or a README that names another Rust than the workspace |
+//! | `msrv` | a package or a README that names a different Rust version than the workspace |
 //! | `links` | a link in a markdown file to a file that does not exist |
 //! | `private` | a name of a place that exists only on somebody's machine |
 //! | `reasons` | an exception that does not say why it is one |
 //! | `commits` | a new commit whose first line is not `area: what it does` |
 //!
-//! [`policy`] says what is allowed where, and no other file does. The rules look at a [`Tree`], which holds
-//! the text of every file that is or could be committed. So tests can hand them a made-up tree.
+//! Only [`policy`] says what is allowed where. The rules look at a [`Tree`], which holds the text of every
+//! file that is or could be committed. So tests can hand them a made-up tree.
 //!
 //! The rules see Rust as tokens, before macros are expanded. So they miss a path that a macro puts together.
 
@@ -104,7 +104,7 @@ fn git_files(root: &Path) -> Option<Vec<String>> {
     (!files.is_empty()).then_some(files)
 }
 
-/// What git writes, where it succeeds.
+/// Returns git's output if git succeeds.
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").current_dir(root).args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8(output.stdout).ok())?
@@ -171,7 +171,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// An exception that gives no reason is none.
+/// Reports exceptions without a reason.
 fn check_reasons(exceptions: &[Allowed], findings: &mut Vec<Finding>) {
     for exception in exceptions.iter().filter(|exception| exception.reason.trim().is_empty()) {
         findings.push(Finding {

@@ -1,11 +1,10 @@
-//! How long accesses wait while as much goes out as the memory's owner can send: refaults and new pages, in a
+//! How long accesses wait while pages go out as fast as the pager can send them: refaults and new pages, in a
 //! space of Octavo and in plain memory that the kernel swaps.
 //!
-//! One thread writes fresh pages in order, as fast as it can or at a given pace, and starts anew with others
-//! when it has written several times the memory. So swap-out never pauses, and nothing that it wrote is read
-//! again. A second thread takes turns: it loads a word of a page that is out, chosen at random among old
-//! ones, and stores a word to a page that was never used. Whether a page is out is asked before the clock
-//! runs.
+//! One thread writes fresh pages in order, as fast as it can or at a given pace. When it has written several
+//! times the memory, it starts again with new pages. So swap-out never pauses, and nothing that it wrote is
+//! read again. A second thread alternates: it loads a word of a page that is out, chosen at random among old
+//! ones, and stores a word to a page that was never used. The check that a page is out is not timed.
 
 use std::error::Error;
 use std::fs::File;
@@ -20,30 +19,30 @@ use octavo::{Protection, RegionOptions, Space};
 use octavo_measure::random::{self, Random};
 
 const PAGE: usize = 4096;
-/// Old pages, and those that one turn of the writer fills, in budgets.
+/// The old pages, and the pages of one area of the writer, in multiples of the budget.
 const COLD_BUDGETS: usize = 1;
 const STREAM_BUDGETS: usize = 4;
-/// New pages, before the area of them is made anew.
+/// New pages in an area. Then a new area is made.
 const NEW_PAGES: usize = 4096;
-/// Pages that are written before the writer looks whether it is too fast.
+/// Pages that the writer writes between checks of its pace.
 const PAGES_AT_ONCE: u64 = 64;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A page of bytes that do not shrink.
+/// A page of incompressible bytes.
 type Page = [u8; PAGE];
 
-/// Memory in which areas are mapped. An area goes when it is dropped.
+/// Memory in which areas are mapped. Dropping an area unmaps it.
 pub trait Memory: Sync {
     /// An area.
     type Area<'m>: Area
     where
         Self: 'm;
 
-    /// Maps an area of so many pages.
+    /// Maps an area of `pages` pages.
     ///
     /// # Errors
-    /// Its own.
+    /// The memory's own.
     fn map(&self, pages: usize) -> Outcome<Self::Area<'_>>;
 }
 
@@ -87,7 +86,7 @@ impl Region<'_> {
 
 impl Drop for Region<'_> {
     fn drop(&mut self) {
-        // The end of the space would do the same.
+        // The end of the space would unmap it too.
         let _ = self.space.unmap(self.at, (self.pages * PAGE) as u64);
     }
 }
@@ -126,10 +125,10 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Opens the kernel's account of where pages are.
+    /// Opens the kernel's map of where pages are.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel does.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { pagemap: File::open("/proc/self/pagemap")? })
     }
@@ -184,25 +183,25 @@ pub struct Waits {
     pub refaults: Histogram<u64>,
     /// First stores to pages.
     pub new_pages: Histogram<u64>,
-    /// Bytes a second that the writer wrote meanwhile.
+    /// Bytes a second written by the writer meanwhile.
     pub written_per_s: f64,
 }
 
 /// The work of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// The memory that there is.
+    /// The memory, in bytes.
     pub budget_bytes: usize,
     /// How long waits are timed.
     pub length: Duration,
-    /// Bytes a second that the writer writes at the most.
+    /// The most bytes a second that the writer writes.
     pub pace: Option<f64>,
 }
 
 /// Runs both threads.
 ///
 /// # Errors
-/// The memory's, and a word that is not what was stored.
+/// Fails if the memory does, or if a word is not the one that was stored.
 pub fn run<M: Memory>(memory: &M, work: Work) -> Outcome<Waits> {
     let budget_pages = work.budget_bytes / PAGE;
     let mut cold = memory.map(COLD_BUDGETS * budget_pages)?;
@@ -258,7 +257,7 @@ fn probe<M: Memory>(
 ) -> Outcome<Waits> {
     let histogram = || Histogram::new(3).expect("three digits are allowed");
     let (mut refaults, mut new_pages) = (histogram(), histogram());
-    // Until the writer has filled the memory, nothing goes out.
+    // Nothing goes out until the writer has filled the memory.
     while written.load(Ordering::Relaxed) < cold_pages as u64 && is_writing() {
         thread::sleep(Duration::from_millis(1));
     }
@@ -313,7 +312,7 @@ mod tests {
         let manager = octavo::Manager::builder().budget_bytes(budget_bytes as u64).build().unwrap();
         let waits = run(&manager.space().unwrap(), work).unwrap();
         assert!(!waits.refaults.is_empty() && !waits.new_pages.is_empty(), "{waits:?}");
-        // Nothing need be out here.
+        // The pages need not be out here.
         let waits = run(&Plain::new().unwrap(), Work { pace: Some(1e8), ..work }).unwrap();
         assert!(!waits.new_pages.is_empty() && waits.written_per_s > 0.0, "{waits:?}");
     }

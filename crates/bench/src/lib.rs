@@ -1,4 +1,4 @@
-//! Octavo's measurements: its forms side by side, and beside its peers, all sides in one run.
+//! Octavo's measurements: its forms against each other and against its peers, all sides in one run.
 //!
 //! Each program in `bin/` measures one thing. Those of [`peers`] need the feature of that name.
 
@@ -13,8 +13,7 @@ use octavo_measure::rounds::measure_in_turns;
 use octavo_measure::statistics::Spread;
 use octavo_measure::table::markdown_row;
 
-/// Writes the median, and the least in brackets. On a machine that others use too, the truth lies between the
-/// two.
+/// Writes the median, and the least in brackets. On a shared machine, the truth lies between the two.
 pub fn summary(figures: Vec<f64>) -> String {
     let spread = Spread::of(figures).expect("there is a round at least");
     format!("{:.1} ({:.1})", spread.median, spread.min)
@@ -26,7 +25,7 @@ pub fn row(name: &str, rounds: usize, sides: &mut [&mut dyn FnMut() -> f64]) {
     print!("{}", markdown_row(name, figures.into_iter().map(summary)));
 }
 
-/// Returns the rounds that a command line asks for by its first word.
+/// Returns the rounds that the first word of the command line asks for.
 pub fn rounds_or(default: usize) -> usize {
     std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(default).max(1)
 }

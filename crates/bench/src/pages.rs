@@ -1,4 +1,4 @@
-//! Pages of several kinds of data, the same on every run.
+//! Makes pages of several kinds of data, the same on every run.
 
 use octavo::PAGE_BYTES;
 use octavo_measure::random::Random;

@@ -1,7 +1,7 @@
 //! Memory control groups of version 1 or 2, wherever their hierarchy is mounted.
 //!
-//! The caller undoes what it has done. [`Group::new`] makes nothing, so the caller can note each step before
-//! it takes the step.
+//! This module only names files: the caller makes the changes, and undoes them. [`Group::new`] makes nothing,
+//! so the caller can note each step before it takes it.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Finds the hierarchy. `None` where none is mounted.
+    /// Finds the hierarchy. Returns `None` if none is mounted.
     ///
     /// # Errors
     /// The mounts of this process cannot be read.
@@ -53,7 +53,7 @@ impl Hierarchy {
         v1.map(Self::mounted_at).or_else(|| v2().map(|root| Self { root, version: Version::Two }))
     }
 
-    /// Returns the file that gives the groups below the controller, where that has yet to be done: version 2
+    /// Returns the file that gives the controller to the groups below, if they do not have it yet: version 2
     /// does so on request only.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ fn names_memory(list: &Path) -> io::Result<bool> {
     Ok(fs::read_to_string(list)?.split_whitespace().any(|controller| controller == CONTROLLER))
 }
 
-/// What is written into the file of [`Hierarchy::delegation`].
+/// The text to write into the file of [`Hierarchy::delegation`].
 pub const DELEGATE: &str = "+memory";
 
 /// A control group.
@@ -97,20 +97,20 @@ impl Group {
         self.path.join("cgroup.procs")
     }
 
-    /// Its limit, which may be written.
+    /// The file of its limit, which may be written.
     pub fn limit(&self) -> PathBuf {
         self.file("memory.limit_in_bytes", "memory.max")
     }
 
-    /// The file that limits memory and swap together (version 1) or swap alone (version 2), and the limit
-    /// that forbids swap to a group of `bytes`. `None` where the kernel has no accounts of swap.
+    /// Returns the file that limits memory and swap together (version 1) or swap alone (version 2), and the
+    /// limit that forbids swap to a group of `bytes`. Returns `None` if the kernel does not account swap.
     pub fn limit_without_swap(&self, bytes: u64) -> Option<(PathBuf, u64)> {
         let file = self.file("memory.memsw.limit_in_bytes", "memory.swap.max");
         let least = if self.version == Version::One { bytes } else { 0 };
         file.exists().then_some((file, least))
     }
 
-    /// The file with the most bytes that were charged to it, page cache and all.
+    /// The file with the most bytes ever charged to it, including page cache.
     pub fn peak(&self) -> PathBuf {
         self.file("memory.max_usage_in_bytes", "memory.peak")
     }
@@ -120,18 +120,19 @@ impl Group {
         self.path.join("memory.stat")
     }
 
-    /// The most that the kernel has ever charged to the group. `None` where the kernel keeps no such account.
+    /// Returns the most bytes that the kernel has ever charged to the group, or `None` if the kernel does not
+    /// record it.
     pub fn peak_bytes(&self) -> Option<u64> {
         fs::read_to_string(self.peak()).ok()?.trim().parse().ok()
     }
 
-    /// Private memory of the group that is no file's, now.
+    /// Returns the anonymous memory of the group now, in bytes.
     pub fn anonymous_bytes(&self) -> Option<u64> {
         let stat = fs::read_to_string(self.figures()).ok()?;
         figure(&stat, if self.version == Version::One { "rss" } else { "anon" })
     }
 
-    /// Whether the kernel has killed a process of the group for want of memory.
+    /// Returns whether the kernel has killed a process of the group for lack of memory.
     pub fn has_killed(&self) -> bool {
         let events = self.file("memory.oom_control", "memory.events");
         fs::read_to_string(events)
@@ -149,7 +150,7 @@ impl Group {
     }
 }
 
-/// A figure among lines of a name and a number.
+/// Finds a figure among lines of a name and a number.
 fn figure(text: &str, wanted: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(name, _)| *name == wanted)?.1.trim().parse().ok()

@@ -21,7 +21,7 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// So many zeros.
+    /// Makes a buffer of `len` zeros.
     pub fn new(len: usize) -> Self {
         let bytes = vec![0; len + ALIGN];
         let start = bytes.as_ptr().align_offset(ALIGN);
@@ -33,7 +33,7 @@ impl AlignedBytes {
         &self.bytes[self.start..self.start + self.len]
     }
 
-    /// Its bytes, to be changed.
+    /// Its bytes, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
@@ -42,7 +42,7 @@ impl AlignedBytes {
 /// Makes a file in a folder. It has no name, and so leaves nothing behind, whatever happens.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system does.
 pub fn nameless_file(folder: &Path) -> io::Result<File> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -52,22 +52,22 @@ pub fn nameless_file(folder: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Has a file read and written past the page cache from here on.
+/// Makes later reads and writes of a file bypass the page cache.
 ///
 /// # Errors
-/// The file system's, where it cannot do so.
+/// Fails if the file system cannot do that.
 pub fn pass_the_page_cache(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
 }
 
-/// Allocates the blocks of a file and writes zeros to all of it, past the page cache where that is possible.
-/// `bytes` is a whole number of pages.
+/// Allocates the blocks of a file and writes zeros to all of it, past the page cache if possible. `bytes`
+/// must be a whole number of pages.
 ///
 /// # Errors
-/// The system's.
+/// Fails if the system does.
 pub fn write_in_full(file: &File, bytes: u64) -> io::Result<()> {
-    // Where the file system cannot allocate ahead, the writes do.
+    // If the file system cannot allocate ahead, the writes allocate.
     let _ = fallocate(file, FallocateFlags::empty(), 0, bytes);
     let _ = pass_the_page_cache(file);
     let zeros = AlignedBytes::new(BLOCK_BYTES);
@@ -103,7 +103,7 @@ mod tests {
         let metadata = file.metadata().unwrap();
         assert_eq!(metadata.len(), (1 << 20) + 8192);
         assert!(metadata.blocks() * 512 >= metadata.len());
-        // Nothing is left in it.
+        // This succeeds only if the folder is empty.
         fs::remove_dir(folder).unwrap();
     }
 }

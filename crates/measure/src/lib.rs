@@ -1,4 +1,4 @@
-//! What the programs share that measure: rounds, figures, threads, random numbers, tables.
+//! What the measuring programs share: rounds, figures, threads, random numbers, tables.
 //!
 //! | module | what |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! Random numbers that are the same on every run: SplitMix64 (Steele, Lea and Flood, *Fast Splittable
 //! Pseudorandom Number Generators*, 2014).
 //!
-//! No draw waits for the one before, so a draw is cheap enough for a loop that is timed. Any seed will do:
-//! neighbouring seeds give sequences that have nothing to do with each other.
+//! No draw waits for the one before, so a draw is cheap enough for a timed loop. Any seed will do:
+//! neighbouring seeds give unrelated sequences.
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -23,7 +23,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// Draws a number below `bound`, by multiplication: no division is measured.
+    /// Draws a number below `bound`. It multiplies, so that a timed loop does not measure a division.
     #[inline]
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// Returns a word that follows from its number: the sequence of seed 0, by place.
+/// Returns the word at place `number` of the sequence of seed 0.
 #[inline]
 pub fn word(number: u64) -> u64 {
     mix(number.wrapping_add(1).wrapping_mul(STEP))

@@ -1,7 +1,7 @@
 //! Sides that take turns, round by round. A drift of the machine then hits all of them alike.
 
 /// Returns rounds and sides, by their numbers, in the order in which they run. Each round begins one side
-/// further on: no side is always the first, or always after the same neighbour.
+/// further on, so no side is always first.
 pub fn turns(rounds: usize, sides: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rounds).flat_map(move |round| (0..sides).map(move |turn| (round, (round + turn) % sides)))
 }

@@ -3,7 +3,7 @@
 /// Median, least and greatest of some figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle one; of an even number the mean of the two in the middle.
+    /// The middle figure, or the mean of the two in the middle.
     pub median: f64,
     /// The least.
     pub min: f64,
@@ -12,7 +12,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of some figures; `None` where there are none.
+    /// Returns the spread of some figures, or `None` if there are none.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = figures.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -24,23 +24,23 @@ impl Spread {
     }
 }
 
-/// The middle one; of an even number the mean of the two in the middle. Not a number where there is none.
+/// Returns the middle sample, or the mean of the two in the middle. NaN if there are no samples.
 pub fn median(samples: &[f64]) -> f64 {
     Spread::of(samples.iter().copied()).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// The figures of one side over those of another, round by round. A ratio between two runs would compare two
-/// states of the machine.
+/// Returns the figures of one side divided by those of another, round by round. A ratio between two runs
+/// would compare two states of the machine.
 pub fn ratios(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(of, to)| of / to).collect()
 }
 
-/// The arithmetic mean. Not a number where there is none.
+/// Returns the arithmetic mean. NaN if there are no samples.
 pub fn mean(samples: &[f64]) -> f64 {
     samples.iter().sum::<f64>() / samples.len() as f64
 }
 
-/// The harmonic mean, the one of rates. Not a number where there is none, or one that is not above zero.
+/// Returns the harmonic mean, the right one for rates. NaN if there are no samples, or one is not above zero.
 pub fn harmonic_mean(samples: &[f64]) -> f64 {
     match samples.iter().all(|sample| *sample > 0.0) {
         true => samples.len() as f64 / samples.iter().map(|sample| sample.recip()).sum::<f64>(),
@@ -48,18 +48,18 @@ pub fn harmonic_mean(samples: &[f64]) -> f64 {
     }
 }
 
-/// The standard deviation of a whole population. None of less than two samples.
+/// Returns the standard deviation of a whole population, or `None` for fewer than two samples.
 pub fn population_deviation(samples: &[f64]) -> Option<f64> {
     (samples.len() > 1).then(|| (squares(samples) / samples.len() as f64).sqrt())
 }
 
-/// The standard deviation that a sample lets expect. None of less than two.
+/// Returns the standard deviation estimated from a sample, or `None` for fewer than two samples.
 pub fn sample_deviation(samples: &[f64]) -> Option<f64> {
     (samples.len() > 1).then(|| (squares(samples) / (samples.len() - 1) as f64).sqrt())
 }
 
-/// mmtests' deviation of rates from their harmonic mean. None of less than two, or where there is no such
-/// mean.
+/// Returns mmtests' deviation of rates from their harmonic mean, or `None` for fewer than two samples or if
+/// there is no such mean.
 pub fn harmonic_deviation(samples: &[f64]) -> Option<f64> {
     let mean = harmonic_mean(samples);
     let squares: f64 = samples.iter().map(|sample| (sample.recip() - mean.recip()).powi(2)).sum();
@@ -68,11 +68,11 @@ pub fn harmonic_deviation(samples: &[f64]) -> Option<f64> {
 
 /// Student's t for 95 %, by degrees of freedom from 1 on.
 const STUDENT_95: [f64; 9] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
-/// The most samples whose interval is known.
+/// The most samples whose interval can be computed.
 pub const MOST_SAMPLES: usize = STUDENT_95.len() + 1;
 
-/// The width of the interval around the mean in which the true one lies with 95 %, as a part of the mean.
-/// None of less than two samples, or more than [`MOST_SAMPLES`].
+/// Returns the width of the 95 % confidence interval of the mean, as a fraction of the mean. `None` for fewer
+/// than two samples, or more than [`MOST_SAMPLES`].
 pub fn interval_width(samples: &[f64]) -> Option<f64> {
     let student = STUDENT_95.get(samples.len().checked_sub(2)?)?;
     let error = sample_deviation(samples)? / (samples.len() as f64).sqrt();
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn an_interval_is_as_wide_as_student_says() {
-        // The mean is 100, the deviation 1, and 2 * 4.303 / sqrt(3) / 100 of it is 4.97 %.
+        // The mean is 100 and the deviation 1. The width is 2 * 4.303 / sqrt(3) / 100, or 4.97 %.
         let width = interval_width(&[99.0, 100.0, 101.0]).unwrap();
         assert!((width - 0.049_686).abs() < 1e-5, "{width}");
         assert_eq!((interval_width(&[1.0]), interval_width(&[1.0; 11])), (None, None));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Rows of cells under a header: the first column to the left, figures to the right.
+/// Rows of cells under a header: the first column is aligned left, figures right.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -53,7 +53,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// The header of a Markdown table, and the line below it. The names of the columns stand between bars.
+/// Returns the header of a Markdown table, and the line below it. Bars separate the names in `columns`.
 pub fn markdown_header(columns: &str) -> String {
     format!("| {columns} |\n|{}\n", "---|".repeat(columns.split('|').count()))
 }

@@ -1,7 +1,7 @@
 //! Threads that measure: they start together, each on a CPU of its own.
 //!
-//! [`steps`] times so many steps of each thread, and takes the slowest. [`batches`] times each thread for so
-//! long, and takes the mean.
+//! [`steps`] times a number of steps of each thread, and takes the slowest. [`batches`] times each thread for
+//! a fixed time, and takes the mean.
 
 use std::cell::Cell;
 use std::sync::Barrier;
@@ -14,8 +14,8 @@ thread_local! {
     static INDEX: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Returns the number of the calling worker within its measurement, from 0. It is also the number of its CPU
-/// among those that the process may use, wherever there are enough.
+/// Returns the number of the calling worker within its measurement, from 0. If the process may use enough
+/// CPUs, it is also the number of the worker's CPU among them.
 #[inline]
 pub fn index() -> u32 {
     INDEX.get()
@@ -40,7 +40,7 @@ fn on_cpus<T: Send>(threads: usize, work: impl Fn(&Barrier, usize) -> T + Sync) 
     })
 }
 
-/// Keeps the calling thread on the `index`-th CPU that it may use. Where there are too few, the scheduler
+/// Keeps the calling thread on the `index`-th CPU that it may use. If there are too few, the scheduler
 /// chooses.
 fn stay_on_cpu(index: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
@@ -81,14 +81,14 @@ impl Plan {
 
 /// The work that one worker repeats.
 pub trait Work {
-    /// Does a batch of operations and returns their number. `None` where the side could not go on.
+    /// Does a batch of operations and returns their number, or `None` if the side could not continue.
     fn batch(&mut self) -> Option<u64>;
 }
 
-/// Returns the mean of the threads' nanoseconds per operation, or `None` where one failed.
+/// Returns the mean of the threads' nanoseconds per operation, or `None` if one failed.
 ///
-/// Each worker is timed over whole batches, so that it reads the clock once a batch. It then waits for the
-/// others before it drops its [`Work`]: no worker is timed beside a neighbour that already cleans up.
+/// Each worker is timed over whole batches, so it reads the clock once a batch. It then waits for the others
+/// before it drops its [`Work`]: no worker is timed while another one cleans up.
 pub fn batches<W: Work>(threads: usize, plan: Plan, make: impl Fn(usize) -> W + Sync) -> Option<f64> {
     let each = on_cpus(threads, |barrier, index| {
         let mut work = make(index);

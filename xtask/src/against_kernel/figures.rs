@@ -1,4 +1,4 @@
-//! What the runs of one job gave, and what follows from it.
+//! The figures of one job's runs, and the verdict on them.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,28 @@ pub enum Side {
     /// Without a limit.
     Plain,
     Octavo,
-    /// In a group with swap, with pages of 4 KiB only.
+    /// In a control group with swap, with pages of 4 KiB only.
     KernelSmall,
-    /// In a group with swap. The program asks for huge pages.
+    /// In a control group with swap. The program asks for huge pages.
     KernelHuge,
 }
 
 /// The figures of one run, by their names.
 pub type Figures = BTreeMap<String, f64>;
 
-/// All runs of a job, round by round. A round that the kernel has killed has no figures.
+/// All runs of a job, round by round. A run that the kernel killed has no figures.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
     pub sides: BTreeMap<Side, Vec<Figures>>,
-    /// The most that the kernel has charged to Octavo's group, and the budget.
+    /// The most bytes that the kernel has charged to Octavo's group.
     pub peak_bytes: Option<u64>,
     pub budget_bytes: u64,
 }
 
-/// How Octavo compares.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
-    /// In the unit of what is wanted: a factor, a percentage or milliseconds.
+    /// In the unit of the row's target: a factor, a percentage or milliseconds.
     pub found: Spread,
     pub holds: bool,
 }
@@ -43,13 +43,13 @@ impl Runs {
         self.sides.entry(side).or_default().push(figures);
     }
 
-    /// A figure of one side, over all rounds.
+    /// Returns the spread of a figure of one side over all rounds.
     pub fn spread(&self, side: Side, figure: &str) -> Option<Spread> {
         let rounds = self.sides.get(&side)?.iter();
         Spread::of(rounds.filter_map(|figures| figures.get(figure).copied()))
     }
 
-    /// Compares Octavo with whom the row names, round by round.
+    /// Compares Octavo with the side that the row names, round by round.
     pub fn verdict(&self, row: &Row) -> Option<Verdict> {
         let (found, holds) = match row.wanted {
             Wanted::Times(times) => {
@@ -77,7 +77,7 @@ impl Runs {
         Some(Verdict { found, holds })
     }
 
-    /// The form of the kernel's side with the lower median.
+    /// Returns the form of the kernel's side with the lower median.
     fn better_kernel(&self, figure: &str) -> Option<Side> {
         let forms = [Side::KernelSmall, Side::KernelHuge];
         let medians = forms.into_iter().filter_map(|side| Some((side, self.spread(side, figure)?.median)));
@@ -97,7 +97,7 @@ pub mod tests {
     use super::super::jobs::Unit;
     use super::*;
 
-    /// Runs with one figure, `seconds`.
+    /// Makes runs with one figure, `seconds`.
     pub fn runs(sides: &[(Side, &[f64])]) -> Runs {
         let mut runs = Runs { peak_bytes: Some(260 << 20), budget_bytes: 256 << 20, ..Runs::default() };
         for (side, values) in sides {

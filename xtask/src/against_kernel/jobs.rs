@@ -1,11 +1,11 @@
-//! What is measured: each job is a program, the sides that run it, and the figures that count.
+//! The jobs to measure. Each is a program, the sides that run it, and the figures that count.
 
 use super::options::Options;
 
 /// One program, run on several sides.
 pub struct Job {
     pub name: &'static str,
-    /// For people.
+    /// A description for people.
     pub what: &'static str,
     pub kind: Kind,
     pub rows: &'static [Row],
@@ -18,16 +18,16 @@ pub enum Kind {
     Outgrown(Program),
     /// The program needs a little more than it gets, and nothing goes to a device. Octavo alone.
     AtHand(Program),
-    /// The program needs half of what it gets. There are so many runs in each round.
+    /// The program needs half of what it gets. The number is the runs in each round.
     Fits(Program, usize),
 }
 
 /// A program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// Writes in order and reads in order, with these contents.
+    /// Writes and reads in order, with these contents.
     Order(&'static str),
-    /// Reads at random, with so many threads and these contents.
+    /// Reads at random, with this number of threads and these contents.
     Random(u64, &'static str),
     /// The row of the program table with this name.
     Numpy,
@@ -35,7 +35,7 @@ pub enum Program {
     Tree,
 }
 
-/// A figure that a run gives, and what is wanted of it.
+/// A figure of a run, and its target.
 pub struct Row {
     pub name: &'static str,
     /// A name that the program prints, or `seconds` for the whole run.
@@ -51,14 +51,14 @@ pub enum Unit {
     Microseconds,
 }
 
-/// What is wanted.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wanted {
-    /// Octavo is so many times as fast as the better of the kernel's forms.
+    /// Octavo is this many times as fast as the better of the kernel's forms.
     Times(f64),
     /// Octavo takes at most this percentage longer than no limit at all.
     PercentMore(f64),
-    /// Octavo takes at most so many milliseconds longer than no limit at all.
+    /// Octavo takes at most this many milliseconds longer than no limit at all.
     MillisecondsMore(f64),
     /// The figure is only shown.
     Nothing,
@@ -68,7 +68,7 @@ const fn row(name: &'static str, figure: &'static str, unit: Unit, wanted: Wante
     Row { name, figure, unit, wanted }
 }
 
-/// All of them, in the order of the table.
+/// All jobs, in the order of the table.
 pub const ALL: &[Job] = &[
     Job {
         name: "order",
@@ -160,17 +160,17 @@ pub const ALL: &[Job] = &[
     },
 ];
 
-/// Memory that the program has, and memory that it gets.
+/// Returns the memory that the program uses, and the memory that it gets.
 pub fn sizes(kind: Kind, options: &Options) -> (u64, u64) {
     match kind {
         Kind::Outgrown(_) => (options.total_bytes, options.budget_bytes),
-        // Where an eighth of a page is left of it, all that is out fits into a small pool.
+        // If a page shrinks to an eighth, all pages that are out fit into a small pool.
         Kind::AtHand(_) => (options.budget_bytes / 2 * 3, options.budget_bytes),
         Kind::Fits(..) => (options.budget_bytes, 2 * options.budget_bytes),
     }
 }
 
-/// A line for each.
+/// Returns a line for each job.
 pub fn list() -> String {
     ALL.iter().map(|job| format!("  {:<16}{}\n", job.name, job.what)).collect()
 }

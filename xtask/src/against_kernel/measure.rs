@@ -16,14 +16,14 @@ use crate::machine::{self, packages};
 use crate::programs::place::Place;
 use crate::programs::rows;
 
-/// The row of the program table that is the NumPy job, and what it needs at a scale of 1.
+/// The row of the program table that is the NumPy job, and its memory at a scale of 1.
 const NUMPY_ROW: &str = "numpy-sort";
 const NUMPY_BYTES: f64 = 417.0 * 1048576.0;
-/// Between two runs that outgrow their memory.
+/// The pause between two runs that outgrow their memory.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// How often a program reads all that it has, where it fits.
+/// How often a program that fits reads all of its memory.
 const PASSES_WHERE_IT_FITS: u64 = 60;
-/// glibc then asks for huge pages, for all memory that it gets from the kernel.
+/// Makes glibc ask for huge pages for all memory that it gets from the kernel.
 const ASK_FOR_HUGE_PAGES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// A thousand processes: 20 compilations, each of which starts a compiler and an assembler, and short
@@ -45,7 +45,7 @@ const TREE_SOURCE: &str = "#include <stdio.h>\n\
     int main(int argc, char **argv) { for (int i = 0; i < argc; i++) puts(argv[i]); return 0; }\n";
 const COMPILER: packages::Need = packages::Need { test: "command -v cc", packages: &["gcc", "libc6-dev"] };
 
-/// What all jobs share. The swap file is on as long as the value lives.
+/// The state that all jobs share. The swap file is on as long as the value lives.
 #[derive(Debug)]
 pub struct Bench<'a> {
     options: &'a Options,
@@ -53,11 +53,11 @@ pub struct Bench<'a> {
     outgrow: PathBuf,
     has_huge_pages: bool,
     is_warm: bool,
-    /// Made with the first job that needs it.
+    /// Made by the first job that needs it.
     swap: Option<Warden>,
 }
 
-/// What one run gave. A run that the kernel has killed has no figures.
+/// The outcome of one run. A run that the kernel killed has no figures.
 struct Outcome {
     figures: Figures,
     peak_bytes: Option<u64>,
@@ -107,7 +107,7 @@ impl<'a> Bench<'a> {
         for (_, side) in turns(self.options.rounds * times, sides.len()) {
             let side = sides[side];
             if matches!(job.kind, Kind::Outgrown(_)) {
-                // The file system may still be at work on the swap file of the run before.
+                // The file system may still be busy with the last run's swap file.
                 std::thread::sleep(SETTLE);
             }
             let outcome = self.run(self.on(side, &words, budget_bytes, job.kind))?;
@@ -117,8 +117,8 @@ impl<'a> Bench<'a> {
         Ok(runs)
     }
 
-    /// Touches much of the machine's memory, since a virtual machine may get it from its host only then, and
-    /// runs the first job once on all of its sides.
+    /// Touches much of the machine's memory, since a virtual machine may get memory from its host only then.
+    /// Runs the first job once on all of its sides.
     fn warm_up(&mut self, words: &[String], sides: &[Side], budget_bytes: u64) -> Result<(), String> {
         if std::mem::replace(&mut self.is_warm, true) {
             return Ok(());
@@ -133,7 +133,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// The command line of a job's program.
+    /// Returns the command line of a job's program.
     fn words(&self, kind: Kind, program: Program, bytes: u64) -> Result<Vec<String>, String> {
         let options = self.options;
         let outgrow = |arguments: &[(&str, String)]| {
@@ -172,8 +172,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Half of what a program needs. It runs twice, since the first run is charged for the files that it
-    /// reads.
+    /// Returns half of the memory that a program needs. It runs twice, since the first run is charged for the
+    /// files that it reads.
     fn half_of_peak(&self, words: &[String]) -> Result<u64, String> {
         let run = || {
             let purpose = Some(Purpose::Measure);
@@ -184,7 +184,7 @@ impl<'a> Bench<'a> {
         Ok(peak / 2)
     }
 
-    /// A program on one side. Where it fits, nothing stands between it and the clock.
+    /// Makes the run of a program on one side. If the program fits, no wrapper runs in the timed part.
     fn on(&self, side: Side, words: &[String], budget_bytes: u64, kind: Kind) -> Run<'static> {
         let limit = Some(Purpose::Limit { bytes: budget_bytes, may_swap: true });
         let (huge, value) = ASK_FOR_HUGE_PAGES;
@@ -222,7 +222,7 @@ impl<'a> Bench<'a> {
         Ok(Outcome { figures: printed.chain(seconds).collect(), peak_bytes: ended.peak_bytes })
     }
 
-    /// A run within the time that the options give.
+    /// Makes a run with the time limit of the options.
     fn run_of(&self, words: Vec<String>, group: Option<Purpose>) -> Run<'static> {
         Run::new(words, group, Duration::from_secs(self.options.limit_seconds))
     }

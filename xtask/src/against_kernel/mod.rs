@@ -1,10 +1,10 @@
-//! One table that holds `octavo run` against the kernel's swap, and against no limit at all.
+//! One table that compares `octavo run` with the kernel's swap, and with no limit at all.
 //!
 //! The sides take turns, round by round: a program without a limit, under `octavo run`, and in a memory
 //! control group of the same limit with a swap file on the disk where Octavo has its swap. The kernel's side
-//! runs with huge pages and without; the better one counts. [`jobs`] says what is measured and what is
-//! wanted, [`measure`] runs it, [`table`] prints it. The program is `outgrow` of `crates/bench`, which checks
-//! all bytes that it reads. [`crate::machine`] makes the groups and undoes everything.
+//! runs with huge pages and without; the better one counts. [`jobs`] lists the measurements and their
+//! targets, [`measure`] runs them, [`table`] prints them. The program is `outgrow` of `crates/bench`, which
+//! checks all bytes that it reads. [`crate::machine`] makes the groups and undoes everything.
 
 mod figures;
 mod jobs;
@@ -23,7 +23,7 @@ use options::Options;
 
 const MARKS: Marks = Marks { begin: "<!-- against-kernel: begin -->", end: "<!-- against-kernel: end -->" };
 
-/// Measures what was asked for, and prints the table.
+/// Makes the measurements that the options name, and prints the table.
 pub fn main(arguments: &[String]) -> ExitCode {
     let help = || format!("{}\nMeasurements:\n{}", options::USAGE, jobs::list());
     machine::command(options::USAGE, help, Options::parse(arguments), run)

@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the options. `None` asks for help; the error is a sentence without its full stop.
+    /// Reads the options. `None` asks for help. The error is a sentence without its full stop.
     pub fn parse(arguments: &[String]) -> Result<Option<Self>, String> {
         let mut options = Self {
             names: Vec::new(),
@@ -80,13 +80,13 @@ impl Options {
         Ok(Some(options))
     }
 
-    /// Whether this measurement was asked for.
+    /// Returns whether the options name this measurement.
     pub fn wants(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
 }
 
-/// A number above 0, with or without a suffix.
+/// Reads a number above 0, with or without a suffix.
 fn size(name: &str, value: &str) -> Result<u64, String> {
     let (digits, shift) = match value.to_ascii_uppercase().chars().last() {
         Some('K') => (&value[..value.len() - 1], 10),

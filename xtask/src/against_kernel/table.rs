@@ -10,7 +10,7 @@ use crate::machine::document::measured_on;
 
 pub const COLUMNS: &str = "what | no limit | octavo | kernel, small pages | kernel, huge pages | octavo's peak | found | wanted | holds";
 
-/// Where and how the figures came to be.
+/// Says where and how the figures were measured.
 pub fn circumstances(options: &Options) -> String {
     let mebibytes = |bytes: u64| bytes >> 20;
     format!(
@@ -22,7 +22,7 @@ pub fn circumstances(options: &Options) -> String {
     )
 }
 
-/// The lines of one job.
+/// Returns the lines of one job.
 pub fn lines(job: &Job, runs: &Runs) -> String {
     job.rows.iter().enumerate().map(|(index, row)| line(row, runs, index == 0)).collect()
 }

@@ -1,4 +1,4 @@
-//! Documents that have a part which a command writes, between two marks.
+//! Documents with a part, between two marks, that a command writes.
 
 use std::fs;
 use std::path::Path;
@@ -11,19 +11,18 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// What a text has between the marks.
+    /// Returns the part of a text between the marks.
     pub fn part_of<'t>(&self, text: &'t str) -> Result<&'t str, String> {
         self.split(text).map(|(_, part, _)| part)
     }
 
-    /// The text with another part.
+    /// Returns the text with another part.
     pub fn put_into(&self, text: &str, part: &str) -> Result<String, String> {
         let (before, _, after) = self.split(text)?;
         Ok(format!("{before}{}\n{part}{}{after}", self.begin, self.end))
     }
 
-    /// Prints the part of `docs/benchmarks.md` that these marks are around, and puts it there where that is
-    /// asked.
+    /// Prints the part of `docs/benchmarks.md` between these marks, and writes it there if `is_written`.
     pub fn show_benchmark(&self, part: &str, is_written: bool) -> Result<(), String> {
         print!("{part}");
         if !is_written {
@@ -41,7 +40,7 @@ impl Marks {
     }
 }
 
-/// The day and the machine, as a sentence.
+/// Names the day and the machine in a sentence.
 pub fn measured_on() -> String {
     let said = |program: &str, argument: &str| {
         let output = std::process::Command::new(program).arg(argument).output().ok();

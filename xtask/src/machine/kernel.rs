@@ -1,4 +1,4 @@
-//! The kernel's side: memory control groups and swap files, which the warden takes away.
+//! The kernel's side: memory control groups and swap files, which the warden removes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,12 +11,13 @@ use octavo_measure::direct::write_in_full;
 use super::document::write;
 use super::warden::{Warden, quoted};
 
-/// What a group is for.
+/// The purpose of a group.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
-    /// It holds the kernel to a limit. A group that may not swap uses no area of others either.
+    /// It makes the kernel keep a limit. A group that may not swap does not use the machine's own swap
+    /// either.
     Limit { bytes: u64, may_swap: bool },
-    /// It measures whoever holds a limit himself.
+    /// It only measures, since the program keeps a limit itself.
     Measure,
 }
 
@@ -45,16 +46,16 @@ pub fn make_group(warden: &mut Warden, purpose: Purpose) -> Result<Group, String
     Ok(group)
 }
 
-/// The words of a command line that enters a group and then runs another.
+/// Returns a command line that enters a group and then runs `words`.
 pub fn entering(group: &Group, words: &[String]) -> Vec<String> {
     let enter = format!("echo $$ > {} && exec \"$@\"", quoted(&group.procs()));
     [&["sh", "-c", &enter, "sh"].map(str::to_owned), words].concat()
 }
 
-/// Has the kernel sum a group's figures, which it otherwise does every other second. Reclaim goes by them: in
-/// a small group that goes through its memory faster than that, it believes that a list is long, finds it
-/// empty, and kills a process, with swap nearly empty and every page reclaimable. A comparison with the
-/// kernel at its best reads them all the time.
+/// Makes the kernel sum a group's figures, which it otherwise does every two seconds. Reclaim relies on them.
+/// In a small group that uses up its memory faster than that, reclaim believes that a list is long, finds it
+/// empty, and kills a process, although swap is nearly empty and every page is reclaimable. A comparison with
+/// the kernel at its best reads the figures all the time.
 pub fn sum_figures(group: &Group) {
     group.anonymous_bytes();
 }

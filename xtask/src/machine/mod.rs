@@ -1,7 +1,7 @@
-//! What measuring programs from outside takes: control groups, swap files, processes, and a warden that
-//! undoes all of it.
+//! Tools for measuring programs from outside: control groups, swap files, processes, and a warden that undoes
+//! all of it.
 //!
-//! [`crate::programs`], [`crate::against_kernel`], [`crate::jobs`] and [`crate::latency`] stand on this.
+//! [`crate::programs`], [`crate::against_kernel`], [`crate::jobs`] and [`crate::latency`] use it.
 
 pub mod document;
 pub mod kernel;
@@ -14,7 +14,8 @@ pub mod warden;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The folder for inputs, swap files and scratch: `XDG_CACHE_HOME/octavo-programs`, or `target/programs`.
+/// Returns the folder for inputs, swap files and scratch: `XDG_CACHE_HOME/octavo-programs`, or
+/// `target/programs`.
 pub fn cache() -> Result<PathBuf, String> {
     let cache = match std::env::var_os("XDG_CACHE_HOME") {
         Some(cache) if !cache.is_empty() => Path::new(&cache).join("octavo-programs"),
@@ -24,12 +25,12 @@ pub fn cache() -> Result<PathBuf, String> {
     Ok(cache)
 }
 
-/// The path of a file from anywhere: programs run in folders of their own.
+/// Returns the absolute path of a file, since programs run in folders of their own.
 pub fn absolute(path: &str) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|error| format!("cannot tell where {path} is: {error}"))
 }
 
-/// Whether this is an `octavo` that can run programs. If not, says how to make one.
+/// Returns whether this is an `octavo` that can run programs. If not, says how to build one.
 pub fn is_octavo(program: &Path) -> bool {
     let mut help = std::process::Command::new(program);
     help.args(["run", "--help"]).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
@@ -54,8 +55,8 @@ pub fn build_bench(program: &str) -> Result<PathBuf, String> {
     Ok(crate::root().join(Path::new(&target)).join("release").join(program))
 }
 
-/// A command that measures. Shows its usage where the options make no sense, help where there are none, and
-/// else says why it failed, if it did.
+/// Runs a command that measures. It prints the usage if the options make no sense, help if there are none,
+/// and otherwise the reason of a failure.
 pub fn command<O>(
     usage: &str,
     help: impl FnOnce() -> String,
@@ -78,7 +79,7 @@ pub fn command<O>(
     ExitCode::SUCCESS
 }
 
-/// Returns the number behind an option, if it is one that a measurement can take.
+/// Returns the number behind an option, if a measurement can use it.
 pub fn number(option: &str, word: Option<&String>) -> Result<u64, String> {
     let number = word.and_then(|word| word.parse().ok()).filter(|number| (1..1 << 20).contains(number));
     number.ok_or_else(|| format!("{option} needs a number from 1 to {}", (1 << 20) - 1))

@@ -1,11 +1,11 @@
-//! Packages that rows need: Debian's, where the machine has apt.
+//! Packages that rows need: Debian's, if the machine has apt.
 
 use std::process::{Command, Stdio};
 
-/// Something that a row needs: a program that says whether it is there, and the packages that bring it.
+/// A need of a row: a command that tests it, and the packages that meet it.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
-    /// A shell command that succeeds where the need is met.
+    /// A shell command that succeeds if the need is met.
     pub test: &'static str,
     pub packages: &'static [&'static str],
 }

@@ -1,5 +1,5 @@
-//! A program that is measured: a process group of its own, with its output in files, and no way to outlive
-//! the measurement.
+//! A measured program: a process group of its own, with its output in files. It cannot outlive the
+//! measurement.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -37,18 +37,18 @@ pub fn start(
     Ok(child)
 }
 
-/// What a program has written to standard output or standard error.
+/// Returns what a program has written to standard output or standard error.
 pub fn said(folder: &Path, name: &str) -> String {
     String::from_utf8_lossy(&fs::read(folder.join(name)).unwrap_or_default()).into_owned()
 }
 
-/// The end of what a program said.
+/// Returns the last lines of a program's output.
 pub fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(4)..].join(" / ")
 }
 
-/// Waits for the end, and wastes no time on looking. After the limit the whole process group is killed.
+/// Waits for the end without polling. Kills the whole process group after the limit.
 pub fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus, String> {
     let group = format!("-{}", child.id());
     thread::scope(|scope| {

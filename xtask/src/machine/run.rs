@@ -1,5 +1,5 @@
-//! One run of a program of `crates/bench`: in a folder and a control group of its own, with its figures read
-//! from what it printed.
+//! One run of a program of `crates/bench`, in a folder and a control group of its own. Its figures are read
+//! from its output.
 
 use std::fs;
 use std::path::Path;
@@ -15,30 +15,29 @@ use super::warden::{Warden, quoted};
 
 const BETWEEN_READINGS: Duration = Duration::from_millis(20);
 
-/// What a program has printed: lines of a name and a value.
+/// The output of a program: lines of a name and a value.
 #[derive(Debug)]
 pub struct Said(String);
 
 impl Said {
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
     }
 
-    /// The values that are numbers, with their names.
+    /// Returns the values that are numbers, with their names.
     pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
         let pairs = self.0.lines().filter_map(|line| line.split_once(' '));
         pairs.filter_map(|(name, value)| Some((name, value.parse().ok()?)))
     }
 
-    /// A value that is a number.
+    /// Returns the value of a name, if it is a number.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.value(name)?.parse().ok()
     }
 }
 
-/// One run: a command line, what it finds in its environment, its group if it has one, and the time after
-/// which it is ended.
+/// One run: a command line, additions to its environment, its group if it has one, and its time limit.
 #[derive(Debug)]
 pub struct Run<'a> {
     pub words: Vec<String>,
@@ -48,23 +47,23 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// A run with nothing more in its environment.
+    /// Makes a run with no additions to its environment.
     pub fn new(words: Vec<String>, group: Option<Purpose>, limit: Duration) -> Self {
         Self { words, environment: Vec::new(), group, limit }
     }
 }
 
-/// What one run gave.
+/// The outcome of one run.
 #[derive(Debug)]
 pub struct Ended {
-    /// `None`: the kernel has killed it for want of memory.
+    /// The output. `None` if the kernel killed the run for lack of memory.
     pub said: Option<Said>,
     pub seconds: f64,
-    /// The most that was charged to a group that only measures.
+    /// The most bytes charged to a group that only measures.
     pub peak_bytes: Option<u64>,
 }
 
-/// Makes one run. Whatever happens, nothing of it is left in `folder`.
+/// Makes one run. Even after an error, it leaves nothing in `folder`.
 pub fn in_a_group(folder: &Path, run: Run<'_>) -> Result<Ended, String> {
     let scratch = folder.join(format!("run-{}", std::process::id()));
     let mut warden = Warden::start()?;
@@ -89,7 +88,7 @@ pub fn in_a_group(folder: &Path, run: Run<'_>) -> Result<Ended, String> {
     Ok(Ended { said: Some(Said(said(&scratch, "stdout"))), seconds, peak_bytes })
 }
 
-/// Does something while the figures of a group with a limit are read now and then.
+/// Calls `run` while the figures of a group with a limit are read now and then.
 fn while_figures_are_read<T>(group: Option<&Group>, run: impl FnOnce() -> T) -> T {
     let Some(group) = group else { return run() };
     thread::scope(|scope| {

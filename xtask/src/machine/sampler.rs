@@ -1,14 +1,14 @@
-//! The peak of anonymous memory of a process and all that it started.
+//! The peak of anonymous memory of a process and all processes that it started.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Looks at a tree of processes now and then.
+/// Samples a tree of processes now and then.
 ///
-/// The kernel counts a page that several processes share by parts (`Pss_Anon`), so a tree's sum counts it
-/// once. A look takes about 14 ms a GiB. So the sampler waits nine times as long as its look took, and may
-/// miss a short peak.
+/// The kernel splits a shared page among its processes (`Pss_Anon`), so a tree's sum counts it once. A sample
+/// takes about 14 ms a GiB. So the sampler waits nine times as long as the sample took, and may miss a short
+/// peak.
 #[derive(Debug)]
 pub struct Sampler {
     root: u32,
@@ -27,7 +27,7 @@ impl Sampler {
         self.peak_bytes
     }
 
-    /// Looks, if it is time to.
+    /// Takes a sample, if one is due.
     pub fn look(&mut self) {
         let begun = Instant::now();
         if begun < self.next {
@@ -40,7 +40,7 @@ impl Sampler {
     }
 }
 
-/// The process, its descendants, and all of its process group.
+/// Returns the process, its descendants, and all of its process group.
 fn tree(root: u32) -> BTreeSet<u32> {
     let processes: Vec<[u32; 3]> = fs::read_dir("/proc")
         .into_iter()
@@ -66,7 +66,7 @@ fn tree(root: u32) -> BTreeSet<u32> {
     }
 }
 
-/// Of a line of /proc/PID/stat. A name may hold blanks and brackets.
+/// Reads the parent and the process group from a line of /proc/PID/stat. A name may hold blanks and brackets.
 fn parent_and_group(stat: &str) -> Option<(u32, u32)> {
     let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(1);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))

@@ -1,9 +1,9 @@
-//! A warden: a shell that undoes what a run has done to the machine, when the run ends in whatever way.
+//! A warden: a shell that undoes a run's changes to the machine, however the run ends.
 //!
 //! The warden reads shell commands, and runs them, the last one first, when its pipe closes. That happens
 //! when the value is dropped, and also when this process is killed. It has a process group of its own, so
-//! that the terminal's signals do not reach it. Each command is given before the step that it undoes, and
-//! does no harm if the step was never taken.
+//! that the terminal's signals do not reach it. The caller gives each command before the step that it undoes.
+//! A command must do no harm if the step was never taken.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -48,7 +48,7 @@ impl Drop for Warden {
     }
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one word of a shell.
 pub fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

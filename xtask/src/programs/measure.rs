@@ -19,19 +19,19 @@ use crate::machine::process::{self, last_lines, said};
 use crate::machine::sampler::Sampler;
 use crate::machine::warden::{Warden, quoted};
 
-/// All inputs follow from it.
+/// The seed of all inputs.
 const SEED: u64 = 1;
 /// Plain runs of a row.
 const PLAIN_RUNS: usize = 2;
-/// A budget below this says more about the runner than about the program.
+/// The least budget. A smaller one would measure the runner more than the program.
 const LEAST_BUDGET: u64 = 16 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long a program that took too long may take to end.
+/// How long a program that is asked to end may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Swap room beyond the peak, for what a program copies while it is slow.
+/// Swap bytes beyond the peak, for a program's copies while it is slow.
 const SWAP_ROOM: u64 = 512 << 20;
 
-/// What all rows share.
+/// The state that all rows share.
 #[derive(Debug)]
 pub struct Bench<'a> {
     options: &'a Options,
@@ -77,8 +77,8 @@ impl<'a> Bench<'a> {
         Ok(Outcome { name: row.name, plain, budget_bytes, octavo, kernel_without_swap, kernel })
     }
 
-    /// Returns the plain run with the greatest peak of a few. Threads and collectors take their turns
-    /// differently each time, and a budget after a low peak would be another program's.
+    /// Returns the plain run with the greatest peak among a few. Threads and garbage collectors run
+    /// differently each time, and a budget from a low peak would be too small.
     fn run_plainly(&self, row: &Row, place: &Place) -> Result<Run, String> {
         let mut greatest: Option<Run> = None;
         for _ in 0..PLAIN_RUNS {
@@ -93,7 +93,7 @@ impl<'a> Bench<'a> {
         greatest.ok_or_else(|| "there was no plain run".into())
     }
 
-    /// Makes one run in a fresh folder. Whatever happens, nothing of it is left.
+    /// Makes one run in a fresh folder. Even after an error, it leaves nothing.
     fn run(&self, row: &Row, place: &Place, side: Side<'_>) -> Result<Run, String> {
         let scratch = self.cache.join(format!("run-{}-{}", row.name, std::process::id()));
         let mut warden = Warden::start()?;
@@ -107,7 +107,7 @@ impl<'a> Bench<'a> {
             Side::Plain => None,
             Side::Octavo { program, budget_bytes } => {
                 words = [self.octavo_words(program, budget_bytes, &report), words].concat();
-                // The group only measures. Where none can be made, the run goes on without.
+                // The group only measures. If none can be made, the run continues without.
                 let group = kernel::make_group(&mut warden, Purpose::Measure).ok();
                 words = group.as_ref().map_or(words.clone(), |group| kernel::entering(group, &words));
                 group
@@ -157,7 +157,7 @@ impl<'a> Bench<'a> {
             peak_bytes: sampler.peak_bytes(),
             report: serde_json::from_str(&said(&scratch, "report.json")).ok(),
         };
-        // The end of all processes first, so that none stays as a zombie.
+        // All processes end first, so that none stays as a zombie.
         drop(warden);
         let _ = child.wait();
         Ok(run)
@@ -174,8 +174,8 @@ impl<'a> Bench<'a> {
         words
     }
 
-    /// Waits for the program's end, and samples it meanwhile. A group ends with the first process that the
-    /// kernel kills in it, since what is left of a program may wait for that process for ever.
+    /// Waits for the program's end, and samples it meanwhile. After the kernel kills a process of a group,
+    /// the whole group ends, since the other processes may wait for that one forever.
     fn wait(&self, child: &mut Child, group: Option<&Group>, mut look: impl FnMut()) -> End {
         let latest = Instant::now() + Duration::from_secs(self.options.limit_seconds);
         loop {
@@ -195,7 +195,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Looks at the group that Octavo runs in.
+/// Samples the group that Octavo runs in.
 fn look(group: &Group, charged: &mut Charged) {
     charged.anonymous_peak_bytes = charged.anonymous_peak_bytes.max(group.anonymous_bytes().unwrap_or(0));
     let is_helper = |pid: &u32| {
@@ -209,13 +209,13 @@ fn look(group: &Group, charged: &mut Charged) {
 /// The names of the runner, of a mover, and of the guardian.
 const OCTAVOS_OWN: [&str; 3] = ["octavo", "octavo-mover", "exe"];
 
-/// A folder that a program may make, where others may enter and whose path fits into a socket's. The warden
-/// removes it.
+/// Returns a folder that a program may make, where other users may enter, and whose path fits into a
+/// socket's. The warden removes it.
 fn short_folder() -> PathBuf {
     PathBuf::from(format!("/tmp/octavo-programs-{}", std::process::id()))
 }
 
-/// Asks a group to end by itself, and gives it some time: Octavo then says what it has done so far.
+/// Asks a process group to end, and gives it some time. Octavo then reports what it has done so far.
 fn ask_to_end(child: &mut Child) {
     let _ = Command::new("sh").args(["-c", &format!("kill -s TERM -- -{}", child.id())]).status();
     let latest = Instant::now() + PATIENCE;

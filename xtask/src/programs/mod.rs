@@ -2,9 +2,9 @@
 //!
 //! A row is a program with an input that a seed determines ([`rows`]). It runs plainly twice, and the greater
 //! peak of anonymous memory counts. Then it runs under `octavo run` in a share of that peak, and its output
-//! must be the same. With `--against kernel` it also runs in a memory control group of the same size: without
-//! swap, which should kill it, and with a swap file on the same disk ([`crate::machine`]). A warden undoes
-//! everything, also after a signal.
+//! must be the same. With `--against kernel`, it also runs in a memory control group of the same size:
+//! without swap, where the kernel should kill it, and with a swap file on the same disk ([`crate::machine`]).
+//! A warden undoes everything, also after a signal.
 
 mod measure;
 mod options;
@@ -22,7 +22,7 @@ use results::Outcome;
 use crate::machine;
 use crate::machine::document::{read, write};
 
-/// Runs the rows that were asked for, and prints the table.
+/// Runs the rows that the options name, and prints the table.
 pub fn main(arguments: &[String]) -> ExitCode {
     let help = || format!("{}\nRows:\n{}", options::USAGE, rows::list());
     machine::command(options::USAGE, help, Options::parse(arguments), run)
@@ -48,7 +48,7 @@ fn run(options: &Options) -> Result<(), String> {
                 has_failed = true;
             }
         }
-        // Each row is kept as soon as it is there, since a table takes long.
+        // Each row is saved at once, since a table takes long.
         keep(options, &outcomes)?;
     }
     print!("{}", table::table(&outcomes));

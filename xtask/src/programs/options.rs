@@ -36,7 +36,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the options. `None` asks for help; the error is a sentence without its full stop.
+    /// Reads the options. `None` asks for help. The error is a sentence without its full stop.
     pub fn parse(arguments: &[String]) -> Result<Option<Self>, String> {
         let mut options = Self {
             names: Vec::new(),
@@ -76,7 +76,7 @@ impl Options {
         Ok(Some(options))
     }
 
-    /// Whether this row was asked for.
+    /// Returns whether the options name this row.
     pub fn wants(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }

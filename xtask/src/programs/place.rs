@@ -1,4 +1,4 @@
-//! The place of a row: a cache folder for inputs that stay, and a fresh folder for each run.
+//! The folders of a row: a cache for inputs that stay, and a fresh folder for each run.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::machine::process::last_lines;
 use crate::machine::warden::Warden;
 
-/// Where a row has its inputs.
+/// The place of a row's inputs.
 #[derive(Debug)]
 pub struct Place {
     pub folder: PathBuf,
@@ -17,17 +17,17 @@ pub struct Place {
 }
 
 impl Place {
-    /// A size that grows with the scale.
+    /// Scales a size.
     pub fn scaled(&self, size: u64) -> String {
         format!("{}", ((size as f64 * self.scale) as u64).max(1))
     }
 
-    /// The path of a file in the folder, for a command line.
+    /// Returns the path of a file in the folder, for a command line.
     pub fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
-    /// Writes a file, if it is not there with this text.
+    /// Writes a file, unless it has this text already.
     pub fn file(&self, name: &str, text: &str) -> Result<(), String> {
         let path = self.folder.join(name);
         if fs::read_to_string(&path).is_ok_and(|there| there == text) {
@@ -37,7 +37,7 @@ impl Place {
         made.map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
-    /// Runs a shell command in the folder, if `made` is not there. The command must not leave `made` behind
+    /// Runs a shell command in the folder, if `made` does not exist. The command must not leave `made` behind
     /// when it fails.
     pub fn make(&self, made: &str, command: &str) -> Result<(), String> {
         if self.folder.join(made).exists() {

@@ -1,4 +1,4 @@
-//! What was measured of a row.
+//! The measurements of a row.
 
 use serde_json::{Value, json};
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 pub enum End {
     /// It succeeded.
     Well,
-    /// The kernel killed a process of it for want of memory.
+    /// The kernel killed a process of the run for lack of memory.
     Killed,
-    /// It took longer than it may.
+    /// It exceeded its time limit.
     TooLong,
-    /// It failed, and this is the end of what it said.
+    /// It failed. The text is the end of its output.
     Failed(String),
 }
 
@@ -20,28 +20,28 @@ pub enum End {
 pub struct Run {
     pub end: End,
     pub seconds: f64,
-    /// Standard output, as the row wants it compared.
+    /// The part of standard output that the row compares.
     pub output: String,
     pub peak_bytes: u64,
-    /// What `octavo run --json` wrote.
+    /// The output of `octavo run --json`.
     pub report: Option<Value>,
-    /// What the kernel charged to Octavo's group.
+    /// The kernel's charges to Octavo's group.
     pub charged: Option<Charged>,
 }
 
-/// What the kernel has charged to a group without a limit, with Octavo's runner and helpers in it.
+/// The kernel's charges to a group without a limit, including Octavo's runner and helpers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charged {
-    /// The peak of all, page cache and page tables too. The kernel keeps it itself, so it is exact.
+    /// The peak of all memory, including page cache and page tables. The kernel records it, so it is exact.
     pub peak_bytes: Option<u64>,
-    /// The peak of private memory that is no file's, which is what the budget is about. Sampled.
+    /// The peak of anonymous memory, which the budget limits. Sampled.
     pub anonymous_peak_bytes: u64,
     /// The most processes at once, without the runner and its helpers. Sampled.
     pub processes: u64,
 }
 
 impl Charged {
-    /// What a tree may have beyond its budget: 3 %, 16 MiB, and 2 MiB a process.
+    /// Returns the most that a tree may use: its budget plus 3 %, 16 MiB, and 2 MiB a process.
     pub fn bound_bytes(&self, budget_bytes: u64) -> u64 {
         budget_bytes + budget_bytes * 3 / 100 + (16 << 20) + self.processes * (2 << 20)
     }
@@ -59,7 +59,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A figure that Octavo reports.
+    /// Returns a figure that Octavo reports.
     pub fn reported(&self, name: &str) -> Option<f64> {
         self.octavo.as_ref()?.report.as_ref()?.get(name)?.as_f64()
     }
@@ -68,24 +68,24 @@ impl Outcome {
         run.as_ref().map(|run| run.end == End::Well && run.output == self.plain.output)
     }
 
-    /// Whether the output under Octavo is the plain run's.
+    /// Returns whether the output under Octavo is the plain run's.
     pub fn octavo_same(&self) -> Option<bool> {
         self.same(&self.octavo)
     }
 
-    /// Whether the kernel killed the program that had no swap.
+    /// Returns whether the kernel killed the program that had no swap.
     pub fn killed_without(&self) -> Option<bool> {
         self.kernel_without_swap.as_ref().map(|run| run.end == End::Killed)
     }
 
-    /// What is wrong, in sentences.
+    /// Returns sentences that say what is wrong.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = Vec::new();
         for (side, run) in [("octavo", &self.octavo), ("kernel swap", &self.kernel)] {
             let Some(run) = run else { continue };
             match &run.end {
                 End::Failed(why) => complaints.push(format!("failed under {side}: {why}")),
-                // The kernel may kill under swap, and may be slow; both stand in the table.
+                // With swap, the kernel may kill or be slow. The table shows both.
                 End::Killed | End::TooLong if side == "kernel swap" => {}
                 End::Killed => complaints.push(format!("was killed under {side}")),
                 End::TooLong => complaints.push(format!("took too long under {side}")),
@@ -109,7 +109,7 @@ impl Outcome {
     }
 }
 
-/// All figures.
+/// Returns all figures.
 pub fn json(outcomes: &[Outcome]) -> Value {
     let run = |run: &Option<Run>| match run {
         None => Value::Null,

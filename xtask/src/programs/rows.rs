@@ -1,7 +1,7 @@
 //! The rows: each is data and a few functions.
 //!
-//! A row says what it needs, how its input is made, and what runs. The program prints what must be the same
-//! in every run. The sources of programs that are not at hand lie in `inputs/`.
+//! A row says what it needs, how its input is made, and what runs. The program prints output that must be the
+//! same in every run. Programs that no package provides have their sources in `inputs/`.
 
 mod compilers;
 mod databases;
@@ -18,15 +18,15 @@ pub struct Row {
     /// The program and its work, for people.
     pub what: &'static str,
     pub needs: &'static [Need],
-    /// Makes the input, where it is not there yet.
+    /// Makes the input, unless it exists.
     pub prepare: fn(&Place) -> Result<(), String>,
-    /// What runs. It starts in an empty folder.
+    /// The command line. It starts in an empty folder.
     pub command: fn(&Place) -> Vec<String>,
-    /// The part of the output that all runs have in common.
+    /// Returns the part of the output that must be the same in all runs.
     pub compared: fn(&str) -> String,
 }
 
-/// All of them, in the order of the table.
+/// All rows, in the order of the table.
 pub const ALL: &[Row] = &[
     numbers::SORT,
     numbers::MATMUL,
@@ -50,17 +50,17 @@ pub const ALL: &[Row] = &[
     runtimes::JEMALLOC,
 ];
 
-/// A line for each row.
+/// Returns a line for each row.
 pub fn list() -> String {
     ALL.iter().map(|row| format!("  {:<24}{}\n", row.name, row.what)).collect()
 }
 
-/// Words of a command line.
+/// Makes the words of a command line.
 fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// All of the output is compared.
+/// Compares all of the output.
 fn all(output: &str) -> String {
     output.to_owned()
 }

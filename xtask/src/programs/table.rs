@@ -9,12 +9,12 @@ use crate::machine::document::Marks;
 const COLUMNS: &str = "program | plain s | octavo s | kernel swap s | peak | budget | octavo peak | managed % | swapped in | same output | killed without";
 const MARKS: Marks = Marks { begin: "<!-- programs: begin -->", end: "<!-- programs: end -->" };
 
-/// The whole table.
+/// Returns the whole table.
 pub fn table(outcomes: &[Outcome]) -> String {
     markdown_header(COLUMNS) + &outcomes.iter().map(line).collect::<String>()
 }
 
-/// The line of one row.
+/// Returns the line of one row.
 pub fn line(outcome: &Outcome) -> String {
     let seconds = |run: &Option<Run>| run.as_ref().map_or("–".into(), seconds);
     let answer = |answer: Option<bool>| match answer {
@@ -37,7 +37,7 @@ pub fn line(outcome: &Outcome) -> String {
     markdown_row(outcome.name, cells)
 }
 
-/// The anonymous memory of the tree and the runner, in bold where it is more than a tree may have.
+/// Returns the anonymous memory of the tree and the runner, in bold if it is above the bound.
 fn octavo_peak(outcome: &Outcome) -> String {
     let Some(charged) = outcome.octavo.as_ref().and_then(|run| run.charged) else { return "–".into() };
     let peak = mebibytes(charged.anonymous_peak_bytes as f64);

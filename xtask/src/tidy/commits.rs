@@ -9,7 +9,7 @@ use super::{Finding, git};
 const SINCE: &str = "2026-11-30T00:00:00Z";
 const MOST_COLUMNS: usize = 72;
 
-/// Checks the history, where there is one. Merges are no changes.
+/// Checks the history, if there is one. Merges do not count.
 pub fn check(root: &Path) -> Vec<Finding> {
     let since = format!("--since={SINCE}");
     // The tree may lie inside of another project's.
@@ -31,7 +31,7 @@ pub fn check(root: &Path) -> Vec<Finding> {
         .collect()
 }
 
-/// What is wrong with a subject.
+/// Says what is wrong with a subject, if anything.
 fn objection(subject: &str) -> Option<&'static str> {
     let is_area = |area: &str| !area.is_empty() && area.chars().all(|c| c.is_ascii_lowercase() || c == '-');
     // Git writes these. In a shallow clone a merge may look like a plain commit.

@@ -6,13 +6,13 @@ use super::policy::{Allowed, ENGINE_SOURCE, LAYERS, NO_CIRCLES};
 use super::source::{NamedPath, RustFile};
 use super::{Finding, report_unused};
 
-/// The words at the beginning of a path that are no items.
+/// The words at the beginning of a path that are not items.
 const PLACES: [&str; 3] = ["crate", "self", "super"];
 
 /// The modules that each module names, and where it first does so.
 type Sideways<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, usize)>>;
 
-/// Reports imports that run up, imports that cannot be placed, and circles inside a layer.
+/// Reports imports that go up, imports that cannot be placed, and circles inside a layer.
 pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Finding>) {
     let engine: Vec<&RustFile> = sources.iter().filter(|file| file.path.starts_with(ENGINE_SOURCE)).collect();
     let root_names = root_names(&engine);

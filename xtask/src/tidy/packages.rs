@@ -1,5 +1,5 @@
 //! Rules about manifests. Rule `layers`, between packages: a package depends only on packages that its place
-//! allows. Rule `msrv`: all packages and the README name one oldest Rust.
+//! allows. Rule `msrv`: all packages and the README name the same oldest Rust version.
 
 use toml::de::{DeTable, DeValue};
 
@@ -39,7 +39,8 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The README's commands build every package, so the newest Rust that any package needs holds for all.
+/// Checks that all name one Rust version. The README's commands build every package, so the newest Rust that
+/// any package needs holds for all.
 pub fn check_rust_version(tree: &Tree, findings: &mut Vec<Finding>) {
     let Some(root) = tree.get(ROOT) else { return };
     let mut report =
@@ -62,19 +63,19 @@ pub fn check_rust_version(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Reads a manifest. Cargo has refused what is wrong in it, before it built this program.
+/// Reads a manifest. Cargo has already refused a bad one, before it built this program.
 fn parse(text: &str) -> DeTable<'_> {
     DeTable::parse_recoverable(text).0.into_inner()
 }
 
-/// The value at a path of keys.
+/// Returns the value at a path of keys.
 fn at<'m, 't>(manifest: &'m DeTable<'t>, keys: &[&str]) -> Option<&'m DeValue<'t>> {
     let (first, rest) = keys.split_first()?;
     rest.iter().try_fold(manifest.get(*first)?.get_ref(), |value, key| Some(value.get(key)?.get_ref()))
 }
 
-/// The dependencies of a manifest, of every kind and for every target: where each begins in the text, and the
-/// name of its package.
+/// Returns the dependencies of a manifest, of every kind and for every target: where each begins in the text,
+/// and the name of its package.
 fn dependencies<'m>(
     manifest: &'m DeTable<'_>,
     workspace: &'m DeTable<'_>,

@@ -1,4 +1,4 @@
-//! All data of the rules, and nothing else: a change of the house is a change here.
+//! All data of the rules, and nothing else: to change a rule's data, change this file.
 //!
 //! Every exception carries its reason. An exception that nothing needs any more is itself reported.
 
@@ -50,7 +50,7 @@ pub const NO_CIRCLES: &[&str] = &[
     "crates/octavo/src/swap/pool/",
 ];
 
-/// The packages of the workspace by folder, and the folders of ours that each may depend on.
+/// The packages of the workspace by folder, and the folders of our packages that each may depend on.
 pub const PACKAGES: &[(&str, &[&str])] = &[
     ("crates/platform", &[]),
     ("crates/octavo", &["crates/platform"]),
@@ -81,7 +81,7 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
             "crates/trace",
         ],
     ),
-    // It judges the programs, so it shares nothing with them.
+    // It tests the programs, so it shares nothing with them.
     ("crates/torture", &[]),
     ("xtask", &["crates/measure"]),
 ];
@@ -187,7 +187,7 @@ pub const DOCUMENTED: &[&str] = &["crates/octavo/src/", "crates/platform/src/"];
 /// The longest a source file may be.
 pub const MAX_LINES: usize = 700;
 
-/// The widest a comment may be, as `rustfmt` has it for code.
+/// The widest that a comment may be: `rustfmt`'s width for code.
 pub const MOST_COLUMNS: usize = 110;
 
 /// The widest that prose in markdown may be.
@@ -211,7 +211,7 @@ pub const PRIVATE_PLACES_ALLOWED_IN: &str = ".gitignore";
 pub struct Allowed {
     /// The file, or folder with a slash at the end.
     pub path: &'static str,
-    /// The thing that is allowed there, where the rule needs it: the module for an import, empty otherwise.
+    /// The thing that is allowed there, if the rule needs it: the module for an import, otherwise empty.
     pub what: &'static str,
     /// The reason.
     pub reason: &'static str,

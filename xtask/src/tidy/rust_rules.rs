@@ -10,7 +10,7 @@ use super::{Finding, Tree, report_unused};
 
 const SOUNDNESS: &str = "docs/soundness.md";
 
-/// Unsafe code lives in one crate. Elsewhere it needs an exception, and an argument in the soundness
+/// Unsafe code lives in one crate. Elsewhere, it needs an exception, and an argument in the soundness
 /// document.
 pub fn check_unsafe(tree: &Tree, sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Finding>) {
     let mut used = BTreeSet::new();
@@ -65,7 +65,7 @@ pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Finding>) {
                 report(path.line, name);
             }
         }
-        // A test may keep what it pretends (a CPU's number) beside the thread that pretends it.
+        // A test may keep pretended state (a CPU's number) in the thread that pretends it.
         let calls = file.words.iter().filter(|word| word.is_macro_call && !word.in_tests);
         for word in calls.filter(|word| word.text == "thread_local") {
             report(word.line, "thread_local!");
@@ -73,7 +73,7 @@ pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Finding>) {
     }
 }
 
-/// A size that is small in models stands with the others, so that no code asks which face it runs on.
+/// All sizes that are small in models are in one file, so that no other code asks which face it runs on.
 pub fn check_sizes(sources: &[RustFile], findings: &mut Vec<Finding>) {
     for file in sources.iter().filter(|file| file.path.starts_with(ENGINE_SOURCE) && file.path != SIZES) {
         for word in file.words.iter().filter(|word| word.is_macro_call && word.text == "cfg") {
@@ -103,7 +103,7 @@ pub fn check_unfinished(sources: &[RustFile], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Every module of the engine and of its floor says at its head what it is.
+/// Every module of the engine and of the platform crate says at its head what it is.
 pub fn check_docs(sources: &[RustFile], findings: &mut Vec<Finding>) {
     for file in sources.iter().filter(|file| !file.documented) {
         if DOCUMENTED.iter().any(|folder| file.path.starts_with(folder)) {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Words that may stand before a path without being part of it: `use ::std`, `return ::std::mem::take(x)`.
+/// Words that may precede a path without being part of it: `use ::std`, `return ::std::mem::take(x)`.
 const KEYWORDS: &[&str] = &[
     "as", "async", "await", "box", "break", "const", "continue", "dyn", "else", "enum", "extern", "fn",
     "for", "if", "impl", "in", "let", "loop", "match", "mod", "move", "mut", "pub", "ref", "return",
@@ -15,7 +15,7 @@ const KEYWORDS: &[&str] = &[
 #[derive(Debug)]
 pub struct RustFile {
     pub path: String,
-    /// The module of the file's items, from the root of its crate. It is of use only below a `src/`.
+    /// The module of the file's items, from the root of its crate. It is meaningful only below a `src/`.
     pub module: Vec<String>,
     /// Every word of the code, with its line and whether a `!` follows.
     pub words: Vec<Word>,
@@ -33,11 +33,11 @@ pub struct Word {
     pub text: String,
     pub line: usize,
     pub is_macro_call: bool,
-    /// Whether the word stands in a module called `tests`.
+    /// Whether the word is in a module called `tests`.
     pub in_tests: bool,
 }
 
-/// A path as it was written, with the module that it was written in. A glob ends in `*`.
+/// A path as written, with the module that it is written in. A glob ends in `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPath {
     pub module: Vec<String>,
@@ -171,7 +171,8 @@ fn module_of(path: &str) -> Vec<String> {
     module
 }
 
-/// To the tokenizer an inner doc comment is an attribute. Other inner attributes may stand before it.
+/// Returns whether the file begins with a `//!`. To the tokenizer, an inner doc comment is an attribute.
+/// Other inner attributes may precede it.
 fn begins_with_docs(tokens: &[TokenTree]) -> bool {
     let mut at = 0;
     while is_punct(tokens, at, '#') && is_punct(tokens, at + 1, '!') {
@@ -197,7 +198,7 @@ fn is_punct(tokens: &[TokenTree], at: usize, wanted: char) -> bool {
     matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
 }
 
-/// Returns whether `::` stands here.
+/// Returns whether `::` is here.
 fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
     is_punct(tokens, at, ':') && is_punct(tokens, at + 1, ':')
 }
@@ -230,7 +231,7 @@ fn starts_path(tokens: &[TokenTree], at: usize) -> bool {
     }
 }
 
-/// Returns the name in `mod name { ... }` whose braces stand here.
+/// Returns the name in `mod name { ... }` whose braces are here.
 fn opens_module(tokens: &[TokenTree], at: usize) -> Option<String> {
     let keyword = at.checked_sub(2)?;
     braces(tokens, at)?;
@@ -238,7 +239,7 @@ fn opens_module(tokens: &[TokenTree], at: usize) -> Option<String> {
     ident(tokens, keyword + 1)
 }
 
-/// Returns whether the braces of a `path::{ ... }` stand here.
+/// Returns whether the braces of a `path::{ ... }` are here.
 fn follows_path(tokens: &[TokenTree], at: usize) -> bool {
     at >= 3 && is_separator(tokens, at - 2) && ident(tokens, at - 3).is_some() && braces(tokens, at).is_some()
 }

@@ -5,7 +5,7 @@ use super::policy::{
 };
 use super::{Finding, Tree};
 
-/// A source file that nobody can take in whole should be two.
+/// A source file that is too long to grasp should be two.
 pub fn check_length(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.iter().filter(|(path, _)| path.ends_with(".rs")) {
         let lines = text.lines().count();
@@ -16,7 +16,7 @@ pub fn check_length(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Comments and prose fit on a screen. Tables, drawings, code and lines of one word are as wide as they are.
+/// Comments and prose fit on a screen. Tables, drawings, code and lines of one word may be wider.
 pub fn check_columns(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.iter() {
         let is_rust = path.ends_with(".rs");
@@ -54,7 +54,7 @@ pub fn check_debt_marks(tree: &Tree, findings: &mut Vec<Finding>) {
     });
 }
 
-/// The readers of a commit have only the repository.
+/// Readers of a commit have only the repository.
 pub fn check_private_places(tree: &Tree, findings: &mut Vec<Finding>) {
     each_line(tree, |path, line, text| {
         for place in PRIVATE_PLACES.iter().filter(|place| text.contains(**place)) {

@@ -1,5 +1,5 @@
-//! The cost of a hit: load, store, pin and drop, guards and drop, beside the least that a machine needs for
-//! the like.
+//! The cost of a hit: load, store, pin and drop, guards and drop, beside the least that the machine needs for
+//! such an access.
 //!
 //! `cargo run --release -p octavo-bench --bin access [-- ROUNDS]`
 //!
@@ -29,7 +29,7 @@ struct Pages {
     counts: Vec<AtomicU32>,
     space: Space,
     base: u64,
-    /// As many pages of a guarded region.
+    /// The same number of pages of a guarded region.
     guarded: u64,
 }
 
@@ -57,8 +57,8 @@ impl Pages {
         })
     }
 
-    /// Times `hit` on each thread, which goes through the whole order from a place of its own. The threads
-    /// sum up the words that they read, as a program would use them.
+    /// Times `hit` on each thread, over the whole order from a place of the thread's own. The threads sum up
+    /// the words that they read, since a program would use them.
     #[inline(always)]
     fn measure(&self, threads: usize, hit: impl Fn(u64) -> u64 + Sync) -> f64 {
         steps(threads, |barrier, thread| {

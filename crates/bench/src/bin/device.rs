@@ -8,8 +8,8 @@
 //! | random | single pages of the same file, 32 in flight; thousands a second |
 //!
 //! *Plain* runs as many threads as there are transfers in flight. Each calls `pread` or `pwrite` with
-//! O_DIRECT. A thread for each CPU drives the engines, and starts new transfers where some have ended. *On
-//! the spot* runs as many threads as plain, and each waits for the transfer that it asked the engine for. The
+//! O_DIRECT. A thread for each CPU drives the engines, and starts new transfers as old ones end. *On the
+//! spot* runs as many threads as plain, and each waits for the transfer that it asked the engine for. The
 //! line below each row gives the processor time of one transfer. All sides use files that were written
 //! before, and take turns.
 
@@ -81,9 +81,9 @@ impl Work {
     }
 }
 
-/// Makes the allocator ask for huge pages, as the arena has them: to the disk, a transfer of 1 MiB in 256
-/// scattered pages is another thing. The allocator reads its tunables when the process starts, so this
-/// process starts again.
+/// Makes the allocator ask for huge pages, since the arena has them: for the disk, 1 MiB in 256 scattered
+/// pages is a different transfer. The allocator reads its tunables when the process starts, so this process
+/// starts again.
 fn with_huge_pages() {
     const TUNABLES: &str = "GLIBC_TUNABLES";
     if std::env::var_os(TUNABLES).is_none() {
@@ -144,7 +144,7 @@ fn engine(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
     work.rate(file_pages, began)
 }
 
-/// Keeps `depth` transfers in flight in frames of its own, and starts new ones where some have ended.
+/// Keeps `depth` transfers in flight in frames of its own, and starts new ones as old ones end.
 fn drive(exercise: &Exercise, work: Work, driver: u32, depth: u32, next: &AtomicU32, places: &[u32]) {
     let pages = work.pages();
     let mut free: Vec<u32> = (0..depth).map(|slot| (driver * depth + slot) * pages).collect();

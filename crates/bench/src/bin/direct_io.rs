@@ -26,12 +26,12 @@ use octavo_measure::table::{markdown_header, markdown_row};
 use octavo_measure::workers::steps;
 
 const FILE_BYTES: u64 = 1 << 30;
-/// What each thread reads in one measurement, at the least one read.
+/// Bytes that each thread reads in one measurement: at least one read, and at most `MOST_READS`.
 const BYTES: usize = 64 << 20;
 const MOST_READS: usize = 4000;
 const THREADS: usize = 8;
 
-/// A space, and where each thread reads to.
+/// A space, and the place where each thread reads to.
 struct Target {
     file: octavo::file::File,
     space: Arc<Space>,
@@ -48,7 +48,7 @@ impl Target {
     }
 }
 
-/// Measures the microseconds of a read of so many bytes, which `read` does for a thread at an offset.
+/// Measures the microseconds of a read of a given size, which `read` does for a thread at an offset.
 fn micros<B>(
     threads: usize,
     bytes: usize,

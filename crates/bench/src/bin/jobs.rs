@@ -1,5 +1,4 @@
-//! One run of a program of an adopter on one side, for `cargo xtask jobs`, which limits its memory and prints
-//! the table.
+//! One run of one job on one side, for `cargo xtask jobs`, which limits its memory and prints the table.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -41,7 +41,7 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error + Send + Sy
     Ok(())
 }
 
-/// In microseconds.
+/// Prints the figures of some waits in microseconds.
 fn print(name: &str, waits: &Histogram<u64>) {
     println!("{name}_count {}", waits.len());
     for (quantile, at) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {

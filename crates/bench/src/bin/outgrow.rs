@@ -1,8 +1,8 @@
-//! A program that outgrows its memory, for measuring whoever pages it: `octavo run`, or the kernel's swap.
+//! A program that outgrows its memory, for measuring its pager: `octavo run`, or the kernel's swap.
 //!
-//! It knows nothing of either. It fills memory with pages whose bytes follow from their numbers, reads them
-//! in order or at random, checks every byte that it reads, and prints its times, one name and number to a
-//! line. `cargo xtask against-kernel` runs it on all sides.
+//! It knows nothing of the pager. It fills memory with pages whose bytes follow from their numbers, reads
+//! them in order or at random, and checks every byte that it reads. It prints its times, one name and number
+//! to a line. `cargo xtask against-kernel` runs it on all sides.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -22,9 +22,9 @@ random. touch stores to every page, and does no more. without-huge-pages runs a 
 
 const PAGE_WORDS: usize = 512;
 const PAGE_BYTES: usize = 8 * PAGE_WORDS;
-/// Random words, of which each page has a part.
+/// The pool of random words. Each page has a part of it.
 const POOL_WORDS: usize = 16 * PAGE_WORDS;
-/// A read that takes longer has met a page that was not there. A page that is there takes a tenth of this.
+/// A slower read has met a page that was not in memory. A page in memory takes a tenth of this.
 const FAULT_NANOSECONDS: u64 = 4_000;
 
 fn main() -> ExitCode {
@@ -133,12 +133,13 @@ fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> 
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Memory for all pages, and for them to begin where the machine's pages begin: who reads one needs no other.
+/// Returns memory for all pages, plus one to align them to the machine's pages, so that a read touches one
+/// page only.
 fn memory(options: &Options) -> Vec<u64> {
     vec![0; (options.pages() + 1) * PAGE_WORDS]
 }
 
-/// Makes all pages in this memory, and prints how long that took.
+/// Writes all pages in this memory, and prints how long that took.
 fn fill<'a>(memory: &'a mut [u64], options: &Options, contents: &Contents) -> &'a [u64] {
     let first = memory.as_ptr().align_offset(PAGE_BYTES);
     let words = &mut memory[first..][..options.pages() * PAGE_WORDS];
@@ -189,7 +190,7 @@ fn at_random(options: &Options) -> Result<(), String> {
     let mut faults = faults.concat();
     faults.sort_unstable();
     println!("faults {}", faults.len());
-    // Where all pages are there, the rare slow read is another program's doing.
+    // If all pages are in memory, the rare slow read is due to another program.
     if let Some(median) = faults.get(faults.len() / 2).filter(|_| faults.len() * 100 > options.reads) {
         println!("fault_us {}", *median as f64 / 1e3);
         println!("fault_least_us {}", faults[0] as f64 / 1e3);
@@ -198,7 +199,7 @@ fn at_random(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads pages at random. Returns the nanoseconds of those reads that met a page that was not there.
+/// Reads pages at random. Returns the nanoseconds of each read that met a page that was not in memory.
 fn read(words: &[u64], contents: &Contents, reads: usize, thread: usize) -> Result<Vec<u64>, String> {
     let mut random = Random::new(thread as u64);
     let mut faults = Vec::with_capacity(reads);

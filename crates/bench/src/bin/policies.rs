@@ -1,5 +1,5 @@
-//! Hit ratios of the reclaim policies on recorded traces, and the misses of the default over those of the
-//! best of the others.
+//! Hit ratios of the reclaim policies on recorded traces, and the misses of the default divided by those of
+//! the best of the others.
 //!
 //! `policies [SEED [ACCESSES [PAGES [FRAMES]]]]`: by default a million accesses to 65536 pages over 16384
 //! frames.

@@ -2,10 +2,10 @@
 //!
 //! `cargo run --release -p octavo-bench --bin pool [-- ROUNDS]`
 //!
-//! The sides alternate within each round. Plain compression has its table and its buffers at hand, and plain
-//! decompression has its packed page. Beyond that, the pool copies between arena and stack, looks at a
-//! sample, computes checksums, finds a place in a span, and takes locks. A second table shows the other steps
-//! of a page on its way.
+//! The sides alternate within each round. Plain compression has its table and buffers ready, and plain
+//! decompression has its packed page. The pool also copies between arena and stack, looks at a sample,
+//! computes checksums, finds a place in a span, and takes locks. A second table shows the other steps of a
+//! page on its way.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -26,7 +26,7 @@ const COLUMNS_OF_STEPS: &str = "a page of text, 1 thread | copy | checksum of a 
 const PAGES: usize = 1024;
 const THREADS: usize = 2;
 
-/// Times `step` over a thread's pages. `after` puts things back off the clock.
+/// Times `step` over a thread's pages. `after` restores the state, untimed.
 fn over_pages(threads: usize, step: impl Fn(usize) + Sync, after: impl Fn(usize) + Sync) -> f64 {
     steps(threads, |barrier: &Barrier, thread| {
         let mine = thread * PAGES..(thread + 1) * PAGES;

@@ -1,5 +1,5 @@
-//! Loads random words of data that is larger than memory, with Octavo and beside it. The library's `misses`
-//! module has the details.
+//! Loads random words of data that is larger than memory, with Octavo and its peers in turn. The library's
+//! `misses` module has the details.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The cost of a refault above the operation that it stands on: the device, a copy, or unpacking. One thread.
+//! The cost of a refault on top of the operation below it: the device, a copy, or unpacking. One thread.
 //!
 //! `cargo run --release -p octavo-bench --bin refaults [-- ROUNDS [DIRECTORY]]`
 //!
@@ -9,14 +9,13 @@
 //! | pool | plain LZ4 decompression of the same page | from the compressed pool |
 //!
 //! The two take turns operation by operation, each timed alone, so that a drift of the machine hits both
-//! alike. Pages come in a random order, and no page comes again before all others have. Nothing is read
-//! ahead. A load that found its page in memory (the manager's counter did not rise) does not count, nor does
-//! the operation beside it. Every word is checked.
+//! alike. Pages are loaded in a random order, and none twice before all others. Nothing is read ahead. A load
+//! that found its page in memory (the manager's counter did not rise) does not count, nor does the operation
+//! beside it. Every word is checked.
 //!
-//! On the device and in memory there is eight times the data that the budget holds. So a fault also has to
-//! find a frame, and takes it from a page that was clean. For the pool, the bench sends pages out off the
-//! clock: it writes a page again and sends it out so early that 2048 others go to the pool before the page is
-//! loaded.
+//! On the device and in memory, the data is eight times the budget. So a fault also has to find a frame, and
+//! takes it from a clean page. For the pool, the bench sends pages out untimed: it writes a page again and
+//! sends it out so early that 2048 others go to the pool before the page is loaded.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -36,7 +35,7 @@ use octavo_measure::table::{markdown_header, markdown_row};
 
 const BUDGET_BYTES: u64 = 64 << 20;
 const DATA_PAGES: usize = (512 << 20) / PAGE_BYTES;
-/// Pages of the data. So many of them fit into the pool, but not into the processor's first caches.
+/// Pages of the data. `POOL_PAGES` of them fit into the pool, but not into the processor's first caches.
 const POOL_DATA_PAGES: usize = 4096;
 const POOL_PAGES: usize = 2048;
 /// Operations of each kind in a round.
@@ -103,7 +102,7 @@ impl<'a> Swapped<'a> {
         self.space.advise(address, PAGE_BYTES as u64, Advice::PageOut).expect("mapped");
     }
 
-    /// The order without an end. Each page was sent out some time before. That time is short at first,
+    /// Repeats the order endlessly. Each page was sent out some time before. That time is short at first,
     /// because the pool does not pack pages that do not come back soon.
     fn order_by_the_pool(&self) -> impl Iterator<Item = usize> {
         let page = |number: usize| self.order[number % self.order.len()];
@@ -117,7 +116,7 @@ impl<'a> Swapped<'a> {
         })
     }
 
-    /// Times a load in nanoseconds. `None` where the page was in memory.
+    /// Times a load in nanoseconds. Returns `None` if the page was in memory.
     fn load(&self, page: usize) -> Option<f64> {
         let before = self.manager.counters().get(self.came_back);
         let address = self.at + (page * PAGE_BYTES) as u64;
@@ -138,8 +137,8 @@ fn figures(below: Vec<f64>, loads: Vec<f64>) -> Figures {
     [below, load, load - below, below_mean, load_mean, load_mean - below_mean]
 }
 
-/// Runs one round: `below` and a load in turn, with either first. `None` where hardly any page comes back as
-/// it should.
+/// Runs one round: `below` and a load in turn, with either first. Returns `None` if hardly any page comes
+/// back as it should.
 fn round(
     swapped: &Swapped<'_>,
     order: &mut impl Iterator<Item = usize>,

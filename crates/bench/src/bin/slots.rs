@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p octavo-bench --bin slots [-- ROUNDS]`
 //!
-//! Each thread allocates runs of up to so many slots, holds 2048 slots, and frees the oldest. The brackets
-//! hold the least over the rounds, and the slots of a run as they came out. An area has 256 MiB:
+//! Each thread allocates runs of up to a given length, holds 2048 slots, and frees the oldest. The brackets
+//! hold the least over the rounds, and the slots in an allocated run. An area has 256 MiB:
 //!
 //! | fill | state before the clock starts |
 //! |---|---|
@@ -26,7 +26,7 @@ const PAGES: u32 = 1 << 16;
 const HELD: u32 = 2048;
 const SLOTS: usize = 400_000;
 
-/// Makes an area of which one slot in `free_one_in` is free. 1 stands for all.
+/// Makes an area in which one slot in `free_one_in` is free. 1 means all.
 fn filled(free_one_in: usize) -> StandaloneSlots {
     let slots = StandaloneSlots::new(PAGES).expect("address space");
     if free_one_in > 1 {

@@ -10,7 +10,7 @@ use octavo_measure::random;
 
 use super::{Done, Pattern, Slices, timed};
 
-/// Words of a row, and of a place of the table: the key, of which 0 is none, and the sum.
+/// Words of a row, and of a place of the table: the key, where 0 means none, and the value or sum.
 const WIDTH: usize = 2;
 
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ fn fold(sum: u64, place: &[u64]) -> u64 {
 /// Aggregates slices.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel does.
 pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
     let sizes = Sizes::of(bytes);
     let mut rows = memory.array(WIDTH * sizes.rows, Pattern::InOrder)?;
@@ -67,10 +67,11 @@ pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>
     })
 }
 
-/// The table is small enough to be held while the rows go by: one guard for each 2 MiB.
+/// Aggregates over guards. The table is small enough to hold while the rows are read: one guard for each 2
+/// MiB.
 ///
 /// # Errors
-/// The space's.
+/// Fails if the space does.
 pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
     let sizes = Sizes::of(bytes);
     let mut rows = SpaceVec::new(space);

@@ -1,4 +1,4 @@
-//! An array in a file that is mapped shared, as databases and readers of large files have it.
+//! An array in a file that is mapped shared, as in databases and readers of large files.
 #![expect(unsafe_code, reason = "others could change a file that is mapped")]
 
 use std::io;
@@ -9,13 +9,13 @@ use memmap2::{Advice, MmapMut};
 
 use super::Pattern;
 
-/// What the kernel is told of a mapping.
+/// The advice that the kernel gets for a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tuning {
-    /// Nothing.
+    /// No advice.
     Nothing,
-    /// In which order it is accessed, and to keep what is accessed at random: the program that holds guards
-    /// holds the same arrays.
+    /// The order of accesses, and to keep arrays that are accessed at random. The program over guards holds
+    /// the same arrays.
     Told,
 }
 
@@ -24,14 +24,14 @@ pub enum Tuning {
 pub struct FileArray(MmapMut);
 
 impl FileArray {
-    /// An array of zeros.
+    /// Makes an array of zeros.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel does.
     pub fn new(folder: &Path, words: usize, pattern: Pattern, tuning: Tuning) -> io::Result<Self> {
         let file = tempfile::tempfile_in(folder)?;
         file.set_len(8 * words as u64)?;
-        // SAFETY: the file has no name, and this is the only mapping of it. So nobody else changes it.
+        // SAFETY: the file has no name, and this is its only mapping. So nobody else changes it.
         let map = unsafe { MmapMut::map_mut(&file)? };
         match (tuning, pattern) {
             (Tuning::Nothing, _) => {}

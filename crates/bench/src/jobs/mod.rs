@@ -1,5 +1,6 @@
-//! Three programs of an adopter, each written twice: over slices, which lie in plain memory or in a mapped
-//! file, and over guards of a space. Both forms do the same to the same data, and return the same answer.
+//! Three jobs, as an adopter of Octavo would write them. Each is written twice: over slices, in plain memory
+//! or in a mapped file, and over guards of a space. Both forms do the same to the same data, and return the
+//! same answer.
 
 pub mod aggregation;
 pub mod file_array;
@@ -15,7 +16,7 @@ use std::time::Instant;
 use file_array::{FileArray, Tuning};
 use octavo::Space;
 
-/// How a program goes over an array, for those who can be told.
+/// How a program goes over an array, for kernels that take advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// From the first word to the last, and perhaps again.
@@ -24,25 +25,25 @@ pub enum Pattern {
     AtRandom,
 }
 
-/// Where the slices of the first form lie.
+/// The memory of the slices.
 #[derive(Debug)]
 pub enum Slices {
-    /// Memory of the process: what the kernel's swap pages.
+    /// Memory of the process, which the kernel swaps.
     Plain,
     /// Files in this folder, mapped shared.
     Mapped {
         /// Where the files are.
         folder: PathBuf,
-        /// What the kernel is told of the mappings.
+        /// The advice that the kernel gets for the mappings.
         tuning: Tuning,
     },
 }
 
 impl Slices {
-    /// An array of zeros.
+    /// Makes an array of zeros.
     ///
     /// # Errors
-    /// The kernel's, where a file cannot be made or mapped.
+    /// Fails if a file cannot be made or mapped.
     pub fn array(
         &self,
         words: usize,
@@ -55,16 +56,16 @@ impl Slices {
     }
 }
 
-/// What a job came to.
+/// The result of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     /// A checksum of the result, equal on all sides.
     pub answer: u64,
-    /// The part of the job after the data are there.
+    /// Seconds of the timed part of the job, after the data is made.
     pub seconds: f64,
 }
 
-/// One form of a job, on so many bytes of data in this memory.
+/// One form of a job, on `bytes` bytes of data in this memory.
 type Form<Memory> = fn(bytes: usize, memory: &Memory) -> Result<Done, Box<dyn Error>>;
 
 /// A job: the same in two forms.
@@ -85,7 +86,7 @@ pub const ALL: [Job; 3] = [
     Job { name: "search", over_slices: search::over_slices, over_guards: search::over_guards },
 ];
 
-/// Runs the part of a job that is timed.
+/// Runs the timed part of a job.
 fn timed<E>(work: impl FnOnce() -> Result<u64, E>) -> Result<Done, E> {
     let began = Instant::now();
     let answer = work()?;
@@ -96,7 +97,7 @@ fn timed<E>(work: impl FnOnce() -> Result<u64, E>) -> Result<Done, E> {
 mod tests {
     use super::*;
 
-    /// All sides have the same answer, with a fourth of the data in memory.
+    /// All sides have the same answer, with a quarter of the data in memory.
     #[test]
     fn all_sides_agree() {
         let bytes = 24 << 20;

@@ -1,6 +1,6 @@
-//! A breadth-first search of a graph in rows: for each vertex where its edges begin, and all edges, one after
-//! the other. Level by level, the vertices are gone through in order, and the edges of those that were
-//! reached last are followed. Most edges lead to near vertices, and one of eight anywhere.
+//! A breadth-first search of a graph in compressed rows: one array says where each vertex's edges begin, and
+//! another holds all edges. For each level, the search goes through the vertices in order and follows the
+//! edges of those that were reached last. Most edges lead to near vertices, and one in eight anywhere.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::{Done, Pattern, Slices, timed};
 
 const EDGES: usize = 14;
 const NEAR: u64 = 4096;
-/// Not reached yet.
+/// The distance of a vertex that is not reached yet.
 const FAR: u64 = u64::MAX;
 
-/// A vertex has its first edge and its distance, beside its edges.
+/// Returns the number of vertices. Each has a first edge and a distance, besides its edges.
 fn vertices(bytes: usize) -> usize {
     bytes / (8 * (EDGES + 2))
 }
@@ -32,7 +32,7 @@ fn fold(sum: u64, distance: u64) -> u64 {
 /// Searches slices.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel does.
 pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
     let vertices = vertices(bytes);
     let mut first = memory.array(vertices + 1, Pattern::InOrder)?;
@@ -64,10 +64,10 @@ pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>
     })
 }
 
-/// The distances are held: one guard for each 2 MiB. Edges are lent by runs.
+/// Searches over guards. The distances are held: one guard for each 2 MiB. Edges are lent in runs.
 ///
 /// # Errors
-/// The space's.
+/// Fails if the space does.
 pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
     let vertices = vertices(bytes);
     let mut first = SpaceVec::new(space);

@@ -1,4 +1,4 @@
-//! Words in no order, sorted in place.
+//! Sorts random words in place.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use octavo_measure::random;
 
 use super::{Done, Pattern, Slices, timed};
 
-/// The words come to a sum that depends on their order.
+/// Adds a word to a sum that depends on the order of the words.
 fn fold(sum: u64, word: u64) -> u64 {
     sum.rotate_left(1) ^ word
 }
@@ -16,7 +16,7 @@ fn fold(sum: u64, word: u64) -> u64 {
 /// Sorts slices.
 ///
 /// # Errors
-/// The kernel's.
+/// Fails if the kernel does.
 pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
     let mut words = memory.array(bytes / 8, Pattern::InOrder)?;
     words.iter_mut().zip(0..).for_each(|(word, number)| *word = random::word(number));
@@ -29,7 +29,7 @@ pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>
 /// Sorts vectors in the space.
 ///
 /// # Errors
-/// The space's.
+/// Fails if the space does.
 pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
     let mut words = SpaceVec::new(space);
     words.extend((0..bytes as u64 / 8).map(random::word))?;

@@ -10,20 +10,20 @@ pub const THREADS: [usize; 2] = [1, 2];
 pub struct Side<S: ?Sized> {
     /// The side's name in the tables.
     pub name: &'static str,
-    /// The version that was linked or loaded, where it says so.
+    /// The version that was linked or loaded, if it is known.
     pub version: Option<String>,
-    /// The side of Octavo that this one is set against.
+    /// The side of Octavo that this one is compared with.
     pub against: Option<&'static str>,
     /// The side to measure, or the reason why it is missing and what to install.
     pub subject: Result<Box<S>, String>,
 }
 
-/// One side's nanoseconds for an operation, a figure a round. Empty where the side could not be measured.
+/// One side's nanoseconds for an operation, one figure a round. Empty if the side could not be measured.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     /// The side's name.
     pub side: &'static str,
-    /// The name of the row that it is set against.
+    /// The name of the row that it is compared with.
     pub against: Option<&'static str>,
     /// The figures by one and by two threads (as in [`THREADS`]).
     pub ns: [Vec<f64>; THREADS.len()],

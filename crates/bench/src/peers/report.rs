@@ -61,7 +61,7 @@ pub fn print_group(group: &Group) {
     println!();
 }
 
-/// Writes the JSON file where one is wanted, and returns how the program went.
+/// Writes the JSON file if one is wanted, and returns the program's exit code.
 pub fn finish<S: ?Sized>(
     program: &str,
     options: &Options,
@@ -85,7 +85,7 @@ pub fn finish<S: ?Sized>(
     write_document(options, &document)
 }
 
-/// Writes a document where a JSON file is wanted.
+/// Writes a document if a JSON file is wanted.
 pub fn write_document(options: &Options, document: &Value) -> ExitCode {
     let Some(path) = &options.json else { return ExitCode::SUCCESS };
     match std::fs::write(path, format!("{document:#}\n")) {
@@ -115,7 +115,7 @@ fn group_json(group: &Group) -> Value {
     Value::Object(object)
 }
 
-/// Gives the figures of the rounds, in their order, with their spread. Null where there are none.
+/// Returns the figures of the rounds, in their order, with their spread. Null if there are none.
 pub fn rounds_json(rounds: &[f64]) -> Value {
     let of =
         |Spread { median, min, max }| json!({ "median": median, "min": min, "max": max, "rounds": rounds });
@@ -126,14 +126,14 @@ fn spread(rounds: &[f64]) -> Option<Spread> {
     Spread::of(rounds.iter().copied())
 }
 
-/// Returns the operations a second of two threads over those of one: 2 is perfect, 1 is no gain.
+/// Returns the operations a second of two threads divided by those of one: 2 is perfect, 1 is no gain.
 fn throughput(row: &Row) -> Vec<f64> {
     let single: Vec<f64> = row.ns[0].iter().map(|ns| ns * THREADS[1] as f64 / THREADS[0] as f64).collect();
     ratios(&single, &row.ns[1])
 }
 
-/// Returns Octavo's nanoseconds over the side's, in the same rounds: below 1 Octavo is faster. Empty for
-/// Octavo itself.
+/// Returns Octavo's nanoseconds divided by the side's, in the same rounds: below 1, Octavo is faster. Empty
+/// for Octavo itself.
 fn octavo_to(group: &Group, row: &Row, slot: usize) -> Vec<f64> {
     let octavo = group.rows.iter().find(|other| Some(other.side) == row.against && other.side != row.side);
     octavo.map_or_else(Vec::new, |octavo| ratios(&octavo.ns[slot], &row.ns[slot]))

@@ -1,10 +1,9 @@
 //! The versions of the peers that this program was built with.
 
-/// The workspace's lock file, which names the versions that were really linked. So no version is written down
-/// twice.
+/// The workspace's lock file, which names the linked versions, so no version is written down twice.
 const LOCK: &str = include_str!("../../../../Cargo.lock");
 
-/// Returns the version of the crate `name`, the highest where the file lists several.
+/// Returns the version of the crate `name`, the highest if the file lists several.
 pub fn of_crate(name: &str) -> Option<String> {
     version_in(LOCK, name).map(str::to_owned)
 }

@@ -3,10 +3,10 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `traces` | the traces, all made from one seed |
-//! | `replay` | the engine's own policies, which learn what they learn in the engine: marks, faults and shadows |
+//! | `replay` | the engine's own policies, with the knowledge that they have in the engine: marks, faults and shadows |
 //!
 //! `octavo-trace` has LRU, SIEVE and S3-FIFO as published, which see each hit, and Belady's optimum, which
-//! sees the future.
+//! knows the future.
 
 pub mod replay;
 pub mod traces;
@@ -23,10 +23,9 @@ pub enum Knows {
     Future,
     /// Each access as it happens.
     Hits,
-    /// Whether a page was used since its last look. The engine can know no more.
+    /// Whether a page was used since the policy last tested it. The engine can know no more.
     Marks,
-    /// Faults alone: pages are in use where nobody sees it, as a program's are under `octavo run` without
-    /// accessed bits.
+    /// Faults alone: hits are invisible, as in a program under `octavo run` without accessed bits.
     Faults,
 }
 
@@ -37,11 +36,11 @@ pub struct Contender {
     pub name: &'static str,
     /// The knowledge that the policy gets.
     pub knows: Knows,
-    /// Counts the policy's misses on a trace over so many frames.
+    /// Counts the policy's misses on a trace with a number of frames.
     pub misses: fn(&Trace, u32) -> u64,
 }
 
-/// A policy of the engine's. What it knows also says whether hits leave marks.
+/// A policy of the engine. Its knowledge also decides whether hits leave marks.
 macro_rules! engine {
     ($name:literal, $knows:ident, $policy:ident) => {
         Contender {
@@ -90,10 +89,10 @@ pub const OTHERS: &[Contender] = &[
     },
 ];
 
-/// The policy for pages whose use nobody sees.
+/// The policy for pages whose hits are invisible.
 pub const UNSEEN: Contender = engine!("returns", Faults, Returns);
 
-/// Others on the same pages. All that keep pages for their marks are a [`Fifo`] there.
+/// The policies that it is compared with. A policy that keeps pages for their marks is a [`Fifo`] there.
 pub const OTHERS_UNSEEN: &[Contender] = &[
     engine!("FIFO", Faults, Fifo),
     engine!("S3-FIFO", Faults, S3Fifo),
@@ -106,13 +105,13 @@ pub const OTHERS_UNSEEN: &[Contender] = &[
 pub struct Row {
     /// The trace's name.
     pub trace: &'static str,
-    /// Whether the default has to come within a twentieth of the best.
+    /// Whether the default must come within a twentieth of the best.
     pub ruled: bool,
     /// The number of accesses.
     pub accesses: u64,
     /// The misses of Belady's optimum.
     pub optimum: u64,
-    /// The misses of the policy that is compared.
+    /// The misses of the policy under comparison.
     pub first: u64,
     /// The misses of those that it is compared with.
     pub others: Vec<u64>,
@@ -131,7 +130,7 @@ impl Row {
         }
     }
 
-    /// Returns the first policy's misses over those of the best of the others.
+    /// Returns the first policy's misses divided by those of the best of the others.
     pub fn over_best(&self) -> f64 {
         self.first as f64 / self.others.iter().copied().min().expect("there are others") as f64
     }
@@ -149,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_default_is_within_a_twentieth_of_the_best_on_every_trace_of_the_rule() {
-        // On traces as small as these, one seed and the next differ by as much as is allowed.
+        // On traces this small, results differ between seeds by as much as is allowed.
         const SEEDS: u64 = 4;
         let mut over_best = BTreeMap::<&str, Vec<f64>>::new();
         for trace in (1..=SEEDS).flat_map(|seed| traces::all(seed, SMALL)).filter(|trace| trace.ruled) {
@@ -182,7 +181,7 @@ mod tests {
         let trace = traces::scan_over_hot_set(1, SMALL);
         let hot_misses = |contender: &Contender| {
             let scanned = trace.pages.iter().filter(|page| **page >= SMALL.frames / 2).count() as u64;
-            // A scanned page never counts on being in memory, so the scan's accesses are all misses.
+            // No scanned page is expected in memory, so the scan's accesses are all misses.
             (contender.misses)(&trace, SMALL.frames).saturating_sub(scanned) as f64 / trace.pages.len() as f64
         };
         assert!(hot_misses(&DEFAULT) < 0.005, "{}", hot_misses(&DEFAULT));

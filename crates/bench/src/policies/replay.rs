@@ -1,7 +1,7 @@
-//! A trace under one of the engine's policies, which is told what the engine could tell it.
+//! Replays a trace with one of the engine's policies, which learns only what the engine could tell it.
 //!
 //! An access marks its page, and so does the access of the fault. When no frame is free, candidates are taken
-//! in batches, and their marks are tested and cleared, until a batch of frames is free. A page that goes
+//! in batches, and their marks are tested and cleared, until a batch of frames is free. An evicted page
 //! leaves its shadow and finds it again.
 
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use octavo::policy::{Arrival, Links, NIL, Policy, Shadow, Verdict, validate};
 
 use super::Trace;
 
-/// Candidates that are taken together, and frames that are freed before the trace goes on.
+/// Candidates that are taken together, and frames that are freed before the trace continues.
 const BATCH: usize = 32;
 
 #[derive(Clone, Debug, Default)]
@@ -56,8 +56,8 @@ impl Links for Frames {
     }
 }
 
-/// Returns the misses of a policy on a trace over so many frames. Unless `hits_mark`, only faults leave
-/// marks: pages are in use where nobody sees it.
+/// Returns the misses of a policy on a trace with `frames` frames. Unless `hits_mark`, only faults leave
+/// marks: hits are invisible.
 pub fn misses(policy: &mut dyn Policy, trace: &Trace, frames: u32, hits_mark: bool) -> u64 {
     let pages = trace.pages.iter().max().map_or(0, |page| *page as usize + 1);
     let mut frame_of = vec![NIL; pages];

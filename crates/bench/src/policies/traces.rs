@@ -9,7 +9,7 @@ pub struct Trace {
     pub name: &'static str,
     /// The pages accessed, in order.
     pub pages: Vec<u32>,
-    /// Whether the default policy has to come within a twentieth of the best on it.
+    /// Whether the default policy must come within a twentieth of the best on it.
     pub ruled: bool,
 }
 
@@ -20,7 +20,7 @@ pub struct Size {
     pub accesses: u32,
     /// Pages that random, zipf and sequential accesses go to.
     pub pages: u32,
-    /// Frames that the traces are replayed over.
+    /// Frames for the replay of the traces.
     pub frames: u32,
 }
 
@@ -40,8 +40,7 @@ pub fn all(seed: u64, size: Size) -> Vec<Trace> {
         record("random", true, size, |_| random.below(pages as usize) as u32),
         record("zipf 0.99", true, size, |_| zipf.draw(&mut random)),
         scan_over_hot_set(seed, size),
-        // For a while all accesses go to a hot set of three quarters of memory; then, for as long, all belong
-        // to a scan.
+        // All accesses go to a hot set of three quarters of memory for a while, then to a scan for as long.
         record("hot set, then scan, in turn", true, size, |time| {
             let hot = frames / 4 * 3;
             if time / (accesses / 20) % 2 == 0 {
@@ -66,8 +65,8 @@ pub fn all(seed: u64, size: Size) -> Vec<Trace> {
     ]
 }
 
-/// Every other access goes to a hot set of half the memory. The accesses between go one after the other
-/// through the rest.
+/// Every other access goes to a hot set of half the memory. The accesses in between go through the rest in
+/// order.
 pub fn scan_over_hot_set(seed: u64, size: Size) -> Trace {
     let mut random = Random::new(!seed);
     let hot = size.frames / 2;

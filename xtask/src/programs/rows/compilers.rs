@@ -4,7 +4,7 @@ use super::{CXX, Row, all, words};
 use crate::machine::packages::Need;
 use crate::programs::place::Place;
 
-/// Classes and functions that give an optimiser something to do, one group for each number.
+/// Writes classes and functions that give an optimiser something to do, one group for each number.
 fn cxx(numbers: std::ops::Range<u64>) -> String {
     let head = "#include <algorithm>\n#include <functional>\n#include <map>\n#include <numeric>\n#include <string>\n#include <vector>\n\n";
     let groups = numbers.map(|n| include_str!("../inputs/group.cpp").replace("$N", &n.to_string()));
@@ -38,7 +38,7 @@ pub const GCC: Row = Row {
     compared: all,
 };
 
-/// The parts of the tree, besides its `main`.
+/// The source files of the tree, besides its `main`.
 const FILES: u64 = 8;
 
 pub const MAKE: Row = Row {
@@ -90,7 +90,8 @@ pub const NPM: Row = Row {
             let text = include_str!("../inputs/module.ts.txt").replace("$N", &file.to_string());
             place.file(&format!("project/src/module{file}.ts"), &text)?;
         }
-        // The compiler takes what the index imports, and no file of an earlier and larger project.
+        // The compiler takes only the files that the index imports, and none of an earlier and larger
+        // project.
         let index: String = (0..count).map(|file| format!("export * from './module{file}';\n")).collect();
         place.file("project/src/index.ts", &index)?;
         place.file("project/package.json", include_str!("../inputs/package.json.txt"))?;

@@ -1,4 +1,4 @@
-//! Databases. A script starts the server, fills it, asks it, and ends it.
+//! Databases. A script starts the server, fills it, queries it, and ends it.
 
 use super::{Row, all, nothing, words};
 use crate::machine::packages::Need;

@@ -14,7 +14,7 @@ const NUMPY: Need = Need {
 const PANDAS: Need = Need { test: "/usr/bin/python3 -c 'import pandas'", packages: &["python3-pandas"] };
 const PLAIN: Need = Need { test: "test -x /usr/bin/python3", packages: &["python3-minimal"] };
 
-/// A script of `inputs/`, with a size and a seed.
+/// Returns the command line of a script of `inputs/`, with a size and a seed.
 fn script(place: &Place, text: &str, arguments: &[&str], size: u64) -> Vec<String> {
     let mut command = words([PYTHON, "-c", text]);
     command.extend(arguments.iter().map(|argument| (*argument).to_owned()));

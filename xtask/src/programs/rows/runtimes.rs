@@ -1,4 +1,4 @@
-//! Languages with heaps of their own. Programs are compiled beforehand, so that only they are measured.
+//! Languages with heaps of their own. Programs are compiled beforehand, so the compilers are not measured.
 
 use super::{Row, all, words};
 use crate::machine::packages::Need;

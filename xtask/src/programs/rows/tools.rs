@@ -36,6 +36,6 @@ pub const STRESS: Row = Row {
         let bytes = words(["--vm-bytes", &bytes, "--seed", &place.seed.to_string()]);
         [words(["stress-ng"]), words(options), bytes].concat()
     },
-    // The exit status says whether all was verified; the lines have times.
+    // The exit status says whether everything was verified. Other lines contain times.
     compared: |output| output.lines().filter(|line| line.contains("fail:")).collect(),
 };

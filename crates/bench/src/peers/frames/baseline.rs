@@ -19,7 +19,7 @@ pub(super) fn atomic_add(_arena_bytes: usize) -> Side<dyn Bench> {
     side(ATOMIC_ADD, None, Ok(AtomicAdd::default()))
 }
 
-/// Hands out the same number for ever.
+/// Always hands out the same number.
 struct Harness;
 
 impl PageBlocks for Harness {
@@ -35,7 +35,7 @@ impl PageBlocks for Harness {
     unsafe fn free(&self, _block: Block, _order: u32) {}
 }
 
-/// One atomic add for a pair, on a cache line that no other worker uses.
+/// One atomic add for each allocation and free, on a cache line that no other worker uses.
 #[derive(Default)]
 struct AtomicAdd {
     words: [CachePadded<AtomicU64>; THREADS[THREADS.len() - 1]],

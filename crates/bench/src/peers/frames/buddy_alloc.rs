@@ -1,5 +1,5 @@
 //! `buddy-alloc` behind a mutex. It keeps bit maps at the head of the arena, and links inside the free
-//! blocks, whose memory it so touches.
+//! blocks, so it touches their memory.
 
 use buddy_alloc::buddy_alloc::{BuddyAlloc, BuddyAllocParam};
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ struct Locked {
     _arena: Mapping,
 }
 
-// SAFETY: the raw pointers inside lead into the arena and are followed under the mutex only.
+// SAFETY: the raw pointers inside lead into the arena and are followed only under the mutex.
 unsafe impl Send for Locked {}
 // SAFETY: as above.
 unsafe impl Sync for Locked {}
@@ -30,7 +30,7 @@ unsafe impl Sync for Locked {}
 impl Locked {
     fn new(arena_bytes: usize) -> Result<Self, String> {
         // The crate aligns its blocks relative to the end of its bit maps. A first instance tells where that
-        // is. The second is moved so that the end falls on a multiple of the largest block.
+        // end is. The second is placed so that the end falls on a multiple of the largest block.
         let skew = {
             let probe = Self::at(0, arena_bytes)?;
             let largest = probe.alloc(ALIGN.trailing_zeros() - PAGE_SHIFT).ok_or("no block of 2 MiB")?;
@@ -45,7 +45,7 @@ impl Locked {
         // SAFETY: the arena is larger by ALIGN than the part that begins at the offset.
         let base = unsafe { arena.base().add(offset) }.as_ptr();
         let param = BuddyAllocParam::new_with_zero_filled(base, arena_bytes, 1 << PAGE_SHIFT);
-        // SAFETY: the memory is mapped, zeroed and nobody else's, and is kept beside the allocator.
+        // SAFETY: the memory is mapped, zeroed and used by nobody else, and lives as long as the allocator.
         let buddy = Mutex::new(unsafe { BuddyAlloc::new(param) });
         Ok(Self { buddy, _arena: arena })
     }

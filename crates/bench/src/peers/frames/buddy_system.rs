@@ -1,8 +1,8 @@
 //! `buddy_system_allocator`, twice, each behind a mutex as its documentation proposes.
 //!
 //! - The heap keeps links inside the free blocks, so it touches their memory. A free walks a list to find the
-//!   buddy, and is slow where many blocks are free. The crate's own `LockedHeap` spins. `parking_lot`'s mutex
-//!   is fairer to two threads that share a machine with others, and guards both.
+//!   buddy, and is slow if many blocks are free. The crate's own `LockedHeap` spins. `parking_lot`'s mutex is
+//!   fairer to two threads on a shared machine, and guards both.
 //! - The frame allocator has numbers only, in ordered sets, and touches no memory. The nodes of its sets come
 //!   from the program's allocator.
 
@@ -45,7 +45,7 @@ impl LockedHeap {
     fn new(arena_bytes: usize) -> Result<Self, String> {
         let arena = arena(arena_bytes)?;
         let mut heap = Heap::new();
-        // SAFETY: the memory is mapped, writable and nobody else's, and is kept beside the heap.
+        // SAFETY: the memory is mapped, writable and used by nobody else, and lives as long as the heap.
         unsafe { heap.init(arena.base().addr().get(), arena_bytes) };
         Ok(Self { heap: Mutex::new(heap), _arena: arena })
     }

@@ -45,7 +45,7 @@ pub trait PageBlocks: Sync {
     /// Whether the side allocates at all, or only shows the cost of measuring.
     const ALLOCATES: bool = true;
 
-    /// Gives the caller a block of its own. `None` where there are no more.
+    /// Gives the caller a block of its own, or `None` if there are no more.
     fn alloc(&self, order: u32) -> Option<Block>;
 
     /// Takes back a block.
@@ -58,11 +58,11 @@ pub trait PageBlocks: Sync {
 
 /// A peer under any pattern.
 pub trait Bench {
-    /// Returns the mean nanoseconds for an allocation and a free, by `threads` threads. `None` where the peer
+    /// Returns the mean nanoseconds for an allocation and a free, by `threads` threads, or `None` if the peer
     /// ran out of blocks.
     fn measure(&self, pattern: Pattern, order: u32, sizes: Sizes, threads: usize, plan: Plan) -> Option<f64>;
 
-    /// Reports a fault in the blocks that the peer hands out, if there is one.
+    /// Reports an error in the blocks that the peer hands out, if there is one.
     fn check(&self, order: u32) -> Result<(), String>;
 }
 
@@ -107,7 +107,7 @@ impl<P: PageBlocks> Bench for P {
 }
 
 /// Makes every side that `options` asks for, in table order. Each side that has an arena has one of
-/// `arena_bytes`. A side whose blocks of one of `orders` are wrong is reported in place of being measured.
+/// `arena_bytes`. A side whose blocks of one of `orders` are wrong is reported instead of measured.
 pub fn sides(options: &Options, arena_bytes: usize, orders: &[u32]) -> Vec<Side<dyn Bench>> {
     let makers: [(&'static str, Maker); 11] = [
         (octavo::NAME, octavo::side),

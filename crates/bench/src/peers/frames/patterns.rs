@@ -8,7 +8,7 @@ use octavo_measure::workers::Work;
 
 use super::{Block, PageBlocks};
 
-/// Operations of a batch where the pattern does not say: enough to make the cost of reading the clock vanish.
+/// Operations of a batch, unless the pattern decides: enough to make the cost of reading the clock vanish.
 const BATCH: u64 = 1024;
 
 /// The order in which blocks come and go.

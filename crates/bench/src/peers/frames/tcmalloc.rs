@@ -1,6 +1,6 @@
 //! tcmalloc (gperftools), loaded at run time so that it does not become the program's allocator.
 //!
-//! The bench measures its `memalign` and `free`, through function pointers. The rest is as for other general
+//! The bench measures its `memalign` and `free` through function pointers, otherwise like the other general
 //! allocators.
 
 use std::ffi::{CStr, c_char, c_int, c_void};

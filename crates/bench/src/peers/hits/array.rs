@@ -5,7 +5,7 @@
 //! - atomic add and subtract: a hold at its cheapest, a count in a flat array of 32-bit words, sixteen to a
 //!   cache line.
 //!
-//! Neither could evict a page, because neither has a state for a page that is gone.
+//! Neither could evict a page, because neither has a state for an evicted page.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

@@ -4,8 +4,8 @@
 //! [`Bench`], a side over a working set.
 //!
 //! Each hit reads (or writes) one 8-byte word of one page, at an offset that varies from page to page. The
-//! random order is worked out beforehand and is the same for all sides. There are three kinds of hits, and
-//! each side is set against Octavo's operation of its kind:
+//! random order is computed beforehand and is the same for all sides. There are three kinds of hits, and each
+//! side is compared with Octavo's operation of its kind:
 //!
 //! | kind | may the page be evicted meanwhile? | Octavo |
 //! |---|---|---|
@@ -43,7 +43,7 @@ pub use working::{Page, Target, WORDS, Working};
 /// Operations of a batch.
 const BATCH: usize = 1024;
 
-/// The names of Octavo's operations, which the others are set against.
+/// The names of Octavo's operations, which the others are compared with.
 const OCTAVO_LOAD: &str = "Octavo load";
 const OCTAVO_PIN: &str = "Octavo pin + unpin";
 const OCTAVO_STORE: &str = "Octavo store";
@@ -69,7 +69,7 @@ impl<P: PageHits> Bench for P {
         workers::batches(threads, plan, |worker| Hits {
             side: self,
             order: working.order(),
-            // Workers start far apart, so that two of them do not follow in each other's cached footsteps.
+            // Workers start far apart, so that no worker finds the pages that another has just cached.
             next: working.order().len() / threads * worker,
         })
     }
@@ -103,7 +103,7 @@ impl<P: PageHits> Work for Hits<'_, P> {
 }
 
 /// Makes every side that `options` asks for, in table order, with all pages of `working`. A side that gives a
-/// wrong answer is reported in place of being measured.
+/// wrong answer is reported instead of measured.
 pub fn sides(options: &Options, working: &Working) -> Vec<Side<dyn Bench>> {
     let pages: Vec<Arc<Page>> = (0..working.pages()).map(Page::filled).map(Arc::new).collect();
     let mut sides: Vec<Side<dyn Bench>> = octavo::sides(working).into();

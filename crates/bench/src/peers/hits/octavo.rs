@@ -2,7 +2,7 @@
 //!
 //! - load: bounds, region and software page table, then an optimistic read of the frame.
 //! - pin + unpin: the lock-free walk pins the page, a load reads the word, and the pin is dropped.
-//! - store: as a load, and it checks the right to write and marks the page dirty.
+//! - store: like a load, but it also checks the right to write and marks the page dirty.
 //!
 //! One space serves all three. Its budget is far above its pages, so that nothing is evicted while it is
 //! measured.

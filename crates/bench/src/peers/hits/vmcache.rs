@@ -3,7 +3,7 @@
 //! differ.
 //!
 //! Each page has a place of its own in one mapping: its number is its address, and the kernel's page table is
-//! the translation. Beside the mapping each page has one word:
+//! the translation. Each page also has one word beside the mapping:
 //!
 //! ```text
 //!   63       56 55                                0
@@ -66,7 +66,7 @@ const fn next_version(word: u64) -> u64 {
 struct PageState(AtomicU64);
 
 impl PageState {
-    /// Runs `read` until no writer came between.
+    /// Runs `read` until no writer interfered.
     #[inline]
     fn optimistic<T>(&self, read: impl Fn() -> T) -> T {
         loop {

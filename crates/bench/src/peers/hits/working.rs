@@ -7,7 +7,7 @@ use super::BATCH;
 /// 8-byte words of a page.
 pub const WORDS: usize = 4096 / 8;
 
-/// The most hits that are worked out beforehand. It is enough to tell the pages apart.
+/// The most hits that are computed beforehand. It is enough to tell the pages apart.
 const LONGEST_ORDER: usize = 1 << 17;
 
 /// A page and a word of it, in 32 bits. A side reads the list of targets alongside the pages, so the list
@@ -35,7 +35,7 @@ impl Target {
         self.0 as usize % WORDS
     }
 
-    /// Returns the word's number where the pages follow one another.
+    /// Returns the word's number if the pages follow one another.
     #[inline]
     pub fn flat_word(self) -> usize {
         self.0 as usize

@@ -1,5 +1,5 @@
-//! The data in a file without a name, written in full, past the page cache; and a side that reads the file
-//! the same way.
+//! The data in a file without a name, written in full past the page cache, and a side that reads the file the
+//! same way.
 
 use std::fs::File;
 use std::io;

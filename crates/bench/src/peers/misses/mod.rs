@@ -7,9 +7,9 @@
 //! | Octavo | `load` |
 //!
 //! All sides load the same random series, which changes from turn to turn, and each word is checked. Sides
-//! that keep pages keep as many bytes as they are told to, and are filled before. So the share of loads that
-//! hit is memory's share of the data, on each side alike. The command line measures the kernel's swap under a
-//! control group (`octavo-lab swap-r-rand --against kernel`), because it has the means to do so.
+//! that keep pages keep `memory_bytes`, and are filled before. So on each side, the share of loads that hit
+//! is memory's share of the data. The lab measures the kernel's swap, since it can limit a control group
+//! (`octavo-lab swap-r-rand --against kernel`).
 
 mod file;
 mod octavo;
@@ -26,7 +26,7 @@ pub use file::DataFile;
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 const PAGE_WORDS: usize = PAGE_BYTES / 8;
-/// Loads between two looks at the clock.
+/// Loads between two reads of the clock.
 const BATCH: u64 = 32;
 /// Threads that fill the memory.
 const FILLERS: u64 = 64;
@@ -61,17 +61,17 @@ pub trait Loads: Sync {
 
 /// A side that can be measured.
 pub trait Bench {
-    /// Returns the loads a second by so many threads. `None` where a word was wrong. In the same turn all
+    /// Returns the loads a second by `threads` threads, or `None` if a word was wrong. In the same turn, all
     /// sides load the same words.
     fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64>;
 
-    /// Fills the memory with random pages, as later loads find it. Returns false where a word was wrong.
+    /// Fills the memory with random pages, as later loads find it. Returns `false` if a word was wrong.
     fn fill(&self, data: &Data) -> bool;
 }
 
 impl<L: Loads> Bench for L {
     fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64> {
-        // Pages that one turn loads are in memory in the next. The same pages again would only be hits.
+        // Pages loaded in one turn are in memory in the next. The same pages again would only be hits.
         let ns =
             workers::batches(threads, plan, |worker| Series::new(self, data, turn << 16 | worker as u64))?;
         Some(threads as f64 * 1e9 / ns)
@@ -122,7 +122,7 @@ impl<L: Loads> Work for Series<'_, L> {
     }
 }
 
-/// Returns the word that the data holds at a place. The place tells the word, and the words do not compress.
+/// Returns the word that the data holds at a place. It follows from the place, and the words do not compress.
 pub fn word_of(page: u64, index: usize) -> u64 {
     random::word(page << 9 | index as u64)
 }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(sides.len(), 3);
         for (name, side) in sides {
             let side = side.unwrap_or_else(|error| panic!("{name}: {error}"));
-            // No rate would mean a wrong word.
+            // A missing rate would mean a wrong word.
             assert!(side.fill(&data), "{name}");
             for threads in [1, 4] {
                 let rate = side.measure(&data, threads, Plan::of_millis(60), threads as u64);

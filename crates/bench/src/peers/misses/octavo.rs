@@ -1,4 +1,4 @@
-//! Octavo: the data in a space four times its budget, say.
+//! Octavo: the data in a space larger than its budget.
 
 use octavo::io::SwapArea;
 use octavo::{Manager, RegionOptions, Space};

@@ -1,15 +1,14 @@
-//! vmcache's way to a page that is not in memory, after the paper named in `hits/vmcache.rs`, which also
-//! gives the words of the page states. The code follows the paper. It is not the authors' program, whose
+//! vmcache's way to a page that is not in memory, after the paper named in `hits/vmcache.rs`. That file also
+//! describes the words of the page states. The code follows the paper. It is not the authors' program, whose
 //! figures may differ.
 //!
 //! Each page has its place in an anonymous mapping as large as the data. A thread that finds a page evicted
 //! locks its state and makes room. Then it reads the page into its place by one blocking `pread` past the
 //! page cache, and unlocks.
 //!
-//! A clock makes room, 64 pages at a time. Its hand marks pages that are unlocked, and evicts those that
-//! still bear its mark. A hit clears the mark. Evicted pages go back to the kernel by
-//! `madvise(MADV_DONTNEED)`, neighbours in one call. The bench writes nothing, so no page is ever written
-//! out.
+//! A clock makes room, 64 pages at a time. Its hand marks unlocked pages, and evicts those that still have
+//! its mark. A hit clears the mark. Evicted pages return to the kernel by `madvise(MADV_DONTNEED)`,
+//! neighbours in one call. The bench writes nothing, so no page is ever written out.
 //!
 //! The state of a page, and its page table entry in the kernel, exist whether the page is in memory or not.
 //! They count as memory, as they do in Octavo's budget.
@@ -58,7 +57,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Writes the data. All of it is evicted.
+    /// Writes the data, all of it evicted.
     pub fn new(data: &Data) -> io::Result<Self> {
         let states = (0..data.pages).map(|_| AtomicU64::new(with_state(0, EVICTED))).collect();
         Ok(Self {
@@ -76,7 +75,7 @@ impl Pool {
         self.states[page as usize].compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Reads an evicted page into its place, unless another thread does so.
+    /// Reads an evicted page into its place, unless another thread is doing so.
     #[cold]
     fn fault(&self, page: u64, evicted: u64) {
         if !self.exchange(page, evicted, with_state(evicted, LOCKED)) {
