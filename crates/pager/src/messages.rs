@@ -110,7 +110,7 @@ pub(crate) const FORK_UNASKED: Message = Message {
 pub(crate) const FORK_UNSERVED: Message = Message {
     happened: "{process}: a fork of it cannot be served: {why}",
     remedy: "",
-    cause: "A child's page tables take memory, and there was none for ten seconds; or the kernel had no descriptors or threads",
+    cause: "A child's page tables take memory, and there was none for 20 s; or the kernel had no descriptors or threads",
 };
 pub(crate) const HELPER_LOST: Message = Message {
     happened: "process {pid}: {why}",
