@@ -153,7 +153,7 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stoppe
         let line = Line::new(&figure, Evidence::SimulatedLinux).of(all(linux)?);
         lines.push(line.beside(patched / base).fitted(Form::Patched));
     }
-    let notes = vec!["The seed does not name its machine. The simulated one is a guess.".into()];
+    let notes = vec!["The patch does not name its machine. The simulated one is a guess.".into()];
     Ok(Comparison { experiment: "percpu-lists".into(), machine: machine.name.clone(), seed, lines, notes })
 }
 

@@ -160,7 +160,7 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stoppe
         }
     }
     let notes = vec![
-        format!("{threads} threads pin {pages} pages {reads} times. A loop of direct reads stands for the seed's database."),
+        format!("{threads} threads pin {pages} pages {reads} times. A loop of direct reads stands for the patch's database."),
         format!(
             "Plain work beside a read: {:.1} us, so that the base form spends the published share at the lock.",
             linux.beside.as_secs_f64() * 1e6

@@ -16,8 +16,8 @@ Usage: outgrow order  [--bytes N] [--contents random|half|light] [--passes N]
        outgrow touch  [--bytes N]
        outgrow without-huge-pages PROGRAM [ARGUMENT...]
 
-order writes its pages in order, and reads them so again in each pass. random writes them in order, and then reads pages at
-random. touch stores to every page, and does no more. without-huge-pages runs a program to which the kernel gives none.
+order writes its pages in order, and then reads them in order, once in each pass. random writes them in order, and then
+reads pages at random. touch only stores to every page. without-huge-pages runs a program that gets no huge pages.
 ";
 
 const PAGE_WORDS: usize = 512;
@@ -116,7 +116,7 @@ impl Contents {
         let (own, rest) = self.of(page);
         words[0] = own;
         words[1..self.filled_words].copy_from_slice(rest);
-        // A program that computes its page stores zeros as well.
+        // The zeros are stored too, as by a program that computes the whole page.
         words[self.filled_words..].fill(0);
     }
 

@@ -1,7 +1,10 @@
 //! Processes that stand still until they are taken over.
 //!
 //! ```text
-//!   stopped (SIGSTOP) ─► nothing is left to wait for, or it takes too long ─► continued (SIGCONT) ─► parents that have stopped as well are continued
+//!   stopped (SIGSTOP)
+//!     ─► nothing is left to wait for, or it takes too long
+//!     ─► continued (SIGCONT)
+//!     ─► parents that have stopped as well are continued
 //! ```
 //!
 //! Some programs, such as `su`, stop themselves when their child stops, and wait until both are continued. So
@@ -16,9 +19,9 @@ use rustix::process::Signal;
 use crate::guardian::Guardian;
 use crate::system::{proc, signals};
 
-/// How long processes stand still if nothing is adopted and nothing goes out, and how long at most: running
-/// processes may wait for them.
+/// How long processes stand still while nothing is adopted and nothing goes out.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long processes stand still at most, since running processes may wait for them.
 const MOST_PATIENCE: Duration = Duration::from_secs(20);
 /// How long ancestors are watched.
 const FOLLOWED: Duration = Duration::from_secs(10);
@@ -31,7 +34,7 @@ pub(crate) struct Standstill {
     waiting: Option<Waiting>,
     /// Processes that have continued, and until when their ancestors are watched.
     going_on: Vec<GoingOn>,
-    /// How long the processes that have continued stood still in total.
+    /// The total time for which processes stood still, without those that still do.
     stood: Duration,
 }
 
@@ -51,26 +54,27 @@ struct GoingOn {
     until: Instant,
 }
 
-/// Since when processes stand still, and how many bytes were still to be adopted or in memory at the last
-/// look.
+/// Since when processes stand still, and how many bytes were left at the last look: those not adopted yet,
+/// and adopted ones that were still in memory.
 #[derive(Debug)]
 struct Waiting {
     began: Instant,
-    went_on: Instant,
+    /// When `left` last became less.
+    progressed: Instant,
     left: u64,
 }
 
 impl Waiting {
     fn new(now: Instant) -> Self {
-        Self { began: now, went_on: now, left: u64::MAX }
+        Self { began: now, progressed: now, left: u64::MAX }
     }
 
     fn is_too_long(&mut self, now: Instant, left: u64) -> bool {
         if left < self.left {
-            self.went_on = now;
+            self.progressed = now;
         }
         self.left = left;
-        now - self.went_on > PATIENCE || now - self.began > MOST_PATIENCE
+        now - self.progressed > PATIENCE || now - self.began > MOST_PATIENCE
     }
 }
 
@@ -131,18 +135,18 @@ impl Standstill {
             return false;
         }
         let ancestors = ancestors.into_iter().filter(|pid| self.has(*pid) || !is_stopped(*pid)).collect();
-        // Tell the guardian first: SIGCONT does no harm to a process that runs.
+        // Tell the guardian first. If it continues a process that is not stopped yet, that does no harm.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
         self.stopped.insert(pid, Stopped { ancestors, waits, since: Instant::now() });
         true
     }
 
-    /// Forgets processes that no longer wait for their turns: they have ended.
+    /// Forgets processes that no longer wait for their turns, usually because they have ended.
     pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool, guardian: Option<&Guardian>) {
         for (pid, stopped) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
             self.stood += stopped.since.elapsed();
-            // A process that was not found for a moment, because its parent has just ended, still exists.
+            // A process may be missed for a moment when its parent ends. It still exists, so it continues.
             if is_stopped(pid) {
                 signals::kill(pid, Signal::CONT);
             }
@@ -155,8 +159,8 @@ impl Standstill {
         self.let_go_on(|stopped, _| stopped == pid, guardian);
     }
 
-    /// Records that `left` bytes are still to be adopted or in memory. Returns whether processes have stood
-    /// still for too long.
+    /// Records that `left` bytes are not adopted yet, or are adopted and still in memory. Returns whether
+    /// processes have stood still for too long.
     pub(crate) fn is_too_long(&mut self, left: u64) -> bool {
         self.waiting.as_mut().is_some_and(|waiting| waiting.is_too_long(Instant::now(), left))
     }
@@ -179,7 +183,8 @@ impl Standstill {
         {
             self.stood += since.elapsed();
             signals::kill(pid, Signal::CONT);
-            // An ancestor that stopped with the process last time is not among those that ran this time.
+            // Keep the ancestors from the last time: one that has been stopped since then is not in the new
+            // list, which has only those that ran.
             if let Some(at) = self.going_on.iter().position(|going| going.pid == pid) {
                 ancestors.extend(self.going_on.swap_remove(at).ancestors);
                 ancestors.sort_unstable();
@@ -190,8 +195,8 @@ impl Standstill {
         }
     }
 
-    /// Continues ancestors that have stopped since their descendants were stopped: each once, since a second
-    /// stop is intended. If a terminal stops both, neither continues.
+    /// Continues ancestors that stopped after their descendants were stopped. Each is continued only once,
+    /// because a second stop is intended. If a terminal stops both, neither continues.
     pub(crate) fn follow(&mut self) {
         let now = Instant::now();
         self.going_on.retain(|going| now < going.until);

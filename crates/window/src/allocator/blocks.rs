@@ -8,14 +8,14 @@
 //! A place is empty, or counts as a clone of the windows that the block lies in. So the windows live as long
 //! as their blocks.
 //!
-//! Only the owner of a block changes its place. A window gets its place before any caller has its address,
-//! and loses it before its addresses are freed. The next owner of the same addresses gets them from the
+//! Only the owner of a block changes its place. It fills the place before any caller has the block's address,
+//! and empties it before the addresses are freed. The next owner of the same addresses gets them from the
 //! kernel, whose lock on mappings orders the two.
 //!
-//! Each leaf is made once, and only that may block: a child forked meanwhile cannot make windows in the same
-//! leaf. A leaf takes 128 KiB and covers 32 GiB of addresses. It is smaller than any block in a window, so it
-//! comes from the allocator below. Leaves are never freed. A lookup costs two loads, or none if the address
-//! cannot be a window's.
+//! Each leaf is made once. Only this step may wait for another thread. If a process forks during the step,
+//! the child cannot make windows in that leaf. A leaf takes 128 KiB and covers 32 GiB of addresses. It is
+//! smaller than any block in a window, so it comes from the allocator below. Leaves are never freed. A lookup
+//! costs two loads, or none if the address cannot be a window's.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -76,7 +76,7 @@ pub(crate) fn forget(block: NonNull<u8>) -> Option<Windows> {
     // AcqRel: acquires what `note` stored. Releases to a later `note` of the same addresses, which the kernel
     // reassigns in between.
     let raw = find(block)?.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: `note` has put a number there, and the exchange gives it to one caller.
+    // SAFETY: `note` has put a pointer there, and the exchange gives it to one caller.
     (!raw.is_null()).then(|| unsafe { Windows::from_raw(raw) })
 }
 

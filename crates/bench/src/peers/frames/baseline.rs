@@ -35,7 +35,7 @@ impl PageBlocks for Harness {
     unsafe fn free(&self, _block: Block, _order: u32) {}
 }
 
-/// One atomic add for each allocation and free, on a cache line that no other worker uses.
+/// One atomic add for each allocation, and nothing for its free. Each worker has a cache line of its own.
 #[derive(Default)]
 struct AtomicAdd {
     words: [CachePadded<AtomicU64>; THREADS[THREADS.len() - 1]],

@@ -1,5 +1,5 @@
-//! The floors: pages that lie one after the other in memory backed by huge pages, without translation or
-//! residency.
+//! The floors: the least that a hit can cost. The pages lie one after the other in memory backed by huge
+//! pages, and there is no translation and no residency.
 //!
 //! - version check: version, word, version again. No optimistic read can be cheaper.
 //! - atomic add and subtract: a hold at its cheapest, a count in a flat array of 32-bit words, sixteen to a

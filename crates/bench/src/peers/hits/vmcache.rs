@@ -12,7 +12,7 @@
 //!  +-----------+-----------------------------------+          254 marked for eviction, 255 evicted
 //! ```
 //!
-//! - An optimistic read looks at the state, reads the word, and looks at the version and state again.
+//! - An optimistic read looks at the state, reads from the page, and looks at the version and state again.
 //! - A shared fix is a compare-and-swap that counts a reader in, and one that counts it out.
 //! - An exclusive fix is a compare-and-swap to locked, and a store that unlocks with the next version.
 //!
