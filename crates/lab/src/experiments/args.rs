@@ -108,7 +108,7 @@ fn mechanism() -> impl TypedValueParser<Value = Mechanism> {
 /// What all experiments take.
 #[derive(Debug, clap::Args)]
 pub struct Common {
-    /// The simulated machine: one of those that `octavo-lab machines` lists, or a file [default: the seed's,
+    /// The simulated machine: one of those that `octavo-lab machines` lists, or a file [default: the patch's,
     /// or its nearest relative]
     #[arg(long, value_name = "NAME|FILE")]
     machine: Option<String>,
