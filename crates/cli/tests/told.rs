@@ -152,4 +152,35 @@ mod slow {
         assert_passed(&piped);
         assert!(!text(&piped.stderr).contains("and waited for pages: "), "{}", text(&piped.stderr));
     }
+
+    /// A disk that becomes read-only refuses all writes.
+    #[test]
+    fn a_program_whose_swap_takes_no_writes_any_more_is_stopped_and_told() {
+        let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+        image.as_file().set_len(300 << 20).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(image.path()).output();
+        let Some(made) = made.ok().filter(|made| made.status.success()) else {
+            eprintln!("SKIPPED: there is no loop device here; run as root");
+            return;
+        };
+        let disk = text(&made.stdout).trim().to_owned();
+        let on_disk = |command: &str, option: &str| {
+            assert!(Command::new(command).args([option, &disk]).status().unwrap().success());
+        };
+        let options = ["--memory", "64M", "--compression", "off", "--swap", &disk];
+        let arguments = ["--memory", "192M", "--seconds", "60", "--seed", "1", "--only", "writers"];
+        let arguments = [&arguments[..], &["--patience", "120"]].concat();
+        let run = octavo(&options, torture(), &arguments).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for("pages on the disk", || {
+            image.as_file().metadata().ok().filter(|file| file.blocks() > 32 << 11)
+        });
+        on_disk("blockdev", "--setro");
+        let output = run.wait_with_output().unwrap();
+        on_disk("blockdev", "--setrw");
+        on_disk("losetup", "--detach");
+        let errors = text(&output.stderr);
+        assert!(!output.status.success(), "{errors}");
+        let words = ["other pages could not be written to make room", &disk, "check the device"];
+        assert!(words.iter().all(|word| errors.contains(word)), "{errors}");
+    }
 }
