@@ -2,17 +2,20 @@
 //!
 //! When the last descriptor of a userfaultfd is closed, missing pages read as zeros. So each guardian shares
 //! the runner's descriptor table ([`Heir`]): it has a fork's descriptor from the moment the kernel creates
-//! it. The runner keeps a [list](list) of the processes entrusted to the guardians, and they wait. When the
-//! runner dies, and before any descriptor is closed, they kill the programs whose pages only the runner had,
-//! and print a message. Processes that stood still continue.
+//! it. The runner keeps a [list](list) of the processes entrusted to the guardians, and the guardians wait.
+//! When the runner dies, the guardians act before any descriptor is closed: they kill the programs whose
+//! pages only the runner had, let processes that stood still continue, and print a message.
 //!
 //! ```text
-//!   first:  waits beside the runner ─► the runner is dead ─► kills, sends SIGCONT, searches for survivors ─► empties the list, ends
-//!   second: waits beside the runner ─► the runner is dead ─► waits for the first's end ────────────────────► the same, if there is a list
+//!   first:  waits beside the runner ─► the runner is dead ─► kills, sends SIGCONT, searches for survivors
+//!           ─► empties the list, ends
+//!   second: waits beside the runner ─► the runner is dead ─► waits for the first's end
+//!           ─► the same, if the list is not empty
 //! ```
 //!
-//! One guardian may die together with the runner. If one ends earlier, the monitor starts another. The thread
-//! that reads a fork's event entrusts the child, long before it is known which process the child is.
+//! There are two because one may die together with the runner. If a guardian ends while the runner lives, the
+//! monitor starts another. The thread that reads a fork's event entrusts the child, long before it is known
+//! which process the child is.
 
 mod list;
 
@@ -36,7 +39,7 @@ use list::{Entry, List, What};
 pub const SUBCOMMAND: &str = "__guardian";
 /// The name that `ps` shows.
 const NAME: &CStr = c"octavo-guard";
-/// The arguments of this program that make it a guardian, behind its name.
+/// The arguments, after its name, that make this program a guardian.
 #[cfg(not(test))]
 const ARGUMENTS: &[&str] = &[SUBCOMMAND];
 #[cfg(test)]
@@ -49,7 +52,7 @@ const COUNT: usize = 2;
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_LATER: Duration = Duration::from_secs(1);
 
-/// The runner's side. Clones are the same guardians.
+/// The runner's side. Clones refer to the same guardians.
 #[derive(Clone, Debug)]
 pub(crate) struct Guardian(Arc<Mutex<Ward>>);
 
@@ -65,7 +68,7 @@ struct Ward {
 struct Guard {
     pid: u32,
     process: Arc<OwnedFd>,
-    /// The guard that acts before this one. This one waits on its descriptor.
+    /// The process of the guard that acts before this one. This guard waits on that descriptor.
     _first: Option<Arc<OwnedFd>>,
 }
 
@@ -113,7 +116,8 @@ impl Guardian {
         guards.len() < before
     }
 
-    /// Entrusts a process to the guardians. A fork's child need not be found among the processes yet.
+    /// Entrusts a process to the guardians. `pid` is `None` for a fork's child that has not been found among
+    /// the processes yet.
     ///
     /// # Errors
     /// Returns the kernel's error if memory runs out.
@@ -126,7 +130,7 @@ impl Guardian {
 
     /// Records that a process stands still from now on. If the runner dies, the guardians let it continue.
     pub(crate) fn stopped(&self, pid: u32) {
-        // Without memory for the entry, no guardian does so.
+        // If there is no memory for the entry, no guardian lets the process continue.
         let _ = self.lock().list.put(Entry { what: What::Stopped, pid, ..Entry::default() });
     }
 
@@ -167,8 +171,8 @@ impl Guardian {
 }
 
 impl Entrusted {
-    /// Records that the process has been found as `pid`. With 0, the process found was the wrong one and is
-    /// searched for again, or the process has ended.
+    /// Records that the process has been found as `pid`. `pid` is 0 if the process has ended, or if the wrong
+    /// one was found and the search begins again.
     pub(crate) fn found(&self, pid: u32) {
         let start = start_of(pid).unwrap_or(0);
         self.guardian.lock().list.change(self.place, |entry| (entry.pid, entry.start) = (pid, start));
@@ -228,7 +232,7 @@ pub fn guardian_main() {
     let (watched, stopped): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| entry.what == What::Managed);
     kill_with_children(known(&watched));
-    // Continue them before the search, which may take forever.
+    // Let these continue before the search, which may take forever.
     stopped.into_iter().for_each(|process| kill(process.pid, Signal::CONT));
     tell_beside(watched.len(), || {
         end_survivors(&watched);
@@ -267,12 +271,13 @@ fn known(watched: &[Entry]) -> Vec<u32> {
 /// Kills processes whose memory the runner had, until none is left.
 ///
 /// A fork's child may not have been found among the processes yet, and its parent may have ended or executed
-/// another program. Then the child is, or soon becomes, a descendant of the process that adopts orphans, with
-/// the stack of its family. The search also finds movers, which would live for another second. A process that
-/// has executed another program has fresh memory, and need not be found.
+/// another program. The child then is, or soon becomes, a descendant of the process that adopts orphans, and
+/// its stack is that of its family. The search also finds movers, which would live for another second. A
+/// process that has executed another program has fresh memory, and need not be found.
 fn end_survivors(watched: &[Entry]) {
     let began = Instant::now();
-    // While memory exists, its descriptors stay open, so a process that uses it waits and reads no zeros.
+    // While watched memory exists, this guardian keeps its descriptors open. So a process that uses the
+    // memory waits, and reads no zeros.
     while Userfaultfd::is_any_alive() {
         let mut doomed = beneath(parent_id());
         doomed.retain(|pid| {

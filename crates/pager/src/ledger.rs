@@ -1,8 +1,8 @@
 //! The one limit for the tree, and how much of it each part uses.
 //!
 //! The manager counts the pages that it owns, in the runner (*at home*) and in the processes (*away*). All
-//! other memory of the tree and the runner is *outside*: it is measured, and the manager is told how much it
-//! is, and makes room for it.
+//! other memory of the tree and the runner is *outside*. It is measured, and the manager is told the amount
+//! and makes room for it.
 //!
 //! ```text
 //!   limit = outside (measured) + pages away + pages and tables at home - what forks share (measured)
@@ -25,17 +25,17 @@ const TABLE_SHARE: u64 = 64;
 const LEAST_TABLES: u64 = 1 << 20;
 /// Room that adopted pages need to begin to go out.
 const LEAST_ROOM: u64 = 8 << 20;
-/// The least room for managed pages. If memory that cannot be paged exceeds the limit, a program continues,
-/// and with less room none of its pages could come in.
+/// The least room for managed pages. A program continues even if memory that cannot be paged exceeds the
+/// limit. With less room than this, none of its pages could come in.
 const LEAST_BUDGET: u64 = 4 << 20;
 
 /// What the tree and the runner use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Use {
     pub(crate) total_bytes: u64,
-    /// The bytes that the kernel counts for processes beyond what they have together.
+    /// The bytes by which the kernel's counts exceed what the processes have together.
     pub(crate) shared_bytes: u64,
-    /// The most bytes that are going to be pages of the manager.
+    /// An upper bound for the bytes that have yet to be adopted.
     pub(crate) adopting_bytes: u64,
 }
 
@@ -72,12 +72,12 @@ impl Ledger {
         self.peak_bytes.fetch_max(total_bytes, Ordering::Relaxed);
     }
 
-    /// Tells the manager how many bytes are outside, and how many it is charged for more than once. Stores to
-    /// the latter make copies before the monitor knows, so up to `spare_bytes` are kept free for them. Pages
-    /// that are going to be the manager's get room for their table, without which they could not be adopted.
-    /// The manager also makes `kept_bytes` of room for growth outside, as far as three quarters of the limit
-    /// suffice. Returns the bytes outside, counted as often as the kernel counts them. The manager may have
-    /// been told fewer.
+    /// Tells the manager how many bytes are outside, and how many are charged more than once. A store to a
+    /// shared page makes a copy before the monitor knows, so up to `spare_bytes` are kept free for copies.
+    /// While pages have yet to be adopted, room is kept for their page table nodes: without these, they could
+    /// not be adopted. At other times, the manager also makes `kept_bytes` of room for growth outside, as far
+    /// as that growth and the memory outside fit in three quarters of the limit. Returns the bytes outside,
+    /// with shared pages counted as often as the kernel counts them. The manager may have been told fewer.
     pub(crate) fn tell(
         &self,
         manager: &Manager,
@@ -115,7 +115,7 @@ impl Ledger {
         moved
     }
 
-    /// Moves bytes back to outside that the manager does not own after all.
+    /// Moves bytes back to outside, since the manager does not own them after all.
     pub(crate) fn leave(&self, manager: &Manager, bytes: u64) {
         let _measuring = self.measuring.lock().expect("nobody panics here");
         if let Ok(stats) = manager.stats() {

@@ -1,13 +1,13 @@
 //! `octavo run`: any program, and all its children, in less memory than they need.
 //!
-//! The engine lives outside the program, as Mach's external pagers did. The runner owns one [`Manager`],
-//! and each process that it manages is a space of it. One budget covers the whole tree and the runner.
-//! While the tree fits, no process is changed. `docs/pager.md` describes the protocol.
+//! The engine lives outside the program, as Mach's external pagers did. The runner owns one [`Manager`], and
+//! each managed process is a space of this manager. One budget covers the whole tree and the runner. While
+//! the tree fits in its limit, no process is changed. `docs/pager.md` describes the protocol.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `monitor` | watches the tree's memory, and takes processes over; `monitor/standstill`: processes that stand still until then |
-//! | `tree` | the processes and their memory: shared memory (`shares`), memory that is not paged (`fixed`), the order in which processes are asked (`turns`, `rounds`) |
+//! | `monitor` | watches the tree's memory, and takes processes over; `monitor/standstill`: processes that are stopped until they are taken over |
+//! | `tree` | the processes and their memory: shared memory (`shares`), memory that is not paged (`fixed`), the order in which processes are asked about their memory (`turns`, `rounds`) |
 //! | `managed` | a process under management: which mappings are taken (`eligible`, `bss`, `kinds`), and the work of its driver besides serving faults (`adopter`, `droppers`) |
 //! | `ledger` | the one limit, and how much of it each process uses |
 //! | `reader` | reads the events of processes whose drivers are busy |
@@ -77,12 +77,14 @@ pub struct Options<'a> {
     /// Whether the run ends when its limit cannot be kept: a process cannot be taken over, or memory that
     /// cannot be paged exceeds the limit. Otherwise, the program continues above its limit.
     pub is_strict: bool,
-    /// Whether to tell a user at a terminal when the program does little but wait for pages for a while.
+    /// Whether to tell a user at a terminal that, for a while, the program has done little but wait for
+    /// pages.
     pub tells_progress: bool,
     /// Whether to leave the manager's cleanup to the exit of this process, which must follow soon after the
     /// run. Freeing a large swap file takes about a second for a few GiB. If the file is unnamed and no other
-    /// process has it open, the kernel frees it in its own threads. All swap must be in such files. With a
-    /// named file or a disk, a transfer might still be in flight when another manager reuses the place.
+    /// process has it open, the kernel frees it in its own threads. Set this only if all swap is in such
+    /// files: with a named file or a disk, a transfer might still be in flight when another manager reuses
+    /// that place.
     pub leaves_manager: bool,
 }
 
@@ -113,7 +115,7 @@ pub fn run(
         Ok(child) => child.id(),
         Err(error) => return Ok((End::NotStarted(error), monitor.finish(options.leaves_manager))),
     };
-    // The program has the limits that it was given.
+    // Raise this process's limits only now: the program has started with the limits that it was given.
     Raised::now().keep();
     priority::begin();
     let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;

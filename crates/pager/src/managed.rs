@@ -1,11 +1,12 @@
 //! A process whose memory Octavo manages: its space, its window, and the thread that serves its faults.
 //!
 //! ```text
-//!   engage: mover in ─► space ─► a region for each mapping ─► watched ─► adopted, piece by piece, between faults
+//!   engage: mover in ─► space ─► a region for each mapping ─► watched
+//!           ─► adopted, piece by piece, between faults
 //! ```
 //!
-//! A mapping is watched before its pages are looked for. So each later page causes a fault, and each page
-//! that is already there is found and adopted in place (`adopter.rs`).
+//! A mapping is watched before its pages are looked for. So each page that comes later causes a fault, and
+//! each page that is already there is found and adopted in place (`adopter.rs`).
 
 pub(crate) mod adopter;
 pub(crate) mod bss;
@@ -158,7 +159,8 @@ impl Managed {
         Ok(managed)
     }
 
-    /// Begins to serve the memory of a process. `prepare` gets the space before any fault.
+    /// Begins to serve the memory of a process. `prepare` is called with the space before any fault is
+    /// served.
     ///
     /// # Errors
     /// Returns a sentence that says why the process cannot be served. The process waits at its faults as long
@@ -234,9 +236,9 @@ impl Managed {
     /// First, all changes must be read and taken in: before that, nothing is known of the child's memory.
     /// Then the kernel says whether `pid` is the child at all. Then the space forgets the pages that the
     /// child did not get from its parent. Only then is the mover put to use. Until then, no page of the child
-    /// goes out, and none is adopted. A range that changes just then stays in doubt: it is not adopted, and
-    /// later looks ask about it again. Its pages count as present only if the kernel has copied them, which
-    /// it does only in watched memory.
+    /// goes out, and none is adopted. A range that changes while the space forgets those pages stays in
+    /// doubt: it is not adopted, and later looks ask about it again. A page of such a range counts as present
+    /// only if the kernel has copied it there for Octavo, which it does only in watched memory.
     ///
     /// # Errors
     /// Fails if the process is not the child, cannot be asked just now, or cannot be managed.
@@ -253,8 +255,9 @@ impl Managed {
         let is_taken = self.shared.layout.lock().mapped.overlaps(&own);
         self.find_doubtful(pid, &own)?;
         if is_taken {
-            // The kernel has put the mover where the parent has memory that its children do not get. A fault
-            // nearby may have mapped a page of that memory there.
+            // The parent has memory at these addresses that its children do not get, so the kernel has put
+            // the mover there. A fault nearby may have mapped a page of the parent's memory in the mover's
+            // range.
             return Err(Unequipped::Later);
         }
         // From here on, pages go out. If the child's own pages were taken for its parent's, they would read
@@ -288,7 +291,8 @@ impl Managed {
         self.watch.beside_on()
     }
 
-    /// Makes sure that an awaited driver gets its CPU, and that the driver handles pages that have left.
+    /// Makes sure that an awaited driver gets its CPU, and that the driver checks whether pages that have
+    /// left must come back.
     pub(crate) fn watch(&self) {
         if self.window.reach().has_moved() {
             self.bell.ring();
@@ -301,8 +305,8 @@ impl Managed {
         self.window.reach().tidy();
     }
 
-    /// Returns whether all changes of its mappings are taken in: then its pages, except those outside of
-    /// management, are those of the space. A look at its mappings would wait for that.
+    /// Returns whether all changes of its mappings are taken in. Then its pages are exactly those of the
+    /// space, except for pages outside of management. Until then, a look at its mappings would have to wait.
     pub(crate) fn is_settled(&self) -> bool {
         self.window.is_settled()
     }
@@ -338,14 +342,14 @@ impl Managed {
         self.window.reach().mover_pid()
     }
 
-    /// Returns the bytes of watched ranges that have not been looked at yet.
+    /// Returns the bytes of watched ranges whose pages have yet to be adopted.
     pub(crate) fn adopting_bytes(&self) -> u64 {
         self.shared.layout.lock().adopting_bytes()
     }
 
-    /// Returns whether much of its memory is still to be adopted. Ranges with few pages do not count. While
-    /// threads may still be dropping pages, all memory outside of management counts, since it is unknown how
-    /// much the program keeps.
+    /// Returns whether much of its memory is still to be adopted. Address space without pages does not count.
+    /// While threads may still be dropping pages, all memory outside of management counts, since it is
+    /// unknown how much the program keeps.
     pub(crate) fn has_more_to_adopt(&self) -> bool {
         let bytes = if self.droppers.is_some() { u64::MAX } else { self.adopting_bytes() };
         bytes.min(self.outside.bytes()) > LEAST_OUTSIDE
@@ -412,9 +416,9 @@ impl Managed {
         self.entrusted.found(0);
     }
 
-    /// Tells its driver to end, after the process has ended. The driver first takes in forks whose events it
-    /// has read, which may have to wait for room. The mover keeps the memory for that: the kernel is asked
-    /// about it at each fork.
+    /// Tells the driver to end, after its process has ended. The driver first takes in the forks whose events
+    /// it has read, and may have to wait for room for them. Until then, the mover keeps the memory of the
+    /// process, since the kernel is asked about that memory at each fork.
     pub(crate) fn stop(&self) {
         self.window.reach().lose();
         self.bell.end();

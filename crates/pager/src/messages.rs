@@ -1,5 +1,5 @@
-//! The messages of a run that something is wrong. `docs/messages.md` lists them for users, with causes and
-//! remedies.
+//! The messages by which a run says that something is wrong. `docs/messages.md` lists them for users, with
+//! causes and remedies.
 
 use std::fmt::Display;
 

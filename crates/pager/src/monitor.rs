@@ -2,14 +2,14 @@
 //! limit.
 //!
 //! ```text
-//!   measure ─► far below the limit: sleep ─► near: take the largest process over ─► tell the manager what is outside
-//!      ▲                                                                                                    │
-//!      └────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//!   measure ─► far below the limit: sleep
+//!      ▲   └─► near it: take the largest process over ─► tell the manager what is outside of management
+//!      └───── sleep ◄──────────────────────────────────────────────┘
 //! ```
 //!
-//! While the tree fits, no process is changed. A look costs about 1 µs per process, and about 10 µs for a
-//! process that shares pages with its family. The nearer the tree comes to its limit, the more often the
-//! monitor looks.
+//! While the tree fits in its limit, no process is changed. A look costs about 1 µs per process, and about
+//! 10 µs for a process that shares pages with its family. The nearer the tree comes to its limit, the more
+//! often the monitor looks.
 
 mod end;
 mod forks;
@@ -56,11 +56,11 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LEAST_COPIES: u64 = 32;
 /// Smaller processes are not worth taking over.
 const LEAST_PROCESS: u64 = 8 << 20;
-/// How long the monitor tolerates that it cannot find the tree's processes, and how long it tries to kill
-/// them.
+/// How long the monitor tolerates failing to list the tree's processes, and how long it tries to kill them at
+/// the end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long until a process whose refusal may pass is tried again.
+/// If the reason why a process could not be taken over may pass, it is tried again after this long.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// If a tree can fill half of its limit within this time, the guardian starts before the program.
@@ -94,7 +94,7 @@ pub(crate) struct Monitor {
     /// What children of this process used before the run. With `cargo run`, those are the compilers.
     earlier_children: usage::ChildrensUse,
     ledger: Arc<Ledger>,
-    /// `None` once it is at work.
+    /// Makes the manager. `None` once that has begun.
     make_manager: Option<MakeManager>,
     /// A thread that makes the manager.
     making: Option<JoinHandle<Result<Manager, String>>>,
@@ -103,18 +103,18 @@ pub(crate) struct Monitor {
     manager: Option<Manager>,
     guardian: Option<Guardian>,
     reader: Reader,
-    /// Whether one of the guardian's processes has ended.
+    /// Whether a guardian process has ended, and must be replaced.
     lacks_guardian: bool,
     pub(crate) tree: Tree,
     /// Since when the processes of the tree could not be found.
     blind_since: Option<Instant>,
-    /// Descriptors to close when ending the tree needs others.
+    /// Spare descriptors. They are closed before the tree is killed, which needs descriptors itself.
     spare: Vec<OwnedFd>,
     managed: BTreeMap<u32, Managed>,
     /// Processes that cannot be managed.
     refused: BTreeMap<u32, Refused>,
-    /// For each unmanaged process and its program: whether its memory is watched all the same, because a
-    /// managed process forked it.
+    /// For each unmanaged process, with the stack that identifies its program: whether a userfaultfd watches
+    /// its memory all the same, because a managed process forked it.
     watched: BTreeMap<(u32, u64), bool>,
     own: Statm,
     own_asked: Asked,
@@ -127,15 +127,15 @@ pub(crate) struct Monitor {
     room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
-    /// Whether programs are left that would read zeros without the runner's descriptors.
+    /// Whether processes have survived the kill that would read zeros without the runner's descriptors.
     has_survivors: bool,
     standstill: Standstill,
     queue: Queue,
     /// Smaller processes are not taken over at this look.
     least_process: u64,
-    /// Whether processes stood still in vain, and nothing fits yet.
+    /// Set if processes stood still in vain, until memory fits again. Meanwhile, no process is stopped.
     stops_none: bool,
-    /// Children of forks that have not been found among the processes yet.
+    /// Children of forks, not yet matched with processes of the tree.
     forks: Vec<Managed>,
     /// Processes that have ended, but whose drivers have not. Their forks may still be reported.
     ending: Vec<(u32, Managed)>,
@@ -143,15 +143,15 @@ pub(crate) struct Monitor {
     ending_movers: Vec<u32>,
     tidied_at: Option<Instant>,
     affinity: Affinity,
-    /// The bytes outside of management at the last look, and the least wait: it is longer while they do not
-    /// grow.
+    /// The bytes outside of management at the last look, and the shortest wait until the next one. The wait
+    /// gets longer while those bytes do not grow.
     outside: u64,
     calm: Duration,
     growth: Growth,
     progress: Progress,
     /// The CPU time that recent looks have taken on average.
     look_takes: Duration,
-    /// The time of taking processes over and looking at their mappings.
+    /// Estimates of the time to take a process over or look at its mappings, and to count its memory by kind.
     engaging: Piece,
     counting: Piece,
 }
@@ -159,7 +159,7 @@ pub(crate) struct Monitor {
 /// A process that could not be taken over.
 #[derive(Clone, Debug)]
 struct Refused {
-    /// Its program: where its stack begins.
+    /// Where its stack begins, which identifies its program.
     stack: u64,
     /// When it is tried again, if the reason may pass.
     again_at: Option<Instant>,
@@ -172,8 +172,8 @@ impl Refused {
     }
 }
 
-/// Returns whether the memory of an unmanaged process is watched. That never changes during a program, so the
-/// kernel is asked once per program. Returns `None` if that is unknown just now.
+/// Returns whether the memory of an unmanaged process is watched. That does not change while the process runs
+/// one program, so the kernel is asked once per program. Returns `None` if the kernel cannot tell now.
 fn is_watched(known: &mut BTreeMap<(u32, u64), bool>, pid: u32, stack: u64) -> Option<bool> {
     if let Some(is_watched) = known.get(&(pid, stack)) {
         return Some(*is_watched);
@@ -242,8 +242,9 @@ impl Monitor {
     fn prepare(&mut self) -> Result<(), Failed> {
         let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
         self.guard()?;
-        // The manager starts threads. They begin with the priority that the runner was given, and the monitor
-        // keeps its own: among many runnable processes, it would wait long for a CPU.
+        // The manager's threads inherit the priority of the thread that makes it. So that thread first takes
+        // the priority that the runner was given. The monitor keeps its higher one: without it, the monitor
+        // would wait long for a CPU among many runnable processes.
         let make = || {
             priority::lower();
             make_manager()
@@ -267,13 +268,13 @@ impl Monitor {
         if self.guardian.is_some() {
             return Ok(());
         }
-        // The guardian is a process.
+        // The guardian is a process, and must not inherit the monitor's priority.
         priority::starts_others();
         let guardian = Guardian::new().and_then(|guardian| Ok((guardian.complete()?, guardian)));
         let (started, guardian) = guardian.map_err(|error| Failed::new(&messages::NO_GUARDIAN, &error))?;
         started.into_iter().for_each(|guard| self.tree.leave_out(guard));
         self.guardian = Some(guardian);
-        // The tree may be filling its limit just now.
+        // Take the high priority again: the tree may be filling its limit just now.
         priority::begins(self.look_takes);
         Ok(())
     }
@@ -331,14 +332,15 @@ impl Monitor {
                 self.equip(pid)?;
             } else if let Some(managed) = self.managed.get_mut(&pid) {
                 if managed.has_more_outside() {
-                    // The process may have ended, or look different by now.
+                    // Ignore errors: the process may have ended, or have changed by now.
                     let _ = self.engaging.take(|| managed.look());
                     has_acted = true;
                 }
                 continue;
             } else if let Some(stat) = self.find_new(anonymous, pid) {
                 self.prepare()?;
-                // Processes stand still while the manager is made, and new ones may come.
+                // While the manager is made, new processes may start and must be stopped, so do not wait for
+                // it.
                 if self.is_ready() {
                     self.engage(pid, stat.stack)?;
                 }
@@ -353,8 +355,8 @@ impl Monitor {
         Ok(has_acted)
     }
 
-    /// Returns whether a process is a fork's child whose faults are served, but whose pages cannot go out
-    /// yet.
+    /// Returns whether a process is a fork's child without a mover, and large enough to get one. Until then,
+    /// its faults are served, but its pages cannot go out.
     fn is_to_be_equipped(&self, anonymous: u64, pid: u32) -> bool {
         anonymous >= self.least_process && self.managed.get(&pid).is_some_and(Managed::lacks_mover)
     }
@@ -409,8 +411,8 @@ impl Monitor {
     }
 
     /// Returns whether a managed process forked this process. The fork's event says so, but may not have been
-    /// taken in yet. A child from before its parent was managed has none of the watched memory, and is taken
-    /// over like any other process.
+    /// taken in yet. A child that was forked before its parent was managed has none of the watched memory,
+    /// and is taken over like any other process.
     fn is_fork_of_managed(&mut self, pid: u32) -> bool {
         let Some(stack) = self.tree.processes.get(&pid).map(|process| process.stack) else { return false };
         let is_same = |managed: &Managed| managed.stack == stack;
@@ -488,7 +490,7 @@ impl Monitor {
                 self.ending_movers.extend(mover);
             }
         }
-        // If the process has ended but the memory is still there, the memory was another process's.
+        // If the process has ended but the memory still exists, the memory belongs to another process.
         let has_ended = |pid| matches!(proc::ask(pid), Ok(None | Some(Stat { state: b'Z', .. })));
         // A child that is being reparented may be in no list of children for a moment.
         let is_mistaken = |(pid, managed): &(&u32, &Managed)| {
@@ -496,8 +498,8 @@ impl Monitor {
         };
         let mistaken: Vec<u32> = self.managed.iter().filter(is_mistaken).map(|(pid, _)| *pid).collect();
         mistaken.into_iter().for_each(|pid| self.look_again(pid));
-        // A mover stays on the list of helpers until it has ended: it has a program's memory, and would be
-        // taken for one.
+        // A mover stays on the list of helpers until it has ended. Otherwise it would count as a process of
+        // the tree, since it shares a program's memory.
         let (left, gone) = std::mem::take(&mut self.ending_movers)
             .into_iter()
             .partition(|mover| !matches!(proc::ask(*mover), Ok(None)));

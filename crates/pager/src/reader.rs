@@ -2,14 +2,15 @@
 //!
 //! A driver reads at the start of each turn. A turn may take long: a fork may copy pages, and reclaim may
 //! wait for the mover of another process. Until its event is read, a thread that unmaps, drops or forks is
-//! blocked, and the kernel lets no page of its process go out. So one thread looks every few milliseconds. If
-//! a driver has begun no turn since, and is awake or has something to read, this thread reads for it. (A
-//! woken driver still counts as asleep until it gets a CPU.) The driver takes in later what was read. While a
-//! batch of pages is on its way, nothing can be read. This thread does not wait for the batch, since it has
-//! other drivers to look after; the thread that moves the batch reads if it is refused.
+//! blocked, and the kernel lets no page of its process go out. So one thread looks at all drivers every few
+//! milliseconds. If a driver has begun no turn since the last look, and is awake or has something to read,
+//! this thread reads for it. (A woken driver still counts as asleep until it gets a CPU.) The driver later
+//! takes in the events that were read. While a batch of pages of a process is in transit, its events cannot
+//! be read. This thread does not wait for the batch, since it has other drivers to look after. If the kernel
+//! refuses the batch, the thread that moves it reads the events.
 //!
-//! Costs two loads for each driver and look, one system call per look that asks for events of all, and a lock
-//! and a system call for each late driver. The thread exists while processes are managed.
+//! Each look costs two loads for each driver, one system call that asks about the events of all drivers, and
+//! a lock and a system call for each late driver. The thread exists while processes are managed.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;

@@ -4,9 +4,9 @@
 //! program that have forked from each other, is counted together. Its members are asked for their shares
 //! (PSS) one after another. Between two answers, pages that a member gets are added, and pages that it loses
 //! are subtracted. A store to a shared page makes a copy that no count reveals, since the process has as many
-//! pages as before. But the store is a fault, so each fault counts as a copy until all have been asked again.
-//! A page that Octavo brings into a process without a fault counts like a fault. One answer serves private
-//! and shared memory. A `vfork` child has no memory of its own.
+//! pages as before. But the store is a fault, so each fault counts as a copy until all members have been
+//! asked again. A page that Octavo brings into a process without a fault counts like a fault. One answer
+//! gives the shares of private and of shared memory. A `vfork` child has no memory of its own.
 //!
 //! The cost of a look depends on what has changed. Processes that change are asked each time, and the others
 //! [in turn](Turns). New processes are looked for among the process numbers that the machine has given out
@@ -37,8 +37,8 @@ const LOOK_SHARE: u32 = 10;
 /// The time between two looks at all lists of children, which take at most 1/[`FIND_SHARE`] of the time.
 const FIND_EVERY: Duration = Duration::from_secs(2);
 const FIND_SHARE: u32 = 50;
-/// The lists of children cost less if there are more new numbers than this, and more than this many for each
-/// process of the tree.
+/// If there are more new numbers than [`LEAST_NUMBERS`] and than [`NUMBERS_EACH`] for each process of the
+/// tree, the lists of children are read instead, which costs less.
 const LEAST_NUMBERS: u32 = 64;
 const NUMBERS_EACH: u32 = 4;
 /// The CPU time that it takes to ask about a process, and to ask for the shares of a GiB.
@@ -47,7 +47,7 @@ const ASKING_A_GIB: Duration = Duration::from_millis(20);
 /// How many processes are asked between two checks of the thread's allowance of CPU time.
 const ASKED_AT_ONCE: usize = 16;
 
-/// A family shares much if it maps more than this many bytes more than once.
+/// A family shares much if the kernel counts this many bytes more for it than it has.
 const LEAST_SHARED: u64 = 1 << 20;
 
 /// A process has grown if it got more than this many bytes.
@@ -56,8 +56,8 @@ pub(crate) const LEAST_GROWN: u64 = 256 << 10;
 /// How long a process counts as new: its memory is still to come.
 const NEW_FOR: Duration = Duration::from_millis(250);
 
-/// While a process that was not asked is younger than this, no process is asked for its share, but for no
-/// longer than [`ASKED_WITHIN`].
+/// While there is a process younger than this that was not asked for its share, no process is asked. That
+/// lasts for at most [`ASKED_WITHIN`].
 const ASKED_AFTER: Duration = Duration::from_millis(50);
 const ASKED_WITHIN: Duration = Duration::from_millis(150);
 
@@ -72,15 +72,15 @@ pub(crate) struct Process {
     /// Where its stack begins, which is the same for processes that have forked from each other.
     pub(crate) stack: u64,
     parent: u32,
-    /// Its faults at the last two looks for processes that asked it, and at the last measurement.
+    /// Its faults at the last two looks for processes that asked about it, and at the last measurement.
     faults: [u64; 2],
     measured_faults: u64,
     /// What Octavo had moved at the last measurement.
     moved: Moved,
     /// Whether it uses its parent's memory, and has none of its own.
     is_vforked: bool,
-    /// The bytes that it had when there was last room, or when it continued. `None` if it is new since then:
-    /// its memory is still to come.
+    /// The bytes that it had when there was last room for all, when it last began to wait, or when it last
+    /// continued, whichever came last. `None` if it has started since: its memory is still to come.
     settled: Option<u64>,
     came_at: Instant,
     /// Whether it has waited for room since it started.
@@ -88,7 +88,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Returns the kernel's detailed answer about it from when it was last asked.
+    /// Returns the kernel's last detailed answer about it.
     pub(crate) fn told(&self) -> Told {
         self.asked.told()
     }
@@ -97,7 +97,7 @@ impl Process {
 /// Pages of a process that Octavo has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
-    /// Pages that it got without a fault that the kernel counts for it.
+    /// Pages that it got although the kernel counted no fault for them.
     pub(crate) unfaulted_pages: u64,
     /// Pages of its own that were taken from it.
     pub(crate) taken_pages: u64,
@@ -107,8 +107,8 @@ pub(crate) struct Moved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parent {
     Known(u32),
-    /// None of this process's children fits: the real parent was mistaken for a relative, or has not been
-    /// found itself.
+    /// This process is recorded as the parent, but a search has failed. It may have been mistaken for a
+    /// relative, or the real parent may not have been found itself.
     Thought(u32),
 }
 
@@ -118,10 +118,11 @@ pub(crate) struct Tree {
     pub(crate) processes: BTreeMap<u32, Process>,
     /// Processes that have forked from each other, by where their stacks begin.
     families: BTreeMap<u64, Group>,
-    /// For each family, the bytes that the kernel counts beyond what it has, by the last measurement.
+    /// For each family, the bytes by which the kernel's counts exceed what the family has, by the last
+    /// measurement.
     shared_bytes: BTreeMap<u64, u64>,
-    /// Bytes of the last measurement that are a safety margin only: by their last answers, the processes have
-    /// that many fewer.
+    /// How many bytes of the last measurement are only a safety margin. By their last answers, the processes
+    /// have that many bytes fewer.
     pub(crate) doubtful_bytes: u64,
     shared: Shared,
     rounds: Rounds,
@@ -131,7 +132,8 @@ pub(crate) struct Tree {
     /// How many processes have been seen, and how many of them have ended.
     pub(crate) seen: u64,
     pub(crate) ended: u64,
-    /// Processes that have started others since [`Tree::take_parents`], or since there was room.
+    /// Processes that have started others since the last [`Tree::take_parents`], or since there was last
+    /// room.
     parents: BTreeSet<u32>,
     pub(crate) helpers: Vec<u32>,
     /// Whether a process was found to have lost all its memory since the last look.
@@ -168,8 +170,8 @@ impl Tree {
     }
 
     /// Begins a look. Looks for processes if that is due, and returns whether it was. While no process
-    /// starts, that is seldom. New processes are looked for after `within`, but for at most 1/[`LOOK_SHARE`]
-    /// of the time.
+    /// starts, that is seldom. After one has started, a look is due once `within` has passed since the last
+    /// one, or later if looks would take more than 1/[`LOOK_SHARE`] of the time.
     ///
     /// # Errors
     /// Same as [`look`](Self::look).
@@ -261,8 +263,8 @@ impl Tree {
         looked
     }
 
-    /// Finds new processes by the new numbers, and processes that have ended. Asks those that change about
-    /// themselves.
+    /// Finds new processes among the new numbers, and known processes that have ended. Asks again about known
+    /// processes that change, and about `vfork` children.
     ///
     /// # Errors
     /// Same as [`look`](Self::look).
@@ -307,7 +309,7 @@ impl Tree {
         self.take_in(found, told).and(looked)
     }
 
-    /// Adds new processes, and asks those about themselves that are not in `told`.
+    /// Adds new processes. Asks about each process of `found`, unless `told` has the answer already.
     fn take_in(&mut self, found: Vec<(u32, u32)>, mut told: BTreeMap<u32, Stat>) -> io::Result<()> {
         let mut looked = Ok(());
         let is_known = |processes: &BTreeMap<u32, Process>, pid| {
@@ -438,7 +440,7 @@ impl Tree {
         new.map(|(pid, process)| (process.memory.anonymous, *pid)).collect()
     }
 
-    /// Records that a process has waited for room, or may grow from now on.
+    /// Records that a process begins to wait for room, or continues. Only later growth counts.
     pub(crate) fn settle(&mut self, pid: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
             (process.settled, process.has_waited) = (Some(process.memory.anonymous), true);
@@ -451,20 +453,20 @@ impl Tree {
         self.parents.clear();
     }
 
-    /// Returns the processes that have started others since the last call, or since there was room, and that
-    /// still exist with memory of their own.
+    /// Returns the processes that have started others since the last call, or since there was last room if
+    /// that was later. They still exist, and have memory of their own.
     pub(crate) fn take_parents(&mut self) -> BTreeSet<u32> {
         let mut parents = std::mem::take(&mut self.parents);
         parents.retain(|pid| self.processes.get(pid).is_some_and(|process| !process.is_vforked));
         parents
     }
 
-    /// Has all processes asked at the next looks, since those that stood still continue.
+    /// Makes the next looks ask all processes, since those that stood still continue.
     pub(crate) fn ask_all(&mut self) {
         self.turns.ask_all();
     }
 
-    /// Has a process asked at the next looks, though it was calm.
+    /// Has a process asked at the next looks, even if it was calm.
     pub(crate) fn ask_again(&mut self, pid: u32) {
         self.turns.answered(pid, true);
     }
@@ -509,8 +511,8 @@ impl Tree {
         processes.map(|process| process.memory.anonymous).sum::<u64>().saturating_sub(self.shared_bytes())
     }
 
-    /// Returns how many bytes the kernel counts for families beyond what they have together, by the last
-    /// measurement.
+    /// Returns by how many bytes the kernel's counts of families exceed what their members have together, by
+    /// the last measurement.
     pub(crate) fn shared_bytes(&self) -> u64 {
         self.shared_bytes.values().sum()
     }
@@ -536,7 +538,7 @@ impl Tree {
             if process.stat.is_none() {
                 process.stat = StatFile::of(pid).ok();
             }
-            // A process that has ended has made its last fault.
+            // A process that has ended makes no more faults, so 0 does no harm.
             let stat = process.stat.as_ref().and_then(StatFile::read);
             let faults = stat.map_or(0, |stat| stat.faults) + moved.unfaulted_pages;
             has_changed |= std::mem::replace(&mut process.measured_faults, faults) != faults;
@@ -549,8 +551,8 @@ impl Tree {
         self.turns.answered(pid, has_changed);
     }
 
-    /// Returns the processes' memory that cannot be paged, by the last measurement. An upper bound that
-    /// `fits` is returned as it is.
+    /// Returns the processes' memory that cannot be paged, by the last measurement. If an upper bound already
+    /// `fits`, returns that bound.
     pub(crate) fn fixed(&mut self, fits: impl FnOnce(Fixed) -> bool) -> Fixed {
         let (now, mut tables) = (Instant::now(), 0);
         self.shared.begin();
@@ -564,9 +566,9 @@ impl Tree {
         Fixed { shared: self.shared.estimate().unwrap_or(most), tables }
     }
 
-    /// Asks processes that are due for their shares. The kernel waits for a process that changes its
-    /// mappings, and among many new processes, that process may wait long for a CPU. So while there are young
-    /// processes that were not asked, asking is rare.
+    /// Asks the processes that are due for their shares. To answer, the kernel waits while the process
+    /// changes its mappings. Among many new processes, that process may wait long for a CPU. So while there
+    /// are young processes that were not asked, asking is rare.
     fn ask(&mut self) {
         let now = Instant::now();
         if self.has_young(now) && now - *self.asked_at.get_or_insert(now) < ASKED_WITHIN {
@@ -594,7 +596,7 @@ impl Tree {
         }
     }
 
-    /// Returns whether a group has recently started processes that were not asked.
+    /// Returns whether a member of a group is young and was not asked.
     fn has_young(&self, now: Instant) -> bool {
         let groups = self.families.values().chain(&self.shared.group);
         let mut unasked = groups.flat_map(Group::members).filter(|(_, is_known)| !is_known);

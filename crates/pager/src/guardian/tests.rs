@@ -22,8 +22,9 @@ fn guardian() {
     guardian_main();
 }
 
-/// Held while a process is started, and held exclusively by a test whose process inherits a descriptor. Other
-/// processes must not inherit it, since their guardians would wait for the end of this process's memory.
+/// Read-locked while a process is started, and write-locked by a test whose process inherits a descriptor of
+/// this process's memory. No other process must inherit that descriptor, since its guardians would wait until
+/// the memory ends.
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// A process that ends with its test at the latest.
@@ -253,7 +254,8 @@ fn runner_that_has_just_read_of_a_fork() {
     wait_to_be_killed(program.id());
 }
 
-/// Like a fork's child whose descriptor the runner has read, but has not entrusted yet.
+/// The program is like a fork's child whose descriptor the runner has read, but which it has not entrusted
+/// yet.
 #[test]
 fn a_program_whose_descriptor_only_a_dead_runner_knew_reads_no_zeros_and_is_killed() {
     if !Windows::is_allowed() {

@@ -3,10 +3,10 @@
 //!
 //! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages
 //! and their adoption. If another thread has read a change of a range, the range is looked at only after the
-//! driver has taken the change in: another mapping may be there, while pages of the space have yet to move,
-//! or to pass to a child. A range that the program drops before it was adopted is never adopted: its event
-//! comes before its pages go. Pages are adopted as far as there is room. The rest waits until the driver has
-//! made room.
+//! driver has taken the change in. Until then, another mapping may be there already, while the space has yet
+//! to move its pages or to pass them to a child. A range that the program drops before it was adopted is
+//! never adopted: its event comes before its pages go. Pages are adopted as far as there is room. The rest
+//! waits until the driver has made room.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ use crate::system::proc;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// The bytes that are adopted between two checks for faults.
 const PIECE: u64 = 2 << 20;
-/// If there is no room for a page, or a device fails, the tree is stopped after no page has gone out for this
+/// If there is no room for a page, or a device fails, the tree is stopped once no page has gone out for this
 /// long.
 const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -47,7 +47,7 @@ struct LacksRoom {
     /// When that began, or when pages last went out.
     since: Instant,
     last: Instant,
-    /// Pages that had gone out by then.
+    /// Pages that had gone out by `last`.
     gone_pages: u64,
 }
 
@@ -122,8 +122,8 @@ impl<'a> Adopter<'a> {
             return found;
         }
         for (start, end) in zeros {
-            // The first store there becomes a fault. If a mapping is changing just now, the store makes a
-            // page that counts as outside of management.
+            // The first store there becomes a fault. If the protection fails because a mapping is changing
+            // just now, the store makes a page that counts as outside of management.
             let _ = self.window.reach().protect(start, end - start, true);
         }
         present.into_iter().for_each(|(start, end)| self.ask_whether_watched(start, end, &mut found));
@@ -153,9 +153,9 @@ impl<'a> Adopter<'a> {
         }
     }
 
-    /// Returns whether to retry after an error: its reason may pass, and pages have gone out recently,
-    /// perhaps on a slow device. In a tree with forks, pages become movable one batch after another, and
-    /// children end. Everything that waits for room asks here.
+    /// Returns whether to retry after an error: its reason may pass, and pages have gone out recently. The
+    /// patience is long because a device may be slow, and because in a tree with forks, pages become movable
+    /// only batch by batch, or when children end. Everything that waits for room asks here.
     fn has_patience_with(&mut self, error: &octavo::Error) -> bool {
         if !may_pass(error) {
             return false;
@@ -251,7 +251,7 @@ impl Listener for Adopter<'_> {
         let immovable = self.shared.manager.immovable_bytes().unwrap_or(0);
         let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);
         if immovable > budget / 2 {
-            // Suggest the immovable bytes plus the whole budget of now for the rest.
+            // Suggest the immovable bytes, plus the present budget for everything else.
             let enough = as_option(budget + immovable);
             let (immovable, budget) = (immovable >> 20, budget >> 20);
             let words: [(&str, &dyn Display); 3] =

@@ -2,9 +2,9 @@
 //!
 //! The kernel reports such a call before it frees the pages. Until the thread has left the call, a present
 //! page may go at any moment. The kernel tells which call a sleeping thread is in, and a stopped thread is in
-//! none. For a running thread it tells nothing, so that thread is asked again.
+//! none. It tells nothing about a running thread, so that thread is asked about again.
 //!
-//! Costs about 10 µs for each question to a thread. At most [`AT_ONCE`] threads are asked at a time.
+//! Costs about 10 µs for each question about a thread. At most [`AT_ONCE`] threads are asked about at a time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +19,7 @@ const CALLS: [&str; 2] = ["28", "440"];
 #[derive(Debug)]
 pub(crate) struct Droppers(VecDeque<u32>);
 
-/// The most threads that are asked at a time.
+/// The most threads that are asked about at a time.
 const AT_ONCE: usize = 32;
 
 impl Droppers {
@@ -33,7 +33,8 @@ impl Droppers {
         Ok(Self(all.into()))
     }
 
-    /// Asks some of the threads that are left. Returns whether all have been seen outside of such a call.
+    /// Asks about some of the threads that are left. Returns whether all have been seen outside of such a
+    /// call.
     pub(crate) fn have_left(&mut self, pid: u32) -> bool {
         for _ in 0..self.0.len().min(AT_ONCE) {
             let asked = self.0.pop_front().filter(|thread| may_drop(pid, *thread));

@@ -6,8 +6,8 @@
 //! - stacks of threads, and the descriptor of a thread wherever it lies: when a thread ends, the kernel
 //!   itself writes there, and does not wait for a missing page, so `pthread_join` would hang;
 //! - the data of programs and libraries, which the dynamic linker and libc use in any context (`bss.rs`);
-//! - mappings and parts of them below [`LEAST_BYTES`], except growth of a taken one, and unless they add up
-//!   to more than [`LEAST_TOGETHER`];
+//! - mappings and parts of mappings below [`LEAST_BYTES`], unless they are growth of a taken mapping, or all
+//!   such parts add up to more than [`LEAST_TOGETHER`];
 //! - read-only and inaccessible memory, which usually holds few bytes. Memory that becomes so later stays
 //!   taken.
 //!
@@ -31,18 +31,18 @@ use crate::system::proc::{self, Mapping, Threads};
 /// blocks from 128 KiB up.
 pub(crate) const LEAST_BYTES: u64 = 128 << 10;
 /// Smaller ranges are taken if they add up to more than this. Many of them appear, grow and merge all the
-/// time. One that grows while it is taken is watched only in part for a moment, and then cannot be moved or
-/// resized as a whole.
+/// time. A range that grows while it is taken is watched only in part for a moment. During that moment, the
+/// program cannot move or resize it as a whole.
 const LEAST_TOGETHER: u64 = 16 << 20;
-/// A larger mapping than this is not just a thread's stack. The kernel writes only to the descriptors in it,
-/// so these are left out, and the rest is taken.
+/// A mapping larger than this is not just a thread's stack. Only the descriptors in it are left out, since
+/// the kernel writes to nothing else there. The rest is taken.
 const LARGEST_STACK: u64 = 64 << 20;
 /// The C library keeps a thread's descriptor within this many bytes of the end of the thread's stack.
 const DESCRIPTOR_BYTES: u64 = 2 * PAGE;
 /// The most bytes of inaccessible memory before a thread's stack.
 const LARGEST_GUARD: u64 = 64 << 10;
-/// A thread without a descriptor has the number that the kernel clears, if any, at most this far behind its
-/// stack pointer.
+/// When a thread without a descriptor ends, the kernel may clear the thread's number in the program's memory.
+/// That number lies at most this far behind the stack pointer.
 const STACK_BYTES: u64 = 256 << 10;
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -100,9 +100,9 @@ impl Seen {
         paged.map(|(part, _)| (part.start, part.end)).collect()
     }
 
-    /// Returns the growth of mappings since an earlier look, right before or behind ranges that were taken in
-    /// between. Growth is not watched, so the kernel shows it as separate mappings. New mappings of the
-    /// program may look the same.
+    /// Returns the growth of mappings between an earlier look and their watch: mappings right before or
+    /// behind ranges that were taken since that look. Such growth is not watched, so the kernel shows it as
+    /// separate mappings. New mappings of the program may look the same.
     pub(crate) fn grown_since(&self, before: &Self, taken: &RangeSet<u64>) -> Vec<(u64, u64)> {
         let was_there =
             |mapping: &Mapping| before.next_at(mapping.start).is_some_and(|old| old.start < mapping.end);
@@ -216,7 +216,7 @@ impl Seen {
     }
 
     /// Returns where the kernel may write for a thread without a descriptor: at most up to the end of its
-    /// stack's mapping. If that mapping is taken, it may have been divided there, so its end is no bound.
+    /// stack's mapping. If that mapping is taken, the watch may have divided it, so its end is no bound.
     fn behind_stack_pointer(&self, at: u64) -> Range<u64> {
         let page = at & !(PAGE - 1);
         let most = page.saturating_add(STACK_BYTES);
@@ -396,8 +396,8 @@ mod tests {
         }
     }
 
-    /// A thread that begins has no descriptor yet. Otherwise the memory behind its stack would be watched
-    /// except for its first pages, and the program could not move it as a whole.
+    /// A thread that begins has no descriptor yet. If the memory behind its stack's mapping counted as stack,
+    /// that memory would be watched except for its first pages, and the program could not move it as a whole.
     #[test]
     fn what_lies_behind_the_mapping_of_a_stack_is_no_stack() {
         let behind = mapping(8 * MIB, 16 * MIB, "rw-p", "");

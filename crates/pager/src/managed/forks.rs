@@ -115,15 +115,15 @@ impl Managed {
     }
 
     /// Records that no process can be this fork's child. Returns `true` once, when the user should be told:
-    /// the processes that it was taken for are others, and no new candidates have come for a while.
+    /// each process that it was taken for was another one, and no new candidate has come for a while.
     pub(crate) fn looked_in_vain(&mut self) -> bool {
         self.vain_looks = self.vain_looks.saturating_add(1);
         let is_given_up = self.vain_looks >= MOST_VAIN_LOOKS && !self.others.is_empty();
         is_given_up && !std::mem::replace(&mut self.is_told, true)
     }
 
-    /// Returns which process has forked this child. After a vain search, the parent may be a different
-    /// process: the recorded one may have been mistaken for a relative, or the real one not been found yet.
+    /// Returns which process has forked this child. After a vain search, the recorded parent is only a guess:
+    /// the parent may have been matched to the wrong process, or may not have been found itself.
     pub(crate) fn forked_by(&self) -> Parent {
         let is_known = self.vain_looks == 0 && self.others.is_empty();
         if is_known { Parent::Known(self.parent) } else { Parent::Thought(self.parent) }

@@ -11,7 +11,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Private memory without a file that the program reads and writes.
+    /// Private anonymous memory that the program reads and writes.
     Private,
     /// The same, in mappings or parts of mappings below 128 KiB.
     Small,
@@ -21,7 +21,7 @@ pub enum Kind {
     ProgramData,
     /// Pages of private file mappings that the program has changed, such as data of programs and libraries.
     FilePages,
-    /// Memory that was read-only or inaccessible at the look.
+    /// Memory that was read-only or inaccessible at the last look.
     Closed,
     /// Memory that the kernel has mapped for its own use.
     Special,
@@ -57,7 +57,7 @@ impl Kind {
         Self::Unmanaged,
     ];
 
-    /// Returns whether such memory is taken over, always or if there is much of it.
+    /// Returns whether such memory is taken over, either always or only if there is much of it.
     #[must_use]
     pub const fn is_paged(self) -> bool {
         matches!(self, Self::Private | Self::Small)

@@ -28,8 +28,8 @@ pub(crate) struct Ranges {
     /// The bss that looks at the mappings have found. A fork's child has its parent's bss, but seldom the
     /// headers in memory.
     pub(crate) bss: RangeSet<u64>,
-    /// Ranges that may be adopted later: those of a fork's child that has no mover, or that changed when it
-    /// got one, and new ranges until they have been looked at again.
+    /// Ranges that may be adopted later: all ranges of a fork's child that has no mover yet, its ranges that
+    /// changed while it got one, and new ranges until a second look has confirmed them.
     pub(crate) doubtful: RangeSet<u64>,
     /// The address where adoption continues.
     at: u64,
@@ -66,7 +66,7 @@ impl Ranges {
         parts(&self.mapped, range)
     }
 
-    /// Marks the parts of a range to be adopted that are mapped and not doubtful.
+    /// Marks those parts of a range to be adopted that are mapped and not doubtful.
     pub(crate) fn adopt_again(&mut self, range: Range<u64>) {
         for part in parts(&self.mapped, &range) {
             self.adopting.extend(self.doubtful.gaps(&part));

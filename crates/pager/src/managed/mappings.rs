@@ -1,7 +1,7 @@
 //! The mappings of a managed process: which of them are doubtful, and how new ones are taken over.
 //!
 //! A mapping is watched before its pages are looked for. Mappings that are still eligible after that are
-//! adopted (`adopter.rs`). Those that have changed meanwhile are not, but stay watched.
+//! adopted (`adopter.rs`). Those that have changed meanwhile stay watched, but are not adopted.
 
 use std::ops::Range;
 
@@ -16,17 +16,19 @@ use crate::managed::kinds::Kinds;
 use crate::managed::watched::{take, watches};
 use crate::system::proc;
 
-/// How many times a look takes the growth of mappings meanwhile.
+/// The most rounds of a look: the first takes mappings, and each later one takes their growth meanwhile.
 const MOST_ROUNDS: u32 = 4;
 
 impl Managed {
     /// Checks the doubtful ranges, and returns those that are watched. The others are not memory of the
     /// parent: it kept them from its children (`MADV_DONTFORK`), and anything that the child has mapped there
     /// since is its own. The space forgets them, and the mover's `own` range as well. Ranges that are
-    /// changing just now stay in doubt, and so do those that there is no room to split.
+    /// changing just now stay in doubt. So do ranges that cannot be forgotten for lack of room to split a
+    /// block.
     ///
     /// While the layout is locked, no change is taken in. So the kernel's answer holds until the space has
-    /// forgotten the range, unless the kernel says that a change is unread, or one was read but not taken in.
+    /// forgotten the range. There are two exceptions, which are checked: a change that is still unread, and a
+    /// change that was read but not taken in.
     pub(super) fn find_doubtful(&self, pid: u32, own: &Range<u64>) -> Result<Vec<Range<u64>>, String> {
         let mut layout = self.shared.layout.lock();
         if layout.doubtful.is_empty() {
@@ -123,14 +125,14 @@ impl Managed {
         Ok(Seen::of(pid)?.after(&mut self.shared.layout.lock()))
     }
 
-    /// Has pages adopted again that the program has dropped but that are still present (`MADV_FREE`), once no
-    /// thread can be dropping them.
+    /// Marks pages to be adopted again that the program has dropped but that are still present (`MADV_FREE`).
+    /// Does nothing as long as a thread may be dropping them.
     pub(crate) fn take_kept(&mut self) {
         let (Some(droppers), Some(pid)) = (&mut self.droppers, self.window.reach().pid()) else { return };
         if droppers.have_left(pid) {
             self.droppers = None;
-            // While the layout is locked, no change is taken in, so pages that are dropped from now on are
-            // unmarked again.
+            // While the layout is locked, no change is taken in. So a drop that comes from now on is taken in
+            // after the marks are set, and removes them.
             let mut layout = self.shared.layout.lock();
             let kept = self.window.take_dropped();
             kept.into_iter().for_each(|(start, end)| layout.adopt_again(start..end));
@@ -140,8 +142,8 @@ impl Managed {
     }
 
     /// Takes over the mappings that were seen, and their growth meanwhile. A mapping that is watched only in
-    /// part is divided, and the program could not move or resize it as a whole. Growth of a watched mapping
-    /// is watched as well.
+    /// part is divided, and the program could not move or resize it as a whole. Growth of a mapping that is
+    /// watched already is watched as well.
     pub(super) fn take_all(&self, pid: u32, mut seen: Seen) -> Result<(), String> {
         let own = self.window.reach().own_range();
         let mut taken = RangeSet::new();
@@ -169,14 +171,15 @@ impl Managed {
         result
     }
 
-    /// Has ranges that are watched now adopted, according to a look after that. Between the first look and
-    /// the watch, mappings may have been replaced, for instance by a thread's stack. Present pages of such
-    /// parts stay as they are, and only pages that come from now on are Octavo's.
+    /// Marks ranges that are watched now to be adopted, as far as a look after the watch (`seen`) finds them
+    /// eligible. Between the first look and the watch, mappings may have been replaced, for instance by a
+    /// thread's stack. Present pages of such parts stay as they are, and only pages that come from now on are
+    /// Octavo's.
     ///
-    /// Small ranges count here even if few are left by now: they are watched.
+    /// Small ranges are adopted as well, even if few of them are left by now, since they are watched already.
     ///
-    /// Replaced parts are not given back: a range may have moved there whose event is unread. If it were not
-    /// watched, its pages that are out would read as zeros.
+    /// Replaced parts stay watched: a range may have moved there, and its event may be unread. Without the
+    /// watch, those of its pages that are out would read as zeros.
     fn confirm(&self, seen: &Seen, taken: &RangeSet<u64>) {
         if taken.is_empty() {
             return;

@@ -9,9 +9,9 @@ pub(super) const LEAST_OUTSIDE: u64 = 2 << 20;
 /// The memory of a process that its space does not have.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
-    /// At the last note.
+    /// The bytes outside at the last note.
     bytes: u64,
-    /// The least since the last look at the mappings.
+    /// The fewest bytes outside since the last look at the mappings.
     at_look: u64,
     /// What the process had at the last note of its growth, and how much of it was outside.
     before: (u64, u64),
@@ -52,7 +52,8 @@ impl Outside {
         &self.kinds
     }
 
-    /// Returns by how many bytes it has changed since it was counted by kind, or 0 if that is little.
+    /// Returns by how many bytes this memory has changed since it was counted by kind, or 0 if that is
+    /// little.
     pub(super) fn uncounted_bytes(&self) -> u64 {
         let changed = self.bytes.abs_diff(self.at_count);
         if changed > LEAST_OUTSIDE { changed } else { 0 }
@@ -63,12 +64,12 @@ impl Outside {
         (self.kinds, self.at_count) = (kinds, self.bytes);
     }
 
-    /// Returns whether it got much between the last two notes.
+    /// Returns whether this memory grew much between the last two notes.
     pub(super) fn grows(&self) -> bool {
         self.growth > LEAST_OUTSIDE
     }
 
-    /// Returns whether it has got much since the last look at the mappings.
+    /// Returns whether this memory has grown much since the last look at the mappings.
     pub(super) fn has_grown(&self) -> bool {
         self.bytes > self.at_look + LEAST_OUTSIDE
     }

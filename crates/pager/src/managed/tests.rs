@@ -22,8 +22,7 @@ use crate::reader::Reader;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const BUDGET: u64 = 32 << 20;
-/// The messages of a fork, of a move and of an unmapping, without their numbers (`UFFD_EVENT_FORK` and
-/// others).
+/// The kernel's numbers for the events of a fork, a move and an unmapping (`UFFD_EVENT_FORK` and others).
 const FORK: u64 = 0x13;
 const REMAP: u64 = 0x14;
 const UNMAP: u64 = 0x16;
@@ -282,7 +281,7 @@ impl Drop for Program {
     }
 }
 
-/// Takes a program over whose memory goes out, has it fork, and gives the child a mover. Returns both.
+/// Takes a program over, sends its memory out, has it fork, and gives the child a mover. Returns both.
 fn equip_a_child(program: &mut Program, commons: &Commons, memory: Range<u64>) -> (Managed, Managed) {
     let parent = commons.engage(program.process.id());
     wait_until(|| parent.adopting_bytes() == 0);
@@ -319,7 +318,7 @@ fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
         program.tell();
         assert_eq!(program.line(), "mapped");
         wait_until(|| {
-            // What changed while the child got its mover is in doubt until a later look.
+            // Ranges that changed while the child got its mover are in doubt until a later look.
             child.look().unwrap();
             // A thread's descriptor may be right behind. Then the page before it is not taken over.
             let surely = kept.start..kept.end - PAGE;

@@ -1,5 +1,5 @@
-//! Watched ranges: an access to a missing page and a store to a protected page become faults that Octavo
-//! gets.
+//! Watched ranges. In such a range, an access to a missing page or a store to a protected page becomes a
+//! fault that Octavo gets.
 
 use std::ops::Range;
 
@@ -41,7 +41,8 @@ pub(super) fn take(
     Ok(taken)
 }
 
-/// Asks the kernel whether a page is watched. A watched page is protected by that, which costs a fault later.
+/// Asks the kernel whether a page is watched. The question write-protects a watched page, which costs a fault
+/// later.
 ///
 /// # Errors
 /// Returns `AGAIN` if an event is unread, and `NOENT` if the page is not watched.

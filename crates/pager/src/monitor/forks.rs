@@ -1,8 +1,8 @@
 //! Finds out which processes are the children of forks.
 //!
 //! A fork's event brings a descriptor for the child's memory, but not the child's number. So the child is
-//! searched for among the processes of the tree. If another process was taken for it, it is searched for
-//! again.
+//! searched for among the processes of the tree. If the wrong process was taken for the child, the child is
+//! searched for again.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ impl Monitor {
         }
     }
 
-    /// Counts the vain looks for children that are not among the processes, and tells the user if there are
-    /// too many.
+    /// Counts the looks that did not find a fork's child, and tells the user about a child if there are too
+    /// many.
     pub(super) fn note_vain_looks(&mut self) {
         for fork in &mut self.forks {
             if fork.looked_in_vain() {
@@ -51,7 +51,7 @@ impl Monitor {
         }
     }
 
-    /// Has a fork's child searched for again that was mistaken for process `pid`. That process may be a
+    /// Searches again for a fork's child: process `pid` was wrongly taken for it. That process may be a
     /// sibling, and another sibling may have been taken for the child. So all siblings are searched for
     /// again, except those that are certain.
     pub(super) fn look_again(&mut self, pid: u32) {
@@ -68,10 +68,11 @@ impl Monitor {
         self.forks[first..].iter_mut().for_each(Managed::lost);
     }
 
-    /// Takes the last forks of processes that have ended, and drops those whose drivers have ended as well.
+    /// Takes the last forks of processes that have ended, and drops the processes whose drivers have ended
+    /// too.
     ///
     /// # Errors
-    /// Returns an error if a fork could not be served. It waits as long as its parent's entry exists.
+    /// Returns an error if a fork could not be served. Its child waits as long as the parent's entry exists.
     pub(super) fn take_last_forks(&mut self) -> Result<(), Failed> {
         let mut failure = None;
         for (parent, mut managed) in std::mem::take(&mut self.ending) {

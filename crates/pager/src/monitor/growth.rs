@@ -6,14 +6,14 @@ use super::SHORTEST;
 
 /// The fastest expected growth of a tree, in bytes per second.
 const GROWTH: u64 = 4 << 30;
-/// The longest time from a look at a growing tree until it stands still, unless recent looks came later. Then
-/// their delay counts, up to [`LONGEST_REACTION`].
+/// The longest time from a look until a growing tree stands still, unless recent looks came later. Then their
+/// delay counts, up to [`LONGEST_REACTION`].
 const REACTION: Duration = Duration::from_millis(16);
 const LONGEST_REACTION: Duration = Duration::from_millis(500);
 /// Starting movers on a busy machine takes at most this many reaction times.
 pub(super) const MOVER_REACTIONS: u64 = 16;
 
-/// Returns how long the fastest expected tree takes to fill `bytes`.
+/// Returns how long a tree takes to fill `bytes` at the fastest expected growth.
 pub(super) fn time_to_fill(bytes: u64) -> Duration {
     Duration::from_nanos(bytes.saturating_mul(1_000_000_000 / (GROWTH >> 20)) >> 20)
 }
@@ -53,8 +53,8 @@ impl Growth {
         MOVER_REACTIONS * self.in_reaction
     }
 
-    /// Records that the monitor was at work, and the tree has `total` bytes now. That time does not count as
-    /// a late look.
+    /// Records that the monitor was at work, and the tree has `total` bytes now. The time of that work does
+    /// not count as a late look.
     pub(super) fn go_on(&mut self, now: Instant, total: u64) {
         (self.at, self.total) = (now, total);
     }

@@ -1,8 +1,9 @@
 //! One look of the monitor: what it measures, and what it does then.
 //!
 //! ```text
-//!   who is there? ─► watch the drivers ─► measure ─► near the limit: take over    ─► tell the manager what is outside ─► continue processes
+//!   find processes ─► watch the drivers ─► measure ─► near the limit: take over
 //!                                                     else: leave the tree alone
+//!     ─► tell the manager what is outside of management ─► continue processes
 //! ```
 
 use std::thread::JoinHandle;
@@ -39,7 +40,7 @@ impl Outlook {
         (self.limit / 8).clamp(16 << 20, 256 << 20).min(self.limit / 2)
     }
 
-    /// Returns how far below the limit processes begin to be taken over.
+    /// Returns how far below the limit the monitor begins to take processes over.
     fn margin(self) -> u64 {
         self.least_margin().max(self.coming.min(self.limit / 2))
     }
@@ -48,7 +49,7 @@ impl Outlook {
         self.total + self.margin() > self.limit
     }
 
-    /// Returns what the tree may still get before the processes to stop have stopped.
+    /// Returns what the tree may still get until the processes that must stand still do so.
     fn soon(self) -> u64 {
         self.coming.max(self.margin() / 2)
     }
@@ -58,7 +59,7 @@ impl Outlook {
         self.margin() / 4
     }
 
-    /// Returns the room to have free for a waiting process that continues.
+    /// Returns the room that must be free before a waiting process continues.
     fn wanted(self) -> u64 {
         self.soon() + (1 << 20)
     }
@@ -188,16 +189,16 @@ impl Monitor {
         total
     }
 
-    /// Tells managed processes how much memory they have now, and has pages adopted again that were dropped
-    /// but are still present.
+    /// Records how much memory each managed process has now. Has pages adopted again that the program has
+    /// dropped but that are still present.
     fn follow_managed(&mut self) {
         let mut moved = Vec::new();
         for (pid, managed) in &mut self.managed {
             let process = self.tree.processes.get(pid);
             if managed.note_growth(process.map_or(0, |process| process.memory.anonymous)) && process.is_some()
             {
-                // The manager knows the change already, and its bytes are subtracted from those of the
-                // process.
+                // The manager's count is already new, and is subtracted from the process's count. So that one
+                // must be new as well.
                 moved.push(*pid);
             }
             managed.take_kept();
@@ -260,9 +261,9 @@ impl Monitor {
         self.calm_down(outside);
     }
 
-    /// Continues the processes that stand still in three cases: all memory is known and fits; there is room
-    /// for the copies that may come; or they would stand still in vain. `adopting` bytes are going to be the
-    /// manager's, and `outside` bytes are not.
+    /// Continues the processes that stand still in three cases: all memory is known, and fits; all is known,
+    /// and there is room for the copies that may come; or they have stood still for too long. `adopting`
+    /// bytes are still to be adopted, and `outside` bytes are outside of management.
     fn let_go_on_where_it_fits(&mut self, outlook: Outlook, adopting: u64, outside: u64) {
         let is_apart = outlook.total + outlook.least_room() < outlook.limit;
         let is_known = (adopting == 0 || is_apart) && self.managed.values().all(Managed::is_settled);

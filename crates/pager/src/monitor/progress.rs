@@ -9,7 +9,7 @@ use super::Monitor;
 use crate::messages::as_option;
 use crate::system::{priority, proc};
 
-/// The period that is judged at once.
+/// Progress is judged over periods of this length.
 const WINDOW: Duration = Duration::from_secs(10);
 /// The least time between two messages.
 const QUIET: Duration = Duration::from_secs(60);

@@ -3,19 +3,19 @@
 //! A small process is not worth taking over, and most end soon. But many together can exceed a limit as a
 //! large one does. So near the limit, each one that grows stands still, and so do processes that start more
 //! of them. They continue one after another when there is room, usually because others have ended. If none
-//! ends, they are taken over as they stand, the largest first.
+//! ends, they are taken over while they wait, the largest first.
 //!
 //! ```text
-//!   grows, and there is no room ─► waits ─► has room, and its turn ─► continues ─► has ended, or has settled: the next one
-//!                                    └─► none ends ─► is taken over, and waits until pages of others have gone out
+//!   grows, and there is no room ─► waits ─► has room, and its turn ─► continues ─► ends or settles: next
+//!                                    └─► none ends ─► is taken over, and waits for others' pages to go out
 //! ```
 //!
 //! The manager is told of more memory outside than there is, so that it keeps room for those that continue.
 //! At least one continues every second, even without room, since other processes may wait for it. If there is
-//! no room at all, the first one is tried soon: if it ends, it has made room, and so may the next one. Taking
-//! over a hundred small processes would cost more memory than they have.
+//! no room at all, the first one continues soon, as a trial: if it ends, it has made room, and the next one
+//! is tried. Taking over a hundred small processes instead would cost more memory than they have.
 //!
-//! A process that starts others continues after those that wait already.
+//! A process that starts others lets all others go first, for at most a second.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -29,7 +29,8 @@ use crate::system::priority;
 use crate::system::proc::Memory;
 use crate::tree::LEAST_GROWN;
 
-/// The processes that are left alone have at most 1/[`SHARE`] of the limit together.
+/// When waiting processes are taken over, the smallest are left alone: together, at most 1/[`SHARE`] of the
+/// limit.
 const SHARE: u64 = 8;
 /// A process below this size is never worth taking over.
 const LEAST: u64 = 1 << 20;
@@ -44,13 +45,13 @@ const PRESSED: Duration = Duration::from_millis(50);
 /// them has waited for [`MOST_WAIT`].
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const MOST_WAIT: Duration = Duration::from_secs(1);
-/// One continues after this long without room.
+/// While there is no room, a process continues when this long has passed since the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same if none has continued since they began to wait.
+/// The same for the first one since they began to wait.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
-/// The same if the one before has not grown.
+/// The same after a process that has not grown.
 const IDLE_PATIENCE: Duration = Duration::from_millis(100);
-/// The manager keeps room for this long after the last one continued.
+/// The manager keeps room for this long after a process last continued.
 const KEEPS_ROOM: Duration = Duration::from_secs(1);
 
 /// The processes that wait, and those that have just continued.
@@ -60,13 +61,14 @@ pub(super) struct Queue {
     going: Vec<Going>,
     /// How many processes have ended.
     ended: u64,
-    /// When a process last ended, continued into room or was taken over, and when one last continued.
+    /// When a process last ended, continued with room or was taken over, and when one last continued in any
+    /// case.
     moved_at: Instant,
     went_at: Instant,
     /// Until when the manager keeps room.
     keeps_until: Option<Instant>,
-    /// How many pages had come back at the last check, and whether so many did since the check before that
-    /// processes must wait.
+    /// When the pages that came back were last counted and how many they were, and whether memory was short
+    /// between the last two counts.
     came_back: (Instant, u64),
     is_pressed: bool,
     /// How long the next one waits without room: less if none has continued yet or the last one has not
@@ -134,8 +136,8 @@ impl Queue {
         self.going.iter().any(|going| going.pid == pid)
     }
 
-    /// Records the bytes of the processes, for which `bytes_of` returns `None` if they have ended. `ended`
-    /// processes of the tree have ended in all.
+    /// Records the bytes of the processes. `bytes_of` returns `None` for one that has ended. So far, `ended`
+    /// processes of the tree have ended, and `came_back` pages have come back.
     fn note(&mut self, now: Instant, ended: u64, came_back: u64, bytes_of: impl Fn(u32) -> Option<u64>) {
         if now - self.came_back.0 >= PRESSED {
             self.is_pressed = came_back - self.came_back.1 >= PRESSING;
@@ -171,7 +173,7 @@ impl Queue {
         (may_go || is_due).then_some((first, may_go))
     }
 
-    /// Records that a process with `bytes` continues. If there was no room for it, nothing has moved yet.
+    /// Records that a process with `bytes` continues. Without room, that is no progress.
     fn goes_on(&mut self, (pid, has_room): (u32, bool), now: Instant, bytes: u64) {
         self.waiting.retain(|waiting| waiting.pid != pid);
         self.going.push(Going { pid, since: now, bytes, grown_at: now });
@@ -231,8 +233,8 @@ impl Monitor {
         }
     }
 
-    /// Has small processes wait that have grown, or are new and about to run, and processes that have started
-    /// others.
+    /// Makes small processes wait that have grown, or that are new and about to run. If any process waits,
+    /// those that have started others wait as well.
     pub(super) fn have_wait(&mut self) {
         for (anonymous, pid) in self.tree.grown() {
             if self.is_small(anonymous, pid) {
@@ -242,8 +244,8 @@ impl Monitor {
         self.have_newcomers_wait();
     }
 
-    /// Has small processes wait that are new and about to run, and processes that have started others. They
-    /// do not overtake those that wait already.
+    /// Makes small processes wait that are new and about to run. If any process waits, those that have
+    /// started others wait as well. So none of them overtakes those that wait already.
     pub(super) fn have_newcomers_wait(&mut self) {
         for (anonymous, pid) in self.tree.newcomers(Instant::now()) {
             if self.is_small(anonymous, pid) {
@@ -269,7 +271,7 @@ impl Monitor {
         }
     }
 
-    /// Returns whether a process has no mover, and is too small to be given one on its own.
+    /// Returns whether a process has no mover, is too small to be worth one, and was not refused.
     pub(super) fn is_small(&self, anonymous: u64, pid: u32) -> bool {
         let lacks_mover = self.managed.get(&pid).is_none_or(Managed::lacks_mover);
         anonymous < LEAST_PROCESS && lacks_mover && !self.refused.contains_key(&pid)

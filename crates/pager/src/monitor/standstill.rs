@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Some programs, such as `su`, stop themselves when their child stops, and wait until both are continued. So
-//! for a while after a process continues, its ancestors are watched, except those that were stopped before
-//! it.
+//! for a while after a process continues, its ancestors are watched, except those that something else had
+//! stopped before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ pub(crate) struct Standstill {
 
 #[derive(Debug)]
 struct Stopped {
-    /// Ancestors that ran when it was stopped.
+    /// Its ancestors, except those that something else had stopped when it was stopped.
     ancestors: Vec<u32>,
     /// Whether it waits for its turn, instead of continuing with the others.
     waits: bool,
@@ -102,7 +102,7 @@ impl Standstill {
         self.stopped.values().any(|stopped| !stopped.waits)
     }
 
-    /// Stops a running process. A process that something else has stopped is left alone, since only that may
+    /// Stops a running process. A process that something else has stopped is left alone: Octavo must not
     /// continue it.
     pub(crate) fn stop(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>) {
         if self.stop_one(pid, ancestors, guardian, false, may_stop) {
@@ -110,8 +110,8 @@ impl Standstill {
         }
     }
 
-    /// Like [`stop`](Self::stop), but until the process's turn. A newcomer is stopped only if it is ready to
-    /// run. Returns whether the process was stopped.
+    /// Like [`stop`](Self::stop), but the process stands still until its turn. A newcomer is stopped only if
+    /// it is ready to run. Returns whether the process was stopped.
     pub(crate) fn stop_to_wait(
         &mut self,
         pid: u32,
@@ -146,7 +146,7 @@ impl Standstill {
     pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool, guardian: Option<&Guardian>) {
         for (pid, stopped) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
             self.stood += stopped.since.elapsed();
-            // A process may be missed for a moment when its parent ends. It still exists, so it continues.
+            // A look may miss a process for a moment when its parent ends. If it still exists, continue it.
             if is_stopped(pid) {
                 signals::kill(pid, Signal::CONT);
             }
@@ -183,8 +183,8 @@ impl Standstill {
         {
             self.stood += since.elapsed();
             signals::kill(pid, Signal::CONT);
-            // Keep the ancestors from the last time: one that has been stopped since then is not in the new
-            // list, which has only those that ran.
+            // Keep the ancestors from the last time: the new list lacks those that something else has stopped
+            // since then.
             if let Some(at) = self.going_on.iter().position(|going| going.pid == pid) {
                 ancestors.extend(self.going_on.swap_remove(at).ancestors);
                 ancestors.sort_unstable();
@@ -196,7 +196,8 @@ impl Standstill {
     }
 
     /// Continues ancestors that stopped after their descendants were stopped. Each is continued only once,
-    /// because a second stop is intended. If a terminal stops both, neither continues.
+    /// because a second stop is deliberate. If a terminal stops a process and its ancestor, neither is
+    /// continued.
     pub(crate) fn follow(&mut self) {
         let now = Instant::now();
         self.going_on.retain(|going| now < going.until);

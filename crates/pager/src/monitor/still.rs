@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   could outgrow the limit before it is managed  ─┐
-//!   grows outside of management, or is not adopted ├─► stands still ─► all fits, or there is room for what may come ─► continues
-//!   shares pages, and copies come too fast        ─┘
+//!   grows outside of management, or is not adopted ├─► stands still
+//!   shares pages, and copies come too fast        ─┘     └─► all fits, or copies have room ─► continues
 //! ```
 //!
 //! Small processes wait in a queue instead ([`queue`](super::queue)).
@@ -17,14 +17,15 @@ impl Monitor {
     /// Stops processes that could exceed the limit before they are managed, until they are managed and the
     /// manager has made room:
     ///
-    /// - all that are to be taken over, if less room is left than is `coming`, or nothing can go out yet;
-    /// - all unmanaged ones of these, if the tree has families that share pages, or could fill the memory
+    /// - all that are to be taken over, if less room is left than `coming` bytes, or nothing can go out yet;
+    /// - of these, all unmanaged ones, if the tree has families that share pages, or could exceed its limit
     ///   while movers wait for a CPU;
-    /// - managed ones that grow outside of management, if less room is left than is `coming`: they have new
-    ///   mappings, and a look at these may have to wait;
-    /// - those that share pages, if copies come faster than pages go out;
-    /// - those that are not all adopted, if less than `least_room` is left: until they are, the manager alone
-    ///   cannot hold the limit.
+    /// - managed ones that grow outside of management, if less room is left than `coming` bytes: they have
+    ///   new mappings, and a look at these may have to wait;
+    /// - those that share much, if the copies that may come would exceed the limit by more than the room left
+    ///   for copies;
+    /// - those with many pages not adopted yet, if at most `least_room` is left: until these are adopted, the
+    ///   manager alone cannot hold the limit.
     pub(super) fn keep_still(&mut self, pids: &[(u64, u32)], total: u64, coming: u64, least_room: u64) {
         if self.stops_none {
             return;

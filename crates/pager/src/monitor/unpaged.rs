@@ -1,8 +1,9 @@
 //! Memory of the tree that cannot be paged: how much there is of each kind, and what the user is told.
 //!
-//! It is counted near the limit. If it exceeds the limit, the user is told, and a strict run ends: at once
-//! for kinds that stay as they are, and after a while for memory that may be taken over, shared or unlocked
-//! by then. The user is also told if the tree has been above its limit for a while for any other reason.
+//! It is counted while the tree is near its limit. If it exceeds the limit, the user is told, and a strict
+//! run ends: at once for kinds that stay as they are, and after a while for memory that may be taken over,
+//! shared or unlocked by then. The user is also told if the tree has been above its limit for a while for any
+//! other reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,17 +60,17 @@ impl Lasting {
 /// What is known of a tree that exceeds its limit.
 #[derive(Debug, Default)]
 pub(super) struct Excess {
-    /// Whether the whole tree, and memory that cannot be paged, are too large.
+    /// Since when the whole tree, and its memory that cannot be paged, have been too large.
     total: Lasting,
     unpaged: Lasting,
-    /// Whether the user was told that the limit cannot be kept, or that it is exceeded.
+    /// Whether the user was told that the limit cannot be kept, and whether the user was told anything.
     has_said_impossible: bool,
     has_said: bool,
     /// When the next process may be counted by kind.
     next_count: Option<Instant>,
 }
 
-/// Returns whether memory of a kind stays what it is.
+/// Returns whether memory of a kind stays as it is: it will not be taken over, shared or unlocked.
 const fn is_firm(kind: Kind) -> bool {
     matches!(kind, Kind::FilePages | Kind::ProgramData | Kind::PageTables | Kind::Unmanaged)
 }
@@ -95,8 +96,8 @@ impl Monitor {
         };
         let all = sum(&|_| true);
         self.summary.unpaged_bytes = self.summary.unpaged_bytes.max(all);
-        // Memory of other kinds may be about to be taken over, or be counted too high until each process has
-        // been asked.
+        // Memory that is not firm may soon be taken over, or be counted too high until each process has been
+        // asked. So its excess must last.
         let stays = self.excess.unpaged.lasts(now, all > limit);
         let is_certain = stays || sum(&is_firm) > limit;
         let is_impossible = is_certain || sum(&|kind| is_firm(kind) || kind == Kind::Shared) > limit;
@@ -106,7 +107,7 @@ impl Monitor {
             return Ok(());
         }
         let message = if is_impossible { impossible(&unpaged) } else { &messages::LIMIT_EXCEEDED };
-        // Suggest the bytes that cannot be paged plus the whole limit of now for the rest.
+        // Suggest the present limit plus the bytes that cannot be paged.
         let enough = limit + all;
         let is_there = enough <= usage::usable_memory_bytes();
         let enough = if is_there { format!("{} or more", as_option(enough)) } else { "more".into() };

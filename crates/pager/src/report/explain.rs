@@ -10,7 +10,7 @@ use crate::report::summary::Summary;
 const LITTLE: f64 = 0.1;
 /// A run that waits for more than this part of its time is slow.
 const SLOW: f64 = 0.5;
-/// A shorter run is not explained unasked.
+/// A shorter run is explained only on request.
 const LEAST_SECONDS: f64 = 10.0;
 /// Shorter waits are not reported.
 const LEAST_WAITED: f64 = 0.1;

@@ -73,8 +73,8 @@ pub struct Summary {
     pub managed_bytes: u64,
     /// See `managed_bytes`.
     pub swapped_bytes: u64,
-    /// The address space of the memory that is managed now: an upper bound for it, unless the program maps
-    /// more.
+    /// The address space of the memory that is managed now. Until the program maps more, `managed_bytes`
+    /// cannot exceed this.
     pub mapped_bytes: u64,
     /// The most anonymous memory that the tree had.
     pub anonymous_peak_bytes: u64,
@@ -83,13 +83,13 @@ pub struct Summary {
     pub shared_peak_bytes: u64,
     /// See `shared_peak_bytes`.
     pub page_tables_peak_bytes: u64,
-    /// The most memory of each kind that could not be paged. Private memory is counted near the limit.
+    /// The most memory of each kind that could not be paged. Private memory is counted only near the limit.
     pub unpaged_peak_bytes: BTreeMap<Kind, u64>,
     /// The most memory, present or out, that was managed.
     pub managed_peak_bytes: u64,
     /// The part of the anonymous memory of managed processes that was managed, at that peak.
     pub managed_share: f64,
-    /// Pages that went out and came back, in bytes.
+    /// Pages that went out, and pages that came back, in bytes.
     pub swapped_out_bytes: u64,
     /// See `swapped_out_bytes`.
     pub swapped_in_bytes: u64,

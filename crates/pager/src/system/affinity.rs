@@ -21,7 +21,7 @@ pub(crate) struct Affinity {
     looks: u32,
 }
 
-/// After this many looks, the engine may have started new threads.
+/// How many calls pass until threads are listed again, since the engine may have started new ones.
 const LOOK_AGAIN: u32 = 64;
 
 impl Affinity {

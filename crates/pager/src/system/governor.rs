@@ -6,7 +6,8 @@
 //! time. After that, it runs without real-time priority until it has saved enough again.
 //!
 //! ```text
-//!   at once ≤ 1.5 ms,  + 3 % of the time   ⇒   within any 100 ms ≤ 4.5 ms, plus the excess of one piece of work over its estimate
+//!   at once ≤ 1.5 ms,  + 3 % of the time
+//!     ⇒  within any 100 ms ≤ 4.5 ms, plus the excess of one piece of work over its estimate
 //! ```
 
 use std::time::{Duration, Instant};

@@ -4,8 +4,8 @@
 //! Threads and processes that the monitor starts have the priority that the runner was given.
 //!
 //! The monitor must not take a CPU from the kernel's own threads for long. So it says before each piece of
-//! work how long that may take. If its [allowance](Governor) does not suffice, it runs with a nice value
-//! only, which leaves other threads their parts.
+//! work how long that may take. If its [allowance](Governor) does not suffice, it runs with a lower nice
+//! value only, which leaves other threads their share of the CPU.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -83,7 +83,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Does a piece of such work, which [is allowed for](goes_on) first.
+    /// Does a piece of such work, after [saying](goes_on) how long it may take.
     pub(crate) fn take<T>(&mut self, work: impl FnOnce() -> T) -> T {
         goes_on(self.takes);
         let began = cpu_time();

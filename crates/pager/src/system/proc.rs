@@ -123,7 +123,7 @@ pub(crate) struct Mapping {
     pub(crate) is_writable: bool,
     pub(crate) is_executable: bool,
     pub(crate) is_private: bool,
-    /// The file or shared memory that it maps, if any, and its first byte in that.
+    /// The file or shared memory that it maps, if any, and the offset in the file at which it begins.
     pub(crate) file: Option<FileId>,
     pub(crate) offset: u64,
     pub(crate) name: String,
@@ -307,8 +307,8 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
 /// Where the kernel may write when threads of a process end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Threads {
-    /// Addresses inside the C library's thread descriptors, which lie at the ends of stacks. Without the
-    /// first thread's.
+    /// Addresses inside the C library's thread descriptors, which lie at the ends of stacks. The first
+    /// thread's is not among them.
     pub(crate) descriptors: Vec<u64>,
     /// The first thread's descriptor, which may lie anywhere.
     pub(crate) first_descriptor: Option<u64>,

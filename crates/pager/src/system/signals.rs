@@ -40,7 +40,8 @@ impl Signals {
     /// Passes on the signals that have come.
     pub(crate) fn pass_on(&mut self, program: u32) {
         for information in self.0.pending() {
-            // The kernel's own codes are positive. Then a key was pressed at the terminal.
+            // A positive code is the kernel's own. For [`KEYS`], it means that a key was pressed at the
+            // terminal, so the program has the signal as well.
             let is_sent = information.si_code <= 0;
             if (is_sent || PASSED_ON.contains(&information.si_signo))
                 && let Some(signal) = Signal::from_named_raw(information.si_signo)
@@ -70,9 +71,9 @@ pub(crate) fn stop(pid: u32) {
 }
 
 /// Reaps ended children of the runner, orphans included. Returns how `program` ended, if it did, and calls
-/// `other` for each other child. Must be called by the thread that started the program. It waits for children
-/// of this thread only: if it took a stop of a process that another thread traces, that thread would never
-/// see it.
+/// `other` for each other child. Must be called by the thread that started the program. It waits only for
+/// children of the calling thread: if it consumed the stop of a process that another thread traces, that
+/// thread would never see the stop.
 pub(crate) fn reap(program: u32, mut other: impl FnMut(u32)) -> Option<ExitStatus> {
     let mut ended = None;
     // Movers end without a signal, so only a wait for all kinds of children sees them.

@@ -1,11 +1,11 @@
 //! Memory that cannot be paged: the tree's shared memory and page tables.
 //!
-//! The kernel does not let a pager manage them, but they count toward the limit. It reports both for each
-//! process, at a higher cost than a look at the process's memory. So a process is asked again only after a
-//! while, or if its files and shared memory have changed much. Small processes are not asked.
+//! The kernel does not let a pager manage them, but they count toward the limit. The kernel reports both for
+//! each process, at a higher cost than a look at the process's memory. So a process is asked again only after
+//! a while, or if its files and shared memory have changed much. Small processes are not asked.
 //!
 //! Several processes may map the same shared memory. Then they are asked for their shares of it (PSS) one
-//! after another, and what a process maps more in between is added. A process that has not been asked yet
+//! after another, and anything that a process maps in between is added. A process that has not been asked yet
 //! counts whole. But the sum is at most the machine's shared memory, which is cheap to ask for.
 
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::system::proc::{self, Fixed, Memory, Status, Told};
 use crate::tree::shares::{Group, Mark, Newcomer};
 
-/// Processes with less memory than this, of all kinds, are not asked.
+/// A process is not asked until its memory of all kinds reaches this size.
 const LEAST_PROCESS: u64 = 8 << 20;
 /// A process is asked again after this long, or if at least [`LEAST_CHANGE`] has changed.
 const ASK_EVERY: Duration = Duration::from_millis(100);

@@ -4,20 +4,22 @@
 //! look asks a few processes.
 //!
 //! ```text
-//!   begin ─► a few known processes at each look ─► end, when all that are there have been asked ─► 30 ms after the beginning: begin
-//!              new ones come at any time, ahead of the others
+//!   begin ─► ask a few known processes at each look ─► end, when all have been asked
+//!     ▲      (new ones are asked at any time, ahead of the others)     │
+//!     └────────── 30 ms after the last beginning ◄─────────────────────┘
 //! ```
 //!
 //! Rounds take at most a tenth of the time, and a few milliseconds of one look. New processes have a separate
 //! and larger allowance: until a process is asked, each of its faults counts as a store to a shared page.
-//! Even so, one look asks few of them. A tree that starts a hundred processes is filling its limit, and an
-//! answer waits while the process changes its mappings. An answer cannot be split: a process with many GiB
-//! takes long, and the next ones then wait longer.
+//! Even so, one look asks few of them: a tree that starts a hundred processes may fill its limit meanwhile,
+//! and the kernel's answer waits while the process changes its mappings. An answer cannot be split: a process
+//! with many GiB takes long, and the next ones then wait longer.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The time between the beginnings of two rounds if no process starts or ends, and if none changes either.
+/// The time between the beginnings of two rounds while processes get or lose pages, and while none does. If a
+/// process starts or ends, a round is due at once.
 const ROUND_EVERY: Duration = Duration::from_millis(30);
 const ROUND_CALM_EVERY: Duration = Duration::from_secs(5);
 /// Asking known processes takes at most 1/[`KNOWN_SHARE`] of the time, and this long in one look.
@@ -61,7 +63,7 @@ pub(crate) struct Rounds {
     is_lively: bool,
     known: Allowance,
     new: Allowance,
-    /// When the last question was asked, and whether its time counts as that of a new process.
+    /// When the last question was asked, and whether its time is taken from the allowance for new processes.
     asking: Option<(Instant, bool)>,
     earned_at: Option<Instant>,
 }
@@ -111,8 +113,8 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Returns what to do next, or `None` if nothing is left to do at this look. Before the next call, the
-    /// caller has asked the process that the last call named.
+    /// Returns what to do next, or `None` if nothing is left to do at this look. The caller asks the named
+    /// process before it calls this again.
     pub(crate) fn next(&mut self, now: Instant, wanted: &BTreeMap<u32, Wanted>) -> Option<Next> {
         self.account(now);
         let is_any_known = wanted.values().any(|wanted| wanted.is_known);
@@ -160,7 +162,7 @@ impl Rounds {
         self.has_changed || self.began_at.is_none_or(|at| now - at >= every)
     }
 
-    /// Adds the time that has passed to the allowances, and takes off what the last answer took.
+    /// Adds a share of the time that has passed to each allowance, and takes off what the last answer took.
     fn account(&mut self, now: Instant) {
         let passed = self.earned_at.map_or(Duration::ZERO, |at| now - at);
         self.earned_at = Some(now);

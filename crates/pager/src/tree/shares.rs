@@ -12,7 +12,7 @@
 //! | stores to shared pages | with its faults, until all have been asked after that: it has copies, and the others' shares have grown |
 //! | ends, or leaves the group | as before, until all have been asked after that: its pages may be left to others |
 //! | has pages that go, or that Octavo takes | without them |
-//! | has shared pages that Octavo takes | with them as before, until all have been asked after that: it took copies |
+//! | has shared pages that Octavo takes | with them as before, until all have been asked after that: it copied them first, and took the copies |
 //!
 //! A round may have asked one process before such a change, and others after it. So *until all have been
 //! asked* means until the end of the first round that began after the change.
@@ -37,10 +37,10 @@ const PAGE: u64 = PAGE_BYTES as u64;
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     members: BTreeMap<u32, Member>,
-    /// What members may have left to others, since the current round began, and before that since the last
-    /// whole round began.
+    /// What members may have left to others: since the current round began, and between the beginning of the
+    /// last whole round and that of the current one.
     left: Left,
-    /// Whether a round is under way, which asks all members.
+    /// Whether a round that asks all members is under way.
     is_in_round: bool,
     /// What the group had at the last look without new members, plus what has come since. No answer lowers
     /// it.
@@ -58,20 +58,20 @@ struct Left {
 pub(crate) struct Newcomer {
     /// Whether it was forked: it has the pages of another member, and those that its faults brought.
     pub(crate) is_fork: bool,
-    /// If it was not forked: its faults before its first fork at the earliest.
+    /// If it was not forked: its faults at a moment before its first fork.
     pub(crate) faults: u64,
 }
 
 /// A process of a group. All amounts are in bytes.
 #[derive(Debug, Default)]
 struct Member {
-    /// `None` once the process was first noted.
+    /// What was known when it joined. `None` once the process was first noted.
     newcomer: Option<Newcomer>,
     /// What the kernel counts for it. `None` until it is first noted.
     noted: Option<Mark>,
     /// Its last answer.
     answer: Option<Answer>,
-    /// Its highest estimate since then.
+    /// Its highest estimate since its last answer.
     most: u64,
     /// Its marks at the beginning of the last whole round, and of the current one. `None` if its faults do
     /// not matter.
@@ -96,8 +96,9 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Returns the bytes of copies that no count reveals, which stores to shared pages made since `then`.
-    /// Each is a fault. The other faults brought pages that are counted, or that replace taken ones.
+    /// Returns the bytes of the copies that stores to shared pages have made since `then`. No count reveals
+    /// them, but each is a fault. The other faults brought pages that are counted, or that replace taken
+    /// ones.
     fn unseen_since(self, then: Self) -> u64 {
         let (Some(before), Some(now)) = (then.faults, self.faults) else { return 0 };
         let faulted = now.saturating_sub(before) * PAGE;
@@ -130,8 +131,8 @@ impl Group {
         }
     }
 
-    /// Records what the kernel counts for a member, and its faults. They are `None` if stores to shared pages
-    /// do not matter.
+    /// Records what the kernel counts for a member, and its faults. The faults are `None` if stores to shared
+    /// pages do not matter.
     pub(crate) fn note(&mut self, pid: u32, now: Mark) {
         let Mark { counted, faults, .. } = now;
         let Some(member) = self.members.get_mut(&pid) else { return };

@@ -3,8 +3,8 @@
 //! A tree may have hundreds of processes, most of which do nothing. Asking one takes microseconds, and a look
 //! comes every few milliseconds. So a process is asked at each look while it changes, and for some looks
 //! after that. The others wait for their turns, a few at each look. One of them may begin to grow before its
-//! turn: then the machine's anonymous memory grows by more than the known processes got. One call reveals
-//! that, and then all are asked, for at most a hundredth of the time.
+//! turn: then the machine's anonymous memory grows by more than the asked processes got. One call reveals
+//! that. Then all are asked, for at most a hundredth of the time.
 //!
 //! Free memory would not reveal it. If the page cache has filled memory, a growing program gets pages of the
 //! cache, and free memory stays the same.
@@ -18,8 +18,8 @@ const CALM: u64 = 32;
 const AT_ONCE: usize = 8;
 /// How much more the machine may grow than the tree and the runner were seen to grow, in bytes.
 const LEAST_GROWTH: i64 = 4 << 20;
-/// Asking all out of turn takes at most 1/[`ALL_SHARE`] of the time. For the pause after that, it counts as
-/// [`MOST_TOOK`] at most.
+/// Asking all out of turn takes at most 1/[`ALL_SHARE`] of the time. The pause that follows is computed as if
+/// asking took [`MOST_TOOK`] at most.
 const ALL_SHARE: u32 = 100;
 const MOST_TOOK: Duration = Duration::from_millis(1);
 
@@ -39,8 +39,8 @@ pub(crate) struct Turns {
 /// What is known since all were last asked.
 #[derive(Clone, Copy, Debug)]
 struct Alarm {
-    /// The least bytes that the machine had beyond those known of the tree and the runner. Any process may
-    /// shrink, so only this difference reveals growth.
+    /// The smallest difference so far between the machine's bytes and those known to be the tree's and the
+    /// runner's. Processes may shrink and hide growth, so growth is measured from this minimum.
     least_beyond: i64,
     at: Instant,
     took: Duration,
