@@ -4,7 +4,7 @@
 //! The entries of a guarded region allow no other access ([`Protection::GUARDED`](crate::table::Protection)).
 //! So a plain access misses without an extra check, and the fault that follows returns an error. A pinned
 //! frame stays with its page: nobody moves, splits or frees it. Writeback pins a page too, so an exclusive
-//! guard waits for its end. No writeback starts while others have pins.
+//! guard waits until writeback has ended. No writeback starts while others have pins.
 //!
 //! ```text
 //!  walk ─► pin the frame ─► read the links again ─► latch ─► exclusive: under I/O? ─► lent
@@ -40,7 +40,7 @@ use crate::units::{CHUNK_FRAMES, FrameId, PageNumber};
 /// How often a reader yields so that a waiting writer gets the latch first.
 const MOST_TURNS: u32 = 64;
 
-/// The thread or task that takes a guard, and whether it waits for others.
+/// The thread or task that takes a guard, and whether it waits for other guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taker {
     Thread,

@@ -3,7 +3,7 @@
 //! | operation | a hit costs |
 //! |---|---|
 //! | load | the walk twice (read, then re-read: one load per link each), and the data. No store, no lock |
-//! | store | the walk twice, one read-modify-write to take the frame and one to let it go, on its own half line |
+//! | store | the walk twice, and two read-modify-writes on the frame's half line: take it, let it go |
 //! | read | as a load, once per page, with the copy in between |
 //! | swap, `fetch_add` and so on | as a store, and one read-modify-write for the word |
 //! | write | as a store, once per page. A page that is overwritten whole is neither zeroed nor read first |
@@ -19,8 +19,8 @@
 //! words (swap, `fetch_add`) are sequentially consistent with each other. The model `hits` passes a message
 //! through two pages, and changes words whose pages move.
 //!
-//! The first access after reclaim has looked at an entry marks it accessed, by one compare-and-swap that may
-//! fail.
+//! After reclaim has looked at an entry, the next access marks the entry accessed, by one compare-and-swap
+//! that may fail.
 
 mod bounds;
 mod gather;

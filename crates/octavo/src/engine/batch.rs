@@ -95,9 +95,9 @@ impl<A: Ask> Batch<A> {
         answers
     }
 
-    /// Asks until all is done. The caller must wait, and a holder of the memory lets go in time. Returns for
-    /// each leaf, in order, whether it is done. If it is not, a part of it is unsupported, and that part is
-    /// unchanged.
+    /// Asks until all is done, because the caller cannot go on before that. Any holder of the memory lets it
+    /// go in time. Returns for each leaf, in order, whether it is done. If it is not, a part of it is
+    /// unsupported, and that part is unchanged.
     pub(crate) fn insist(mut self, mut ask: impl FnMut(&mut [Run<A>])) -> SmallVec<[bool; FEW_TRANSLATED]> {
         let mut refused = SmallVec::<[Range<PageNumber>; 2]>::new();
         loop {

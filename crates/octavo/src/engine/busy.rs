@@ -16,7 +16,7 @@ pub(crate) struct AllBusy<'e> {
 }
 
 impl<'e> AllBusy<'e> {
-    /// Makes every entry at `level` busy through which `owners` show the frame. Returns `None` if one of them
+    /// Makes busy every entry at `level` through which `owners` show the frame. Returns `None` if one of them
     /// does not show it, or another thread is changing one. All entries are then unchanged.
     pub(crate) fn make(engine: &'e Engine, frame: FrameId, level: usize, owners: &Owners) -> Option<Self> {
         let mut busy = Self { engine, entries: SmallVec::new() };
@@ -33,9 +33,9 @@ impl<'e> AllBusy<'e> {
         Some(busy)
     }
 
-    /// Returns whether these are all uses of the frame, and whether only the caller, who has `own` pins,
-    /// holds it. The answer stays true until the entries are published, except that a frame that is just
-    /// being listed again may get a pin for a moment.
+    /// Returns `true` if these entries are all uses of the frame, and nobody but the caller, with its `own`
+    /// pins, holds it. The answer stays true until the entries are published, except that a frame that is
+    /// just being listed again may get a pin for a moment.
     pub(crate) fn have_it_alone(&self, frame: FrameId, own: u32) -> bool {
         let words = self.engine.frames.words(frame);
         !words.holds.pinned_by_others(own) && words.uses.get() == self.owners()

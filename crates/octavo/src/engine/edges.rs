@@ -3,8 +3,8 @@
 //!
 //! The caller splits twice under the layout lock. It splits before the regions change, to meet an obstacle
 //! while nothing has changed yet. It splits again afterwards, because a fault under way may have put a block
-//! there meanwhile. A split also moves an entry without a block to a later version. So after the second one,
-//! such a fault can no longer succeed.
+//! there meanwhile. A split also moves an entry without a block to a later version. So after the second
+//! split, such a fault can no longer succeed.
 //!
 //! A split does not wait for a pinned block, because the caller holds the layout lock. It returns the block,
 //! and the caller may try again after releasing the lock.

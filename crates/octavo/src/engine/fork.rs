@@ -1,11 +1,11 @@
 //! Gives a space what another has, as a forked process gets what its parent has.
 //!
 //! ```text
-//!   the parent's entry    the child's entry
-//!   Swapped               Swapped: one more reference of the page's place
-//!   Present, at home      Present, at home: a copy of the bytes; a block is split first
-//!   Present, AWAY         nothing: the other side shows the page to both, and knows when one of them writes it
-//!   Empty, Zero           nothing
+//!   the parent's entry  the child's entry
+//!   Swapped             Swapped: one more reference of the page's place
+//!   Present, at home    Present, at home: a copy of the bytes; a block is split first
+//!   Present, AWAY       nothing: the other side shows the page to both, and knows when one of them writes it
+//!   Empty, Zero         nothing
 //! ```
 //!
 //! The caller ensures that the parent's other side shows and takes no pages meanwhile. An entry of the parent

@@ -9,7 +9,7 @@
 //!
 //! Threads that check at the same moment may each take one page more. The minimum has room for that.
 //!
-//! If a device fails, its free slots may have no room. Then pages stay in memory, and pages that are out may
+//! If a device fails, its free slots may be unusable. Then pages stay in memory, and pages that are out may
 //! be unable to come in.
 //!
 //! Cost: while slots are not few, one load of a word that hardly ever changes.
@@ -23,8 +23,8 @@ impl Engine {
         !self.swap.slots.are_guarded() || self.spare_pages() >= pages as i64
     }
 
-    /// Returns how many new pages there is room for, if slots are few. A negative number is what the kept
-    /// room lacks.
+    /// Returns how many new pages there is room for, if slots are few. A negative number says how many pages
+    /// are missing from the room to be kept.
     #[cold]
     pub(crate) fn spare_pages(&self) -> i64 {
         let has_away = self.has_translations();

@@ -1,9 +1,9 @@
 //! Brings away pages home, in batches.
 //!
 //! ```text
-//!   Present, AWAY ─► Busy ─ was it written? ─► remove ─► Present, at home    the bytes are wanted
-//!        ▲            │    (protect, harvest)    ├─────► Swapped             clean, and its place has the bytes
-//!        │            │                          └─────► Swapped, cached     the same, and the store wants a copy
+//!   Present, AWAY ─► Busy ─ was it written? ─► remove ─► Present, at home  the bytes are wanted
+//!        ▲            │    (protect, harvest)    ├─────► Swapped           clean: its place has the bytes
+//!        │            │                          └─────► Swapped, cached   the same; the store wants a copy
 //!        └────────────┴── refused, or no frame at home: as it was
 //! ```
 //!

@@ -1,18 +1,18 @@
-//! The structures of one manager, which all paths share, and the few steps by which a page loses its frame.
+//! The structures of one manager that all paths share, and the few steps by which a page loses its frame.
 //!
 //! | file | what it has |
 //! |---|---|
 //! | `mod` | the structures; uses, pins and releases of frames |
 //! | `batch` | asking a translation about many pages at once |
 //! | `build` | building an engine from its options |
-//! | `busy` | all entries that show one frame, busy at once |
+//! | `busy` | making all entries that show one frame busy at once |
 //! | `devices` | calls to the devices of all stores |
 //! | `pin_share` | the share of memory that the pins of one space may keep |
 //! | `relocate` | moving the pages of a range to other addresses |
-//! | `space_state` | the state of a space that faults need |
+//! | `space_state` | the part of a space's state that faults need |
 //! | `edges` | splitting blocks over the edges of a range before it changes |
-//! | `fork` | giving a space what another has |
-//! | `growth` | new pages leave room for pages that come in |
+//! | `fork` | giving a child space what its parent has |
+//! | `growth` | making new pages leave room for pages that come in |
 //! | `homecoming` | bringing away pages home |
 //! | `immovable` | pages that cannot go, and when they are tried again |
 //! | `unmap` | clearing a range of a table, and protecting one |
@@ -120,7 +120,7 @@ pub struct Engine {
     pub(crate) counters: Arc<Counters>,
     pub(crate) latencies: Latencies,
     pub(crate) frames: FrameAllocator,
-    /// The latches of frames: who borrows the bytes of pages of guarded regions.
+    /// The latches of frames. In guarded regions, they say how the bytes of a page are lent just now.
     pub(crate) latches: Latches,
     /// 4 KiB of zeros that nobody writes. A pin on a zero page shows them.
     pub(crate) small_zero: FrameId,
@@ -144,7 +144,7 @@ pub struct Engine {
     pub(crate) blocks_for_pool: Backoff,
     pub(crate) transfers: Transfers,
     transfer_pins: TransferPins,
-    /// Files that are open, which keep the manager.
+    /// The number of open files. An open file keeps the manager.
     open_files: AtomicU32,
     /// A buffer for the slots and handles of pages that leave the pool.
     pub(crate) pool_victims: Mutex<Vec<(SwapSlot, Handle)>>,
@@ -176,7 +176,8 @@ impl Engine {
     }
 
     /// Enters the engine for a call that may allocate, or returns an error in a forked child. If the
-    /// program's allocator lies in spaces of an engine, it gives other memory to a thread that is inside.
+    /// program's allocator takes its memory from spaces of an engine, it must give other memory to a thread
+    /// that is inside the engine.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Inside> {
         self.check_process().map(|()| Inside::enter())
@@ -270,7 +271,7 @@ impl Engine {
         }
     }
 
-    /// Lets a frame go that only its store still uses, if nothing leads to its page any more.
+    /// Lets a frame go if only its store still uses it and nothing leads to its page any more.
     pub(crate) fn forget_orphan(&self, frame: FrameId) {
         if let Some(page) = self.frames.words(frame).stored.page() {
             let orphan = self.store(page).forget_orphan(&self.frames, frame);
@@ -278,7 +279,7 @@ impl Engine {
         }
     }
 
-    /// Returns the frame of the swap cache that has a slot's page, pinned. A miss is only a hint:
+    /// Returns the frame in the swap cache that has a slot's page, and pins it. A miss is only a hint:
     /// [`Swap::begin_read`] knows for sure.
     pub(crate) fn find_swapped(&self, slot: SwapSlot) -> Option<PinnedFrame> {
         loop {

@@ -1,15 +1,15 @@
 //! The share of memory that the pins of one space may keep.
 //!
 //! Memory that is pinned, or lent by guards, cannot be used for anything else. So if there are several
-//! spaces, the pins of one keep at most its quota, or three quarters of the budget if it has none. While all
-//! pinned pages are mapped, a quota needs no count: the space has no more than that in memory. A space
-//! without a quota is *watched* as soon as it has three quarters of the budget in memory. A space that has
-//! unmapped a page under a pin is watched too. Such a page is an *orphan*: no figure of the space counts it,
-//! but its frame remembers whose it was (`rmap`).
+//! spaces, the pins of one space keep at most that space's quota, or three quarters of the budget if it has
+//! no quota. While all pinned pages are mapped, a quota needs no count: the space has no more than that in
+//! memory. A space without a quota is *watched* as soon as it has three quarters of the budget in memory. A
+//! space that has unmapped a page under a pin is watched too. Such a page is an *orphan*: no figure of the
+//! space counts it, but its frame remembers whose it was (`rmap`).
 //!
 //! ```text
-//!                has more than its share in memory,             a recount: it is alone, or has clearly less in memory,
-//!                or an orphan                                   and no orphan
+//!                has more than its share                        a recount: it is alone, or has
+//!                in memory, or an orphan                        clearly less in memory, and no orphan
 //!   0, not watched ─────────────────────────────► credit, watched ─────────────────────────────► 0
 //!                                                   │ ▲
 //!               each page pinned that was not since │ │ a recount, when nothing is left:
@@ -17,27 +17,27 @@
 //!                                                 no credit ───► TooManyPins, if that leaves nothing
 //! ```
 //!
-//! Pins and their drops are not counted. A per-CPU count took a pin with its drop from 16 to 32 ns, and a
-//! page with a hundred pins still keeps only one page. A *recount* looks at all frames, and counts the pinned
-//! pages that the space has, or had. The rest of the share is the space's credit, and no recount is needed
-//! until it is used up. Between two recounts, a page uses credit only once, however often it is pinned: its
-//! hold word says so (ACCOUNTED). Near its share, a space may exceed it by 1/64, so that recounts are rare
-//! there too.
+//! Pins and their drops are not counted. A per-CPU count doubled the cost of a pin with its drop, from 16 to
+//! 32 ns. It would also be the wrong figure: a hundred pins on one page keep only that page. A *recount*
+//! looks at all frames, and counts the pinned pages that the space has, or had. The rest of the share is the
+//! space's credit, and no recount is needed until it is used up. Between two recounts, a page uses credit
+//! only once, however often it is pinned: its hold word says so (ACCOUNTED). Near its share, a space may
+//! exceed it by 1/64, so that recounts are rare there too.
 //!
 //! Cost of a pin: one load of a read-mostly word while its space is not watched. In a watched space, a test
 //! of the hold word that the pin has read anyway, and two read-modify-writes for a page's first pin since the
 //! recount. A recount takes 1 to 2 ms per GiB of memory. It comes when the credit is used up, or if the last
-//! pin was refused. Cost of a fault: one in 64 sums a figure of its space over the CPUs.
+//! pin was refused. Cost of a fault: one fault in 64 sums a figure of its space over the CPUs.
 //!
 //! If several pages share an orphan's frame, as after a fork, it counts for one of their spaces. If that
-//! space has ended, it counts for the space that has its number. A page that is pinned just as it goes out,
-//! and is then unmapped, is not noted.
+//! space has ended, the frame counts for the space that has its number now. A page that is pinned just as it
+//! goes out, and is then unmapped, is not noted.
 //!
 //! Orderings: Relaxed. The word says when to recount, and publishes nothing. Threads that pin at the same
 //! moment may each exceed the share by a page or a block.
 //!
-//! Locking: one recount at a time. It takes the locks of the reverse map. The thread that takes it is inside
-//! the engine. So if an engine is the program's allocator, no allocation under a lock faults in it.
+//! Locking: one recount at a time. It takes the locks of the reverse map. The thread that takes a recount is
+//! inside the engine. So if an engine is the program's allocator, no allocation under a lock faults in it.
 
 use crate::engine::{Engine, Figure, SpaceState};
 use crate::error::{Error, ErrorKind, Result};

@@ -8,8 +8,8 @@
 //! Zeros do not move. They become empty, which reads the same.
 //!
 //! Nodes for the new range may exceed the budget by 1/512 of the moved range, until the old range's nodes are
-//! given back. They do not wait for room, because the other side has made the move already. Its pages may be
-//! unable to go out before the whole move is recorded, so a wait could be in vain.
+//! given back. The move does not wait for room for them, because the other side has moved the pages already.
+//! The pages may be unable to go out before the whole move is recorded, so a wait could be in vain.
 
 use crate::engine::{Engine, Obstacle, SpaceState, Split, split_leaf};
 use crate::rmap::Owner;

@@ -24,13 +24,13 @@
 //! random pattern read nothing ahead, and a reader in order soon has its full windows back. A region that the
 //! user calls sequential is exempt.
 //!
-//! From Linux: `mm/readahead.c`, whose marker page is the half of a window, and whose `try_context_readahead`
-//! takes the length of a run for the window if nothing else is known; `swapin_nr_pages` in `mm/swap_state.c`,
-//! which sizes the next window by the hits of the last one.
+//! From Linux: in `mm/readahead.c`, the marker page does what the half of a window does here, and
+//! `try_context_readahead` uses the length of a run as the window if nothing else is known. In
+//! `mm/swap_state.c`, `swapin_nr_pages` sizes the next window by the hits of the last one.
 //!
-//! Locking: one lock per space, only tried, and a leaf. A fault that finds it taken reads its own page and
-//! nothing else. If that page had been read ahead, the fault counts it outside the lock, for the stream that
-//! missed it.
+//! Locking: one lock per space, a leaf. Faults only try to take it. A fault that finds it taken reads its own
+//! page and nothing else. If that page had been read ahead, the fault counts it outside the lock, for the
+//! stream that missed it.
 
 use std::cmp::Reverse;
 
@@ -39,7 +39,7 @@ use crate::region::AccessPattern;
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::units::PageNumber;
 
-/// Streams followed at once in a space, and so the tasks that can read it in order.
+/// The streams followed at once in a space. So at most this many tasks can read it in order at the same time.
 const STREAMS: usize = 16;
 /// The first window, and the least one after shrinking, in pages.
 const FIRST_WINDOW: u32 = 8;
@@ -232,14 +232,14 @@ impl Followed {
         let streams = &mut self.streams;
         // Take the stream of the least stride, because a reader in order meets the pages of all strides.
         // Among these, take the nearest, because blocks of several readers may lie within each other's
-        // windows. If two are at the same page, the reader is in the one used later.
+        // windows. If two are at the same page, the reader is in the one that was used last.
         let continuing = (0..STREAMS).filter(|&at| streams[at].used_at > 0 && streams[at].continues_at(page));
         let found = continuing.min_by_key(|&at| {
             let Stream { stride, last, used_at, .. } = streams[at];
             (stride.unsigned_abs(), last.abs_diff(page), Reverse(used_at))
         });
-        // But a reader may come to the page where another ended, or turn round at its last page after that
-        // went out.
+        // But a reader may come to the page where another ended, or turn round at its own last page after
+        // that page went out.
         let before = found.map_or(0, |at| streams[at].used_at);
         let is_here = |stream: &Stream| stream.used_at > before && stream.last == page;
         if streams.iter().any(|stream| is_here(stream) && (hit != Hit::None || stream.run == 1)) {
@@ -387,7 +387,8 @@ impl Stream {
         (self.window, self.run, self.read, self.used) = (0, 1, 0, 0);
     }
 
-    /// Pages that were read ahead and are still to come, if `left` of those asked for are.
+    /// Returns how many pages that were read ahead are still to come, if `left` of the pages asked for are
+    /// still to come.
     fn coming(&self, left: i64) -> u32 {
         left.clamp(0, i64::from(self.read)) as u32
     }

@@ -1,10 +1,10 @@
 //! Pages that transfers between files and spaces have pinned: one word for a manager, and a queue.
 //!
 //! A pinned page cannot go out. If many threads read and write files at once, their pins could hold all
-//! memory, and each thread would be told that none is left. So transfers share a part of the budget, and one
-//! that finds it used waits until others have ended. A transfer waits only while it has no pages counted: so
-//! the counted pages belong to requests under way, and come back. A transfer that has some takes no more
-//! while others wait.
+//! memory, and each thread would be told that none is left. So transfers share a part of the budget, and a
+//! transfer that finds it used up waits until others have ended. A transfer waits only while it has no pages
+//! counted. So all counted pages belong to transfers that are not waiting, and come back. A transfer that has
+//! some pages takes no more while others wait.
 //!
 //! The word: pages in the lower bits, and WAITERS on top while the queue has somebody. A thread sets WAITERS
 //! under the queue's lock, in the step in which it finds that its pages do not fit. A thread that gives pages
@@ -61,8 +61,8 @@ impl TransferPins {
         });
     }
 
-    /// Joins the queue, or counts the pages at once if they fit by now. Returns what says that they are
-    /// counted.
+    /// Joins the queue, or counts the pages at once if they fit by now. Returns a flag that is set once they
+    /// are counted.
     fn stand_in_line(&self, pages: u32, most: u32, waker: &Waker) -> Arc<AtomicBool> {
         let mut queue = self.queue.lock();
         let is_alone = queue.is_empty();
@@ -107,12 +107,13 @@ fn fits(seen: u32, pages: u32, most: u32) -> bool {
 }
 
 impl Engine {
-    /// Waits until a transfer may pin so many pages. The caller has none pinned, and gives them back.
+    /// Waits until a transfer may pin so many pages. The caller has none pinned yet, and later gives these
+    /// back.
     pub(crate) fn take_transfer_pins(&self, pages: u32) {
         self.transfer_pins.take(pages, self.most_transfer_pins());
     }
 
-    /// Takes more of them for a transfer that has some, if they can be had now and nobody waits.
+    /// Takes more pages for a transfer that has some, if they can be had now and nobody waits.
     pub(crate) fn try_take_transfer_pins(&self, pages: u32) -> bool {
         self.transfer_pins.try_take(pages, self.most_transfer_pins())
     }

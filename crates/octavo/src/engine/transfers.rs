@@ -460,9 +460,9 @@ impl Engine {
         }
     }
 
-    /// For a transfer that a device refused. A thread may have seen it in flight, and wait for its end. If
-    /// others are in flight, their ends will wake that thread. If each refusal woke threads, those that wait
-    /// for room would wake each other without end.
+    /// For a transfer that a device refused. Another thread may have seen it in flight, and may be waiting
+    /// for its end. If others are in flight, their ends will wake that thread. If each refusal woke threads,
+    /// those that wait for room would wake each other without end.
     fn wake_if_idle(&self) {
         if !self.transfers.are_in_flight() {
             self.wake_awaiting();

@@ -199,7 +199,7 @@ impl<'a> Changing<'a> {
             State::Present(_) if seen.is_away() => {
                 let before = seen.protection();
                 let narrowed = before.both(protection);
-                // If the entry allows nothing, it may be unknown what the other side may do.
+                // If the entry allows nothing, the permissions at the other side may be unknown.
                 if narrowed == before && before != Protection::NONE {
                     return word.change(seen, seen.to_same()).is_ok();
                 }
@@ -281,11 +281,11 @@ impl<'a> Changing<'a> {
                 (Some(_), State::Present(frame)) if protected.next() == Some(false) => {
                     self.is_done = false;
                     let mut shown = busy.to_what_was(before);
-                    // A part of a block may be done, or a page for which a panic prevented the answer.
+                    // A part of a block may have been changed, or a page whose answer was lost in a panic.
                     let mut back = Batch::new();
                     back.add(page, span(level) as u32, before.protection());
                     if back.insist(|runs| translation.protect(runs)).contains(&false) {
-                        // It is unknown what the other side may do. The next fault there, and the next
+                        // The permissions at the other side are unknown. The next fault there, and the next
                         // change, ask again.
                         self.engine.frames.words(frame).holds.mark_dirty();
                         self.engine.give_place_up(frame);

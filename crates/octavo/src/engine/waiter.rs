@@ -5,10 +5,10 @@
 //!
 //! | waiter | waits | until |
 //! |---|---|---|
-//! | [`Waiter::thread`] | in place: completes transfers itself, or sleeps | one deadline, set at the first wait |
+//! | [`Waiter::thread`] | in place: completes transfers, or sleeps | one deadline, set at the first wait |
 //! | [`Waiter::task`] | pending: leaves wakers with the frame or the word, and with a timer | the same |
 //! | [`Waiter::driven`] | the same, but leaves reads to the thread that polls it | the same |
-//! | [`Waiter::patient`] | in place | each wait has the whole timeout, as each end of a transfer is an answer |
+//! | [`Waiter::patient`] | in place | each wait has the whole timeout: the end of a transfer is an answer |
 //! | [`Waiter::brief`] | in place, for a read only | one deadline, set at the first wait |
 //! | [`Waiter::never`] | not at all | - |
 //!

@@ -112,8 +112,8 @@ impl Fault<'_> {
             return Step::Again;
         }
         if let State::Swapped(slot) = entry.state() {
-            // As in an unmap, the last reference also ends a frame in the swap cache for the slot, even one
-            // on its way there.
+            // As in an unmap, dropping the last reference also lets go of the frame that the swap cache has
+            // for the slot, even if that frame is still on its way there.
             self.engine.drop_reference(Reference::counted(slot.stored()));
         }
         Step::End(if self.bytes.is_some() { Outcome::Written } else { Outcome::Usable })
@@ -181,7 +181,7 @@ impl Fault<'_> {
         frame
     }
 
-    /// Marks a frame that its region keeps from being compressed.
+    /// Marks a frame if its region forbids compression.
     #[inline]
     pub(super) fn mark_by(&self, region: &Region, frame: FrameId) {
         if !region.options.compress {

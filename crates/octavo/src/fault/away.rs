@@ -6,7 +6,8 @@
 //!   Zero              read: zero pages there as well                   as in other spaces
 //!   Zero, AWAY        usable to read                                   write: zero pages there go first
 //!   Swapped           as in other spaces, then as Present              as in other spaces
-//!   Present           its bytes go there; the frame is free            as in other spaces; a copy first if a fork shares it
+//!   Present           its bytes go there; the frame is free            as in other spaces; a copy first
+//!                                                                      if a fork shares it
 //!   Present, AWAY     usable, or is allowed more                       its bytes come home
 //!   Empty             adopted: the page is there already
 //! ```
@@ -458,7 +459,7 @@ impl<'a> Fault<'a> {
         let protection = region.options.protection;
         let answer = ask_for(first, pages, protection, |runs| translation.protect(runs));
         if writes {
-            // If the store never comes, this costs one needless write.
+            // If no store to the page follows, this costs one needless write.
             self.engine.frames.words(away).holds.mark_dirty();
             self.engine.give_place_up(away);
         }
@@ -479,7 +480,7 @@ impl<'a> Fault<'a> {
 
     // --- what is in place ---
 
-    /// Makes a page of the memory that the other side has at an empty entry.
+    /// Gives an empty entry the memory that the other side has there already, as a page of the space.
     fn take_over(&mut self, walk: &Walk<'a>, region: &Region, what: InPlace) -> Step {
         let (protection, order) = match what {
             InPlace::Blocks(protection)

@@ -152,7 +152,7 @@ impl Departing<'_> {
             }
             Contents::More { away, is_clean } => {
                 if !is_clean {
-                    // If the store never comes, this costs one needless write.
+                    // If no store to the page follows, this costs one needless write.
                     engine.frames.words(away).holds.mark_dirty();
                     engine.give_place_up(away);
                 }

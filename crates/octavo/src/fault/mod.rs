@@ -133,9 +133,11 @@ pub(crate) struct Fault<'a> {
     refused_at: Option<Instant>,
     /// How long such refusals have delayed this fault.
     refused_for: Duration,
-    /// A read that was shared with other pages or faults failed, so the next one is for this page alone.
+    /// A read failed that this page shared with other pages, or that another fault had begun. So the next
+    /// read is for this page alone.
     alone: bool,
-    /// There are no free slots, so no page of the space can go out before this one has given up its slot.
+    /// The fault may exceed the quota: there are no free slots, so no page of the space can go out before
+    /// this page has come in and given up its slot.
     exceeds_quota: bool,
     /// The fault looks for a frame on other CPUs' lists too.
     looks_everywhere: bool,
@@ -343,7 +345,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// The same fault, counted once.
+    /// Counts the fault, unless it is counted already, and returns it.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn counted(&mut self) -> &mut Self {
         self.count();
@@ -552,8 +554,8 @@ pub(crate) fn resolve_now(
     }
 }
 
-/// Makes the memory that the other side of the translation has at `address` a page or block of the space.
-/// Returns how many pages that is: 0 if it needs room first, or if another thread holds the entry.
+/// Takes over the memory that the other side of the translation has at `address`, as a page or block of the
+/// space. Returns how many pages that is: 0 if it needs room first, or if another thread holds the entry.
 pub(crate) fn take_over(engine: &Engine, space: &SpaceState, address: u64, what: InPlace) -> Result<u64> {
     let _inside = engine.enter()?;
     let mut fault = Fault::new(Waiter::never(engine), engine, space, address, Access::Read);

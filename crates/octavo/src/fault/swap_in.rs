@@ -11,17 +11,18 @@
 //!        ▲                      │ no                                           ▼
 //!        │                a fresh frame, under READING ─► transfer ─► READING? wait for the frame
 //!        │                                                                     │ the bytes are there
-//!        └──────────── the entry has changed: look again ◄── Swapped(slot) ─► Present(frame): one compare-and-swap
+//!        └──────────── the entry has changed: look again ◄── Swapped(slot) ─► Present(frame),
+//!                                                                          by one compare-and-swap
 //! ```
 //!
 //! **Why one compare-and-swap is enough** (Linux's `do_swap_page` takes the page's lock and looks at the
 //! entry again). After each wait, the fault walks to the entry and looks up the region again, because the
-//! page may be gone. It need not if the read has ended when it is submitted. An unchanged entry holds a
-//! reference to the slot. With that reference, the slot is not freed, and a cached frame is neither detached
-//! nor orphaned. With the pin, the frame is not evicted, migrated or freed. So a frame that is pinned, found
-//! at the slot and free of errors belongs to the page until the entry changes. The fault adds its use and its
-//! owner first, and removes them if the swap fails. An unmap or a protect changes the region and then the
-//! entry's version. So a fault with the old region's permissions fails at the swap.
+//! page may be gone. It need not do so if the read has ended by the time its submission returns. An unchanged
+//! entry holds a reference to the slot. With that reference, the slot is not freed, and a cached frame is
+//! neither detached nor orphaned. With the pin, the frame is not evicted, migrated or freed. So a frame that
+//! is pinned, found at the slot and free of errors belongs to the page until the entry changes. The fault
+//! adds its use and its owner first, and removes them if the swap fails. An unmap or a protect changes the
+//! region and then the entry's version. So a fault with the old region's permissions fails at the swap.
 //!
 //! A fault that finds its page in the cache costs a pin, a use, an owner, the compare-and-swap of the entry,
 //! and the slot's lock to drop the reference.
@@ -69,7 +70,7 @@ impl Reading {
         Self { slot, pin, together: false, sent: false, ends, began: None, waits: None }
     }
 
-    /// The page that the fault waits for while it is read.
+    /// The frame that the fault waits for while its page is read.
     pub(super) fn frame(&self) -> FrameId {
         self.pin.frame()
     }
@@ -207,7 +208,7 @@ impl<'a> Fault<'a> {
                     self.reading = Some(reading);
                     return Step::Again;
                 }
-                // The device has read the page in place.
+                // The device has read the page already, in this thread.
             }
             Brought::Unpacked | Brought::Filled => {
                 reading.waits = sampled_at.map(|at| (Latency::Unpacked, at));
@@ -260,9 +261,10 @@ impl<'a> Fault<'a> {
         timed.then(|| self.engine.machine.clock.now())
     }
 
-    /// The page of a fault whose thread blocks may be read in place.
+    /// Returns the urgency of the read. A device may block the thread of this fault until the page is read,
+    /// if that thread would sleep anyway.
     fn urgency(&self) -> Urgency {
-        // A read in place could not be given up.
+        // The thread could not give up a read that blocks it.
         if self.waiter.blocks() && self.waiter.has_thread() && self.engine.policy.io_timeout.is_none() {
             Urgency::Now
         } else {
@@ -299,8 +301,8 @@ impl<'a> Fault<'a> {
         Some(Step::Again)
     }
 
-    /// Makes the entry show the frame. The read has ended, or there was none, and the entry led to the slot
-    /// at `walk`.
+    /// Makes the entry show the frame. The read has ended, or none was needed. The entry led to the slot when
+    /// `walk` read it.
     fn end_wait(&mut self, walk: &Walk<'a>, region: &Region, reading: Reading) -> Step {
         let engine = self.engine;
         let holds = engine.frames.words(reading.frame()).holds.load();
@@ -310,7 +312,8 @@ impl<'a> Fault<'a> {
         if let (Some(began), Some(pool)) = (reading.began, engine.swap.pool()) {
             let waited_ns = engine.machine.clock.since(began).as_nanos() as u64;
             pool.weights(Some(self.space.id)).note_wait(waited_ns);
-            // The pool's share counts the returns that readahead missed, so it needs their cost.
+            // The pool's share counts the pages that came back and that readahead missed. So it needs their
+            // cost.
             if reading.sent {
                 pool.share().times().waits.note(waited_ns);
             }

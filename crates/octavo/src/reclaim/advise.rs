@@ -61,7 +61,8 @@ pub(crate) fn page_out(engine: &Engine, space: SpaceId, range: PageNumberRange) 
     }
 }
 
-/// Splits a block that is away. Evicting it does only that. The caller meets its pages next.
+/// Splits a block that is away: evicting such a block only splits it. The caller then meets its pages one by
+/// one.
 fn split_away(engine: &Engine, block: IsolatedFrame) {
     let mut batch = Isolated::new();
     batch.push(&engine.frames, block);

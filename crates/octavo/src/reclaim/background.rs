@@ -25,7 +25,7 @@ const LEAST_POOL_BATCH: usize = 32;
 const POOL_BATCH: usize = 512;
 /// The most blocks that a starved pool gets at once.
 const MOST_FED: u64 = 4;
-/// Blocks of the pool that are given back at once for their holes.
+/// The most blocks of the pool that are given back at once because they are mostly holes.
 const MOST_CLOSED: u32 = 4;
 /// Frames that the thread frees between two looks at the watermark, and how often it does so between two
 /// looks at the pool.
@@ -158,8 +158,9 @@ fn close_holes(engine: &Engine, signal: &Signal) {
     }
 }
 
-/// Feeds a pool that may grow but finds no block, because memory is full and fragmented. The pool gets as
-/// many blocks as it has, within limits, from chunks that compaction empties.
+/// Feeds a pool that may grow but finds no block, because memory is full and fragmented. At most, the number
+/// of its blocks doubles, or grows by `MOST_FED` if that is less. The new blocks are chunks that compaction
+/// has emptied.
 fn feed_pool(engine: &Engine, signal: &Signal) {
     let Some(pool) = engine.swap.pool().filter(|pool| pool.is_starved()) else { return };
     let has = pool.stats().used_bytes / CHUNK_BYTES as u64;

@@ -62,12 +62,12 @@ async fn evict_for_block(engine: &Engine, frames: u32, waiter: &mut Waiter<'_>) 
     engine.frames.alloc(Order::MAX)
 }
 
-/// Looks for frames that lie together, before the call gives up. Other threads may take each block that is
-/// made.
+/// How often a call looks for frames that lie together before it gives up. Other threads may take each block
+/// that is made.
 const MOST_LOOKS: u32 = 16;
 /// How long such a look waits for another thread that empties chunks.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Looks for fewer frames than a block has, before whole blocks are made for them.
+/// How often a call for fewer frames than a block has looks for free ones, before it has whole blocks made.
 const LOOKS_FOR_LITTLE: u32 = 4;
 
 /// Returns `frames` frames that lie together, each a block of its own, for pages that must lie together.

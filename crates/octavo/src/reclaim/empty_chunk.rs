@@ -104,8 +104,8 @@ fn is_live_and_not_parked(holds: Holds) -> bool {
 pub(super) enum Elsewhere {
     /// The pages move to frames that are free.
     Free,
-    /// The pages move to frames that reclaim makes free if need be. The last of them go out to swap
-    /// themselves.
+    /// The pages move to frames that reclaim makes free if need be. If reclaim frees none, the page itself
+    /// goes out to swap.
     Made,
 }
 
@@ -180,7 +180,7 @@ fn move_page(engine: &Engine, frame: FrameId, elsewhere: Elsewhere) -> Moved {
             Migrated::Moved | Migrated::Kept => return Moved::Done,
             Migrated::NoFrame => {}
         }
-        // With a device that fails for one page, each further page would be tried in vain.
+        // If the device fails for one page, each further page would be tried in vain too.
         if elsewhere == Elsewhere::Free
             || engine.swap.is_failing()
             || reclaim_and_wait(engine, MAKE_WAY, Reclaimer::Direct) == 0

@@ -10,8 +10,8 @@
 //!   ▼
 //! each entry: Present ──► what its store says  changed by others meanwhile: left alone
 //!   ▼
-//! dirty: WRITEBACK. The store puts it away     swap: a repeated word, or packed: that was all
-//!   │        else on its way to the device; the rest is the completion's   (engine/transfers.rs)
+//! dirty: WRITEBACK. The store puts it away     swap: done, if it repeats a word or is packed
+//!   │        else on its way to the device; the completion does the rest   (engine/transfers.rs)
 //!   ▼                                         failed: dirty again, its entry Present again, its place
 //!   ▼                                         given up ─────────────► back on a list
 //! one use (the store), one pin, clean: freed;  else ──────────────► back on a list
@@ -229,7 +229,7 @@ pub(crate) fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Out
             None => fresh.push((engine.rmap.owners(&engine.frames, frame.frame()).first().copied(), frame)),
         }
     }
-    // Neighbours in a space become neighbours on the device. The owners are those of a moment ago, and may
+    // Neighbours in a space become neighbours on the device. The owners were read a moment ago, and may
     // change meanwhile.
     fresh.sort_unstable_by_key(|(owner, _)| owner.map(|owner| (owner.space, owner.page)));
     let mut places = SmallVec::<[Option<StoredPage>; ISOLATED]>::new();
@@ -241,7 +241,8 @@ pub(crate) fn take_in(engine: &Engine, candidates: Candidates, outcome: &mut Out
         }
     }
     let mut fresh = fresh.into_iter().map(|(_, frame)| frame);
-    // Places come first in the zip. They end first, so none of the frames is lost.
+    // The places come first in the zip, because there may be fewer of them. Zip then takes no frame without a
+    // place, and drops none.
     for (place, frame) in places.into_iter().zip(fresh.by_ref()) {
         match place {
             Some(page) => going.push((page, frame)),
@@ -272,8 +273,8 @@ fn unmap_owners(engine: &Engine, page: StoredPage, frame: FrameId) {
             engine.space_use.add(owner.space, Figure::SwapOut, 1);
             reference.into_page();
             if words.uses.remove() == 0 {
-                // Since the change, a fault has shown the page again, its store has given it up, and it was
-                // unmapped.
+                // Since the change, a fault has shown the page again, the store has given the page up, and an
+                // unmap has removed the entry.
                 engine.release(frame);
             }
         } else {

@@ -19,8 +19,8 @@
 //! | `migrate` | moves a page to another frame |
 //!
 //! Reclaim never faults, never waits for a busy entry, and needs no allocation to make progress. Batches lie
-//! on the stack. Slots and their words may exceed the budget by a page. Devices transfer the frames
-//! themselves.
+//! on the stack. Slots and their words may exceed the budget by a page. Devices read and write the frames
+//! directly, without a copy.
 
 mod advise;
 mod away;

@@ -1,16 +1,16 @@
-//! How much memory is left free ahead of accesses: as little as they need to find some.
+//! How much memory is kept free ahead of accesses: just enough that an access finds some.
 //!
-//! Free memory holds no page. If a program's working set just exceeds the budget, each page counts. So the
-//! watermarks are lowered by a step after a while in which accesses hardly waited for room ("stalled"), and
-//! raised by a step as soon as they stall. Linux also raises its watermarks for a while
-//! (`watermark_boost_factor`), for another reason.
+//! Free memory holds no page. If a program's working set just exceeds the budget, each page counts. An access
+//! *stalls* if it has to wait for room. After some time with hardly any stalls, the watermarks are lowered by
+//! a step. As soon as accesses stall, the watermarks are raised by a step. Linux also raises its watermarks
+//! for a while (`watermark_boost_factor`), for another reason.
 
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::frame::MOST_LOWERED;
 use crate::sync::{Duration, Instant};
 
-/// How long stalls are added up.
+/// The time over which stalls are added up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Stalls take much of the time if they take more than one part in `MUCH`, and little if less than one in
 /// `LITTLE`.

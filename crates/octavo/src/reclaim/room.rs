@@ -14,7 +14,7 @@ use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, Order};
 
 /// Frames that direct reclaim tries to free before the access goes on.
 const DIRECT_TARGET: u64 = 32;
-/// Looks in vain before an access gives up, if no other thread is at work.
+/// How often in a row an access looks for room in vain before it gives up, if no other thread is at work.
 const MOST_FRUITLESS: u32 = 2;
 /// How often an access takes memory from the compressed pool before it gives up.
 const MOST_TRIES: u32 = 16;
@@ -196,7 +196,7 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
             if !waiter.until_some_write_ends().await {
                 return Err(engine.swap.areas.timed_out());
             }
-            // A write that fails is no progress. Other threads may begin one after the other.
+            // A write that fails is no progress, and other threads may begin such writes without end.
             if !engine.swap.is_failing() {
                 continue;
             }
@@ -217,8 +217,8 @@ async fn try_make_room_away(engine: &Engine, start: Instant, waiter: &mut Waiter
     }
 }
 
-/// Makes room in the budget for a page that is away, and for up to `pages` as far as pages go out without
-/// delay.
+/// Makes room in the budget for at least one page that is away. Makes room for up to `pages`, as far as other
+/// pages can go out without delay.
 ///
 /// # Errors
 /// As for [`make_room`].
@@ -257,7 +257,8 @@ impl LastResort {
     }
 }
 
-/// Returns whether no other thread holds pages that could become room, or has held them for too long.
+/// Returns whether to expect no room from other threads: none of them holds pages that could become room, or
+/// this access has waited too long.
 fn others_are_done(engine: &Engine, start: Instant) -> bool {
     let alone = engine.reclaimers.load(Ordering::Acquire) == 0;
     let reading = engine.transfers.reading_pages() > 0;

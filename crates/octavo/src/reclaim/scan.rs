@@ -11,7 +11,7 @@ use crate::reclaim::evict::{self, Evict, evict};
 use crate::swap::Pool;
 use crate::sync::Ordering;
 
-/// Whether an access reclaims, or the background thread.
+/// The kind of reclaimer: an access, or the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reclaimer {
     Direct,
@@ -30,22 +30,22 @@ impl Reclaimer {
 
 /// Hot pages that a scan looks at if the cold ones cannot go.
 const DEMOTED: u64 = 32;
-/// A scan may hold one in so many of all listed pages at once, but always at least `LEAST_IN_HAND`.
+/// A scan holds at most one in this many of all listed pages at once, but may always hold `LEAST_IN_HAND`.
 const HAND_SHARE: u64 = 64;
 const LEAST_IN_HAND: u64 = 32;
-/// The most pages that a scan holds while they are packed. So many take less than a millisecond.
+/// The most pages that a scan holds while they are packed. Packing this many takes less than a millisecond.
 const PACKED_TOGETHER: u64 = 64;
 /// The size of a batch, in transfers.
 const TRANSFERS: usize = 4;
-/// Batches in a row whose write may fail. So many batches try the slots of a few clusters that were never
-/// written.
+/// The number of batches in a row whose write may fail. This many batches try the slots of a few clusters
+/// that were never written.
 const FAILURES: u32 = 24;
 /// Pages looked at for each wanted page, before a scan writes those that it found.
 const LOOKS: u64 = 8;
 /// Pages that a scan looks at in vain before it gives up: several times round a small memory.
 const LEAST_LOOKS: u64 = 8192;
-/// A scan asks translations which pages were used, until it has looked in vain at `LEAST_LOOKS` pages and one
-/// in so many of all listed pages.
+/// A scan asks translations which pages were used. It stops asking after it has looked in vain at more than
+/// `LEAST_LOOKS` pages plus one in this many of all listed pages.
 const ASKED_SHARE: u64 = 4;
 
 /// Frames that reclaim freed, or began to free.
@@ -89,9 +89,9 @@ impl<'e> Scan<'e> {
         Some((looked, evict(self.engine, batch, what)))
     }
 
-    /// Looks at candidates until it has found as many pages to evict as are written together, and as there is
-    /// `room` for. A block counts with all of its pages. If most pages are in use, it does not look at all of
-    /// them. Returns how many pages it looked at.
+    /// Looks at candidates until it has found enough pages for one batch, or as many as there is `room` for
+    /// if that is less. A block counts with all of its pages. If most pages are in use, it does not look at
+    /// all of them. Returns how many pages it looked at.
     fn next_batch(&self, room: u64) -> (u64, Isolated) {
         let engine = self.engine;
         // A small memory has few cold pages, and one scan must not hold them all. Several transfers' worth go
@@ -310,16 +310,16 @@ pub(crate) async fn reclaim(
 
 /// Frees the frames that need no scan. Returns how many.
 fn free_at_hand(engine: &Engine) -> u64 {
-    // Some frames may only wait for a thread to take a completion. If reads were given up, perhaps no other
-    // thread does.
+    // Some frames may be free as soon as a thread takes a completion. If reads were given up, perhaps no
+    // other thread takes it.
     engine.poll_transfers();
     engine.try_immovable(true);
     let may_shrink = engine.huge_zero.shrinkable_frames() > 0;
     if may_shrink { u64::from(engine.huge_zero.shrink(&engine.frames)) } else { 0 }
 }
 
-/// Waits until no more pages are under way than allowed: more would only be under way for longer. Returns
-/// whether pages may be written. A caller that cannot wait takes pages that need no write.
+/// Waits until no more pages are under way than allowed. Further writes would not end sooner if they began
+/// now. Returns whether pages may be written. A caller that cannot wait takes pages that need no write.
 async fn until_it_may_write(engine: &Engine, waiter: &mut Waiter<'_>) -> bool {
     let most = most_writing_pages(engine);
     engine.coming_pages() <= most || waiter.until_some_write_ends_above(most).await || !waiter.has_given_up()
@@ -347,7 +347,7 @@ fn listed_pages(engine: &Engine) -> u64 {
     hot + cold
 }
 
-/// Returns how many pages may be under way before no more writes should begin.
+/// Returns the most pages that may be under way when another write begins.
 pub(super) fn most_writing_pages(engine: &Engine) -> u64 {
     (engine.budget.limit_pages() / 8).min(engine.swap.device_write_limit())
 }

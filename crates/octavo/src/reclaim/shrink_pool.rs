@@ -2,7 +2,7 @@
 //!
 //! A page that is on its area as well is dropped. Any other page is unpacked into a frame of the swap cache,
 //! as if a fault had asked for it. From there it goes out as any dirty page does, past the pool. So a fault
-//! finds the page at every moment, and two protocols are enough.
+//! finds the page at every moment, and no protocol is needed beyond those of faults and of eviction.
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Waiter};
@@ -13,7 +13,7 @@ use crate::store::Going;
 use crate::swap::{Brought, Pool, WRITE_BATCH, Wanted};
 use crate::units::{CHUNK_BYTES, Order, SwapSlot};
 
-/// Pages that leave a pool that is too large in one round.
+/// How many pages leave an oversized pool in one round.
 const FITTED: usize = 512;
 
 /// The outcome of a round of shrinking.

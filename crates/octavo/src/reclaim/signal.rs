@@ -74,7 +74,7 @@ impl Signal {
         }
     }
 
-    /// Returns whether a request waits, before which work that can be done at any time must stop.
+    /// Returns whether a request is waiting. If so, work that can be done at any time must stop.
     pub(super) fn is_pressing(&self) -> bool {
         self.state.lock().is_pressing()
     }

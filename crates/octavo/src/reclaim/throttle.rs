@@ -1,12 +1,12 @@
 //! The throttle: a thread that takes much memory makes room before there is none.
 //!
-//! A thread that fills new pages as fast as it can uses up all frames as soon as they are free. Other
-//! threads, which take a frame now and then, find none as often as it does, and wait for a write each time.
-//! So while single pages are read and memory is short, a thread that takes more than its share is throttled:
-//! for every 32 pages that it took for new bytes, it sends 32 out. A reclaimer begins no write while enough
-//! are under way. So the thread continues at the pace at which pages go out, and the background thread frees
-//! frames for the others. Linux throttles threads that dirty pages for the same reason
-//! (`balance_dirty_pages`).
+//! A thread that fills new pages as fast as it can uses up all frames as soon as they are free. Other threads
+//! take a frame only now and then. But each time, they are as likely to find none as that thread is, and then
+//! they wait for a write. So while single pages are read and memory is short, a thread that takes more than
+//! its share is throttled: for every 32 pages that it took for new bytes, it sends 32 out. A reclaimer begins
+//! no write while enough are under way. So the thread continues at the pace at which pages go out, and the
+//! background thread frees frames for the others. Linux throttles threads that dirty pages for the same
+//! reason (`balance_dirty_pages`).
 //!
 //! A thread's share is an eighth of the pages that go out meanwhile. If more than eight threads take equally
 //! much, none is throttled. Pages whose memory is at the other side of a translation are not counted.
@@ -61,7 +61,7 @@ fn pages_gone(engine: &Engine) -> u64 {
     [Counter::StealDirect, Counter::StealBackground].map(|counter| engine.counters.get(counter)).iter().sum()
 }
 
-/// Returns the engine's name in an account: a thread may use several engines.
+/// Returns the number that stands for the engine in an account. A thread may use several engines.
 fn identity(engine: &Engine) -> u64 {
     std::ptr::from_ref(engine).addr() as u64
 }
