@@ -6,7 +6,7 @@
 //!   Sleeps  it has found none, and sleeps              ─ ring ─► Rung, and it is woken
 //! ```
 //!
-//! A driver that naps sleeps for a bounded moment even if it was rung.
+//! A nap is a short sleep of bounded length. The driver may nap even if it was rung.
 //!
 //! A thread publishes its work, and then rings. The driver announces that it looks, and then looks. Both
 //! exchange the same word, so the later exchange sees the earlier: the driver finds the work, or finds that
@@ -166,14 +166,14 @@ impl Bell {
 /// A watcher's memory of a driver that it checks now and then.
 #[derive(Debug, Default)]
 pub struct Lateness {
-    /// The turn in which the driver was away from its events.
+    /// The driver's turn at the last look, if it was busy or had events then.
     turn: Option<u32>,
 }
 
 impl Lateness {
-    /// Looks at a bell's driver. Returns whether it has kept its events waiting since the last look: it has
-    /// begun no turn, and is busy or still sleeps although it `has_events`. A driver that was woken may have
-    /// to wait for a CPU.
+    /// Looks at a bell's driver. Returns whether it has kept its events waiting since the last look: at both
+    /// looks it was busy, or asleep although it `has_events`, and it has begun no turn in between. A driver
+    /// that was woken may have to wait for a CPU.
     pub fn look(&mut self, bell: &Bell, has_events: bool) -> bool {
         let turn = (has_events || !bell.is_asleep()).then(|| bell.turns.load(Ordering::Relaxed));
         let before = std::mem::replace(&mut self.turn, turn);

@@ -1,9 +1,10 @@
 //! The thread that serves the faults of one target, and takes in the changes of its mappings.
 //!
 //! ```text
-//!   wait ─► end faults that have waited ─► read events under the gate ─► faults: show what is at hand, else begin to wait ─┐
-//!     ▲                                                                  changes: Octavo takes them in, in order             │
-//!     └──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//!   wait ─► end faults that have waited ─► read events under the gate ─┬─► faults: show what is at hand,
+//!    ▲                                                                 │   otherwise begin to wait
+//!    │                                                                 └─► changes: taken in, in order ─┐
+//!    └────────────────────────────────────────── next turn ─────────────────────────────────────────────┘
 //! ```
 //!
 //! One thread drives many faults. The driver serves a fault on the spot if its page needs no waiting,
@@ -27,9 +28,9 @@
 //! [others read](Window::read_for_driver): threads whose moves are refused, and a thread that watches for
 //! late drivers. The driver takes those events in its next turn, and all changes in their order.
 //!
-//! **Devices are kept busy.** The driver begins new reads before it handles all reads that have ended; it
-//! handles a few at a time. While reads are in flight, the driver polls for their ends as long as that pays:
-//! sleeping and waking takes longer than many reads.
+//! **Devices are kept busy.** The driver handles only a few ended reads at a time, and begins new reads in
+//! between. While reads are in flight, the driver polls for their ends as long as that pays: sleeping and
+//! waking takes longer than many reads.
 
 pub(crate) mod ahead;
 mod intake;
@@ -64,8 +65,8 @@ const LEAST_BEFOREHAND: u64 = 32;
 const RECENT: usize = 64;
 /// The pause between two looks for a page that a waiting change will bring.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
-/// With this many wake-ups queued, the driver ends no more waits in a turn: their threads, and new faults,
-/// wait meanwhile.
+/// With this many wake-ups queued, the driver ends no more waits in a turn: the threads to wake, and new
+/// faults, wait meanwhile.
 const MOST_USABLE: usize = 8;
 /// How long the driver looks for the next fault before it sleeps.
 const LINGERS: Duration = Duration::from_micros(20);
@@ -102,7 +103,7 @@ struct Fault {
     page: u64,
     access: Access,
     is_protected: bool,
-    /// A thread waits for the page. Otherwise the kernel will need it.
+    /// A thread waits for the page. If false, no thread does, but the kernel will need the page.
     is_met: bool,
 }
 
@@ -113,7 +114,7 @@ struct InHand<'a> {
     waiting: FuturesUnordered<BoxFuture<'a, (Fault, octavo::Result<()>)>>,
     /// Makes room for the listener.
     making_room: Option<BoxFuture<'a, octavo::Result<()>>>,
-    /// Faults that must wait. Empty between turns, like the next two.
+    /// Faults that must wait. Empty between turns, like the next two fields.
     to_wait: Vec<Fault>,
     events: Vec<Event>,
     /// Pages that the kernel will need.
@@ -136,7 +137,7 @@ pub struct Driver<'a, R, L> {
     unread: Vec<(u64, u32)>,
     /// Faults that wait, kept to recognize repeats: a thread that a signal interrupts faults again and again.
     waiting: Vec<Fault>,
-    /// When a waiting fault was last served, or none waited.
+    /// The last time when a waiting fault was served or no fault waited.
     served_at: Instant,
     /// Ranges whose threads must be woken.
     usable: Vec<(u64, u64)>,
@@ -144,9 +145,9 @@ pub struct Driver<'a, R, L> {
     lingering: Wakefulness,
     /// Whether to stay awake for the ends of reads.
     attending: Wakefulness,
-    /// Whether the driver attends the reads in flight.
+    /// Whether the driver attends the reads in flight: it polls for their ends.
     attends: bool,
-    /// Since when the driver has attended reads without an end.
+    /// Since when the driver has attended reads and seen none of them end.
     attended: Option<Instant>,
     /// `None` if the driver stays where the kernel puts it.
     placement: Option<Placement>,
@@ -225,7 +226,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         while !self.bell.begin_turn() && !self.window.reach().is_gone() {
             self.placement.iter().for_each(Placement::turn);
             let has_ended = self.end_waits(&mut hand, &mut context);
-            // The ring may come from a fault that wants to look again at a page that another holder has.
+            // The ring may come from a fault that wants to look again at a page that others hold.
             let asks_again = !has_ended && self.bell.is_rung();
             self.wake_all();
             let is_alone = hand.waiting.is_empty();
@@ -327,8 +328,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         has_begun
     }
 
-    /// Sleeps until something comes, or only for a moment if a fault keeps looking at a page that another
-    /// holder has.
+    /// Sleeps until something comes, or only for a moment if a fault keeps looking at a page that others
+    /// hold.
     fn rest(&mut self, hand: &InHand<'a>, looks_in_vain: bool) -> std::io::Result<()> {
         let waits = !hand.waiting.is_empty();
         if looks_in_vain {
@@ -396,7 +397,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     fn attend(&mut self) -> std::io::Result<bool> {
         let began = Instant::now();
         if !self.is_beside() {
-            // Beside a thread, the driver runs only if no other thread wants the CPU.
+            // A driver beside a thread need not yield: it runs only if no other thread wants the CPU.
             std::thread::yield_now();
         }
         let space = self.space;
@@ -407,7 +408,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         };
         let attended = *self.attended.get_or_insert(began);
         match found {
-            // Beside a thread, this costs the others nothing.
+            // Beside a thread, polling costs the other threads nothing.
             Found::Others if self.is_beside() => {}
             Found::Others => self.attending.disturbed(),
             Found::Ring => self.attending.note(true),
@@ -516,7 +517,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let access = if advice.writes { Access::Write } else { access };
         let is_open = access == Access::Write;
         let first = advice.first * PAGE;
-        // Backwards, the fault's own page comes first, and then those before it.
+        // In a backward run, the fault's own page is shown first, and then the pages before it.
         let ahead_bytes = if first < page { PAGE } else { advice.pages * PAGE };
         let Ok(mut pages @ 1..) = self.space.show(page, ahead_bytes, access) else {
             self.ahead.came(advice, page / PAGE, 1, is_open);
@@ -551,19 +552,20 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Ends the protection of a fault's page against stores. A page that a fork has left to its child may be
-    /// protected, although Octavo counts it as open to stores. If it was protected again since, it counts as
-    /// written.
+    /// protected, although Octavo counts it as open to stores. If Octavo has protected it again in the
+    /// meantime, it counts as written.
     fn open(&self, fault: Fault) {
         let opened = self.window.reach().protect(fault.page, PAGE, false);
-        // If a thread waits, its next fault handles a refusal. A page that is no longer present is not
-        // protected.
+        // If a thread waits, a refusal needs no handling: the thread's next fault tries again. A page that is
+        // no longer present is not protected.
         if !fault.is_met && opened.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
             self.window.reach().still_wanted(fault.page);
         }
     }
 
-    /// Queues the threads that wait for pages to be woken together with others of the same turn. Waking a CPU
-    /// costs several microseconds, and a thread that is woken alone soon sleeps again, and so does its CPU.
+    /// Queues the wake-up of the threads that wait for these pages, to be sent with the other wake-ups of the
+    /// same turn. Waking a CPU costs several microseconds, and a thread that is woken alone soon sleeps
+    /// again, and so does its CPU.
     fn wake_later(&mut self, start: u64, len: u64) {
         self.usable.push((start, len));
     }
@@ -574,8 +576,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Shows pages that a program will soon need if it uses its memory in order, while it uses the last ones.
-    /// Faults come first.
+    /// If a program uses its memory in order, shows the pages that it will soon need while it still uses the
+    /// ones shown last. Faults come first.
     fn show_beforehand(&mut self) {
         let Some((advice, start, access)) = self.beforehand.take() else { return };
         let pages = advice.within(start / PAGE, || self.space.spare_pages()).pages;
@@ -622,7 +624,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             return false;
         };
         match error.kind() {
-            // The page of a waiting change has not arrived yet.
+            // A waiting change will bring this page, and has not been taken in yet.
             ErrorKind::NotMapped if self.changes.bring(fault.page) => {
                 std::thread::sleep(BETWEEN_LOOKS);
                 return true;

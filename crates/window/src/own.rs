@@ -77,7 +77,7 @@ impl Own {
     /// The kernel's error.
     ///
     /// # Safety
-    /// The range is a reservation whose users wait for its pages.
+    /// The range is a reservation, and its users may be made to wait for its pages.
     pub(crate) unsafe fn watch(&self, start: u64, len: u64) -> io::Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.faults.register(start, len, Mode { missing: true, write_protect: true }) }
@@ -91,7 +91,7 @@ impl Own {
         let staged = staging.base().as_ptr();
         // SAFETY: the window's users wait for missing pages, and staging is ours, under its lock.
         let mut progress = unsafe { self.faults.move_pages(staged as u64, address, len) };
-        // A page that is missing in the window reads as zeros, and so does its place here.
+        // A page that is missing in the window reads as zeros, and so does its place in staging.
         let moved = match progress.error {
             None => len,
             Some(_) => self.staged(staging, len).max(progress.done_bytes),

@@ -1,14 +1,16 @@
 //! Decides where a driver runs: where the kernel puts it, or beside the thread whose faults it serves.
 //!
 //! ```text
-//!   apart    the thread faults ─► another CPU is woken ─► serves ─► wakes the first CPU     two CPUs wake up for each fault
-//!   beside   the thread faults ─► switch of threads ─► serves ─► switch of threads          on the thread's own CPU
+//!   apart    the thread faults ─► another CPU is woken ─► serves ─► wakes the first CPU
+//!            (two CPUs wake up for each fault)
+//!   beside   the thread faults ─► switch of threads ─► serves ─► switch of threads
+//!            (on the thread's own CPU)
 //! ```
 //!
-//! Waking a CPU takes much longer than serving a fault. By default the kernel always pays for it: it looks
-//! for an idle CPU for a woken thread. So a driver that is *beside* a thread is bound to the CPU on which the
-//! thread ran last. It also has the policy `SCHED_IDLE`. The kernel then counts that CPU as idle, leaves the
-//! woken thread there, and runs it at once.
+//! Waking a CPU takes much longer than serving a fault. By default every fault pays for that: the kernel
+//! looks for an idle CPU for each woken thread. So a driver that is *beside* a thread is bound to the CPU on
+//! which the thread ran last. It also has the policy `SCHED_IDLE`. The kernel then counts that CPU as idle,
+//! leaves the woken thread there, and runs it at once.
 //!
 //! The price: such a driver gets no CPU time if others want the CPU, and does nothing while the thread runs.
 //! So the driver measures which place is better, in epochs of [`EPOCH`] faults of one thread. The measure is
@@ -41,12 +43,12 @@ pub use watch::Watch;
 const EPOCH: u32 = 128;
 /// The faults between two looks at the thread's CPU.
 const LOOK_EVERY: u32 = 16;
-/// The driver's sleeps after which it looks too.
+/// After this many sleeps, the driver looks too.
 const LOOK_AFTER_SLEEPS: u32 = 2;
 /// An epoch with more faults of other threads than this does not count.
 const FEW: u32 = 4;
-/// The largest number of other threads' faults after which the driver follows another thread, which opens two
-/// files. The number doubles each time until an epoch completes.
+/// After some faults of other threads, the driver follows another thread. That opens two files, so the number
+/// of faults doubles each time until an epoch completes, up to this.
 const MANY: u32 = 256;
 
 /// The place of a driver.
@@ -99,7 +101,7 @@ impl Placement {
         self.place == Place::Beside
     }
 
-    /// Notes that the driver runs: if it is awaited, it does get a CPU.
+    /// Tells the watcher that the driver runs: even if it is awaited, it does get a CPU.
     pub(crate) fn turn(&self) {
         if self.is_beside() {
             self.watch.turn();
@@ -107,7 +109,7 @@ impl Placement {
     }
 
     /// Notes that the driver is about to sleep, and no fault waits. Beside a thread that it has woken, this
-    /// is rare, since the thread takes the CPU. So the thread may have moved to another CPU.
+    /// is rare, since the thread takes the CPU. If it happens, the thread may have moved to another CPU.
     pub(crate) fn sleeps(&mut self) {
         self.sleeps = self.sleeps.saturating_add(1);
     }

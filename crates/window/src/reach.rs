@@ -16,13 +16,13 @@ pub struct Taking {
     pub len: u64,
     /// The destination of the bytes; null if nobody wants them.
     pub to: *mut u8,
-    /// Stores to them must be noticed, before they leave and if they stay.
+    /// The pages count as clean: a store to one must be noticed, both before it leaves and if it stays.
     pub is_clean: bool,
 }
 
 impl Taking {
-    /// Returns whether the pages may become open to stores before they leave: Octavo takes their bytes, and
-    /// treats them as written anyway.
+    /// Returns whether the pages may be opened to stores before they leave. They may if they are not clean
+    /// and their bytes are wanted: Octavo treats such pages as written anyway.
     pub(crate) fn may_be_opened(&self) -> bool {
         !self.is_clean && !self.to.is_null()
     }
@@ -33,7 +33,7 @@ impl Taking {
 pub enum Taken {
     /// All of them are gone, and their bytes are at their destination.
     All,
-    /// This many bytes from the start are gone. The rest is held for now.
+    /// This many bytes from the start are gone. The rest could not be taken for now.
     Part(u64),
     /// None of them is gone: an event of the target is unread.
     Unread,
@@ -61,7 +61,8 @@ pub trait Reach: Send + Sync {
     /// `from` is readable for `len` bytes.
     unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> Progress;
 
-    /// Protects pages against stores, or ends the protection and wakes the threads that wait.
+    /// Protects pages against stores if `on`. Otherwise ends the protection, and wakes the threads that wait
+    /// for that.
     ///
     /// # Errors
     /// The kernel's error.
@@ -80,16 +81,16 @@ pub trait Reach: Send + Sync {
     /// The kernel's error.
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()>;
 
-    /// Calls `used` for each page of the runs that is known to have been used since it was last reported, and
-    /// for other such pages. A page that has come in since may look used. `runs` hold addresses and lengths
-    /// in bytes, in order. This is a hint.
+    /// Calls `used` for each page that is known to have been used since it was last reported: those of the
+    /// runs, and possibly others. A page that has come in since may look used. `runs` hold addresses and
+    /// lengths in bytes, in order. This is a hint.
     ///
     /// # Errors
     /// `Unsupported` if use cannot be known; otherwise the kernel's error.
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()>;
 
-    /// Adds pages that the kernel will write to without waiting for them. They must come back, open to
-    /// stores. Costs a load if no page has left since the last call.
+    /// Adds the pages that the kernel will write to without waiting until they are usable. They must come
+    /// back, open to stores. Costs a load if no page has left since the last call.
     fn add_wanted(&self, _pages: &mut Vec<u64>) {}
 
     /// Notes that a [wanted](Self::add_wanted) page could not be brought back for now.
@@ -104,9 +105,9 @@ pub trait Reach: Send + Sync {
     /// The kernel's error.
     fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize>;
 
-    /// Notes that this many fork events were just read; nobody reads more before this returns. Returns a
-    /// question that the caller asks as soon as others may continue: it asks for facts about the memory that
-    /// a fork event does not carry.
+    /// Notes that this many fork events were just read. No thread reads more events before this returns.
+    /// Returns a question about the memory, for facts that a fork event does not carry. The caller asks it as
+    /// soon as other threads may continue.
     fn has_forked(&self, _forks: usize) -> impl FnOnce() {
         || {}
     }

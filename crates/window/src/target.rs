@@ -5,10 +5,10 @@
 //!                                                                   read from here, then discarded
 //! ```
 //!
-//! The kernel refuses to move pages from another process. So a mover, which shares the program's memory,
-//! makes these calls in its place (`octavo-stub`). One step unmaps a page, or refuses it if it is under
-//! direct I/O. The first descriptor refuses moves while a mapping changes. A discard of the second staging
-//! range raises no event.
+//! The kernel refuses to move pages from another process. So Octavo leaves these calls to a mover, a process
+//! that shares the program's memory (`octavo-stub`). A move unmaps the page in the same step, and refuses a
+//! page that is under direct I/O. The first descriptor refuses moves while a mapping changes. A discard of
+//! the second staging range raises no event.
 //!
 //! A frame that was moved out is discarded and never reused: a pipe or a socket may still refer to it.
 //!
@@ -22,15 +22,16 @@
 //! **A call that fails may have moved pages.** So after a failure the target scans staging: the pages that it
 //! finds there are the ones that were moved.
 //!
-//! A fork leaves pages shared, and the kernel refuses to move a page that was ever shared until it is written
+//! A fork leaves pages shared. Once a page was shared, the kernel refuses to move it until it is written
 //! again. So the mover makes the kernel treat such a page as if it were written. The page becomes the
-//! program's own, by a copy if it is still shared. The copy takes memory, so it moves within the same batch.
+//! program's own, by a copy if it is still shared. The copy takes memory, so the page moves out within the
+//! same batch.
 //!
 //! Executable memory, and memory that is not writable, move in special ways (`refused`).
 //!
-//! Costs: a batch takes one round trip to the mover, and one system call to read it. With refused pages, it
-//! takes one more round trip, and for each stretch of them a scan, a change of protection, and a round trip
-//! per 127 pages.
+//! Costs: a batch takes one round trip to the mover, and one system call to read it. With pages that a fork
+//! has shared, it takes one more round trip. Each stretch of such pages also takes a scan, a change of
+//! protection, and a round trip per 127 pages.
 
 mod batch;
 mod refused;
@@ -65,7 +66,8 @@ pub type Wiped = Arc<OnceLock<io::Result<Vec<Range<u64>>>>>;
 pub struct Target {
     /// The descriptor that carries the events.
     events: Userfaultfd,
-    /// The process and its mover. The driver serves a fork's child before it is known which process it is.
+    /// The process and its mover. Empty at first for a fork's child: the driver serves it before its process
+    /// is known.
     process: OnceLock<Process>,
     /// Held while pages are moved.
     moving: Mutex<Moving>,
@@ -196,22 +198,23 @@ impl Target {
         unsafe { self.events.register(start, len, Mode { missing: true, write_protect: true }) }
     }
 
-    /// Returns the ranges whose bytes the child of the next fork did not get, as of the reading of its event.
-    /// Forks come in the order of their events. The thread that read the event may still be asking.
+    /// Returns the ranges whose bytes a fork's child did not get, as they were when the fork's event was
+    /// read. Each call answers for the next fork, in the order of the events. The value may not be set yet:
+    /// the thread that read the event may still be asking the kernel.
     pub fn take_wiped(&self) -> Wiped {
         let next = self.wiped.lock().expect("nobody panics here").pop_front();
         next.expect("each fork is asked about once, by whoever reads of it")
     }
 
-    /// Asks the kernel which ranges a fork's child does not get. No event reports such advice, so this asks
-    /// at each fork. The mover keeps the forked memory even if the program has ended since, or has run
+    /// Asks the kernel which ranges a fork's child does not get. No event reports `MADV_WIPEONFORK`, so this
+    /// asks at each fork. The mover keeps the parent's memory even if the program has since ended or run
     /// `exec`.
     fn ask_wiped(&self) -> io::Result<Vec<Range<u64>>> {
         let Some(Process { mover, .. }) = self.process.get() else { return Ok(Vec::new()) };
-        // If the program ends right after its fork, the memory stays meanwhile.
+        // Keeps the memory during the question, even if the program ends right after its fork.
         mover.stay().map_err(io::Error::other)?;
         let wiped = flagged(mover.pid(), "wf")?.collect::<io::Result<_>>()?;
-        // A list that ends with the memory may lack the rest.
+        // If the memory went away while the list was read, the list may be incomplete.
         if self.events.is_alive() { Ok(wiped) } else { Err(Errno::SRCH.into()) }
     }
 
@@ -232,8 +235,8 @@ impl Target {
         self.has_moved.load(Ordering::Relaxed)
     }
 
-    /// Returns why the target can no longer be served although it lives, if so. It must not continue: pages
-    /// of it may be lost.
+    /// Returns why a target that still lives can no longer be served, or `None` if it can. Such a target must
+    /// not continue: some of its pages may be lost.
     pub fn failure(&self) -> Option<&'static str> {
         self.failure.get().copied()
     }
@@ -248,8 +251,8 @@ impl Target {
     }
 
     /// Returns how many pages the process has got so far without a fault that the kernel counts: pages that
-    /// came along with another, and copies of shared pages on their way out. Some of the latter were not
-    /// copied, since no other process had the page any more.
+    /// came along with another, and shared pages that were made its own on their way out. Some of the latter
+    /// needed no copy, since no other process had the page any more.
     pub fn unfaulted_pages(&self) -> u64 {
         // Relaxed: a statistic.
         self.unfaulted_pages.load(Ordering::Relaxed)
@@ -260,7 +263,7 @@ impl Target {
         self.taken_pages.load(Ordering::Relaxed)
     }
 
-    /// Ends the service of the target and its mover, which frees the memory.
+    /// Ends the service of the target, and ends its mover. That frees the memory.
     pub fn end(&self) {
         self.lose();
         if let Some(equipment) = self.equipment() {
@@ -268,13 +271,14 @@ impl Target {
         }
     }
 
-    /// Ends the service of the target. Its mover keeps the memory: the ranges of forks that were read may
-    /// still be asked for.
+    /// Ends the service of the target. Its mover keeps the memory: a thread may still be asking for the
+    /// ranges of a fork whose event was read.
     pub fn lose(&self) {
         self.is_gone.store(true, Ordering::Release);
     }
 
-    /// Returns the mover and staging, if there is a mover, after the batch in progress.
+    /// Waits for the batch in progress, and returns the mover and staging. Returns `None` if there is no
+    /// mover.
     fn equipment(&self) -> Option<Equipment<'_>> {
         let mover = &self.process.get()?.mover;
         Some(Equipment { mover, moving: self.moving.lock().expect("nobody panics here") })

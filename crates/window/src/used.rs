@@ -1,18 +1,19 @@
 //! Finds which pages of a process were used, by the processor's accessed bits.
 //!
 //! ```text
-//!   a page is asked about ──► used since the last sweep, and not told yet: used
-//!   so many are asked about ──► sweep: the next blocks are looked at, what was not told is told, and all is forgotten there
+//!   a page is asked about ──► reported if it was used since the last sweep and is not reported yet
+//!   enough are asked about ──► a sweep of the next blocks: reports the other used pages, clears their bits
 //! ```
 //!
 //! Clearing the bit of a page interrupts every CPU that runs the process. In a virtual machine that takes
-//! longer than bringing the page back: 40 µs here, and 25 µs on the other CPU. It takes hardly longer for
-//! many adjacent pages. So a query does not clear the bit. *Sweeps* go round the memory in which pages are
-//! asked about, one block of 2 MiB after another, and report pages that nobody has asked about too. Between
-//! two sweeps of its block, a page is reported at most once. A use during a sweep may go unreported.
+//! longer than bringing the page back: 40 µs on the CPU that clears the bit, and 25 µs on the other CPU. It
+//! takes hardly longer for many adjacent pages. So a query does not clear the bit; *sweeps* do. They go round
+//! the memory in which pages are asked about, one block of 2 MiB after another. They also report used pages
+//! that nobody has asked about. Between two sweeps of its block, a page is reported at most once. A use
+//! during a sweep may go unreported.
 //!
 //! The kernel does not clear the bit of a page that a fork shares, nor of a locked page. Such a page would
-//! look used for ever, so it counts as unused. A page that was used again after its bit was cleared mostly
+//! look used for ever, so it counts as unused. If a page was used again after its bit was cleared, it mostly
 //! belongs to the process alone, and counts as used.
 //!
 //! A page that came in since the last sweep looks used: the kernel has set its bit.
@@ -100,7 +101,7 @@ impl Block {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) pid: u32,
-    /// A pidfd for the same memory, like the page map.
+    /// A pidfd of a process with that memory. The page map is of the same memory.
     pub(crate) descriptor: BorrowedFd<'a>,
     pub(crate) pagemap: &'a Pagemap,
 }
@@ -117,8 +118,8 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Calls `used` for each page of the runs that is known to have been used since it was last reported, and
-    /// for other such pages. `runs` hold addresses and lengths in bytes, in order.
+    /// Calls `used` for each page that is known to have been used since it was last reported: those of the
+    /// runs, and possibly others. `runs` hold addresses and lengths in bytes, in order.
     ///
     /// # Errors
     /// `Unsupported` if nobody has [prepared](AccessedBits::prepare) the bits; otherwise the kernel's error.
@@ -139,7 +140,7 @@ impl Used {
             let block = self.blocks.entry(block_start(*page)).or_insert(Block::new(*page));
             (block.first, block.last) = (block.first.min(*page), block.last.max(*page));
             if !seen.is_used() {
-                // The page whose bit stayed set has been replaced, or is the process's own now.
+                // If the bit was stuck before, the page has been replaced, or is the process's own now.
                 block.stuck.remove(*page);
             } else if block.tells(*page) {
                 used(*page);

@@ -4,20 +4,23 @@
 //!   install    copied in; a read-only page is protected, and its first store is a fault
 //!   remove     moved out in one step, read, and discarded (see `target.rs`)
 //!   protect    protected, or not
-//!   harvest    is it present? Was it used, if the accessed bits can be read? Only faults report stores
+//!   harvest    tells what is present, and what was used if the accessed bits can be read; only faults
+//!              report stores
 //! ```
 //!
-//! Each call holds the gate (`events/gate.rs`), so that no event is read meanwhile. A page is refused if an
-//! event that Octavo has not taken in yet concerns it, or if the kernel returns EAGAIN. While an event is
-//! unread, the kernel lets no page go. So a thread whose move is refused reads the event, and leaves it to
-//! the driver.
+//! Each call holds the gate (`events/gate.rs`), so that no event is read meanwhile. A harvest of accessed
+//! bits does not, since it is only a hint. A page is refused if an event that Octavo has not taken in yet
+//! concerns it, or if the kernel returns EAGAIN. While an event is unread, the kernel lets no page go. So a
+//! thread whose move is refused reads the event, and leaves it to the driver.
 //!
 //! A copy wakes no thread. The driver wakes the waiting threads when all pages of a run are present.
 //! Otherwise a program that uses its memory in order would be woken at each page, only to wait for the next.
 //!
-//! A page is clean from its copy in until its first store. It never becomes clean again in place.
+//! A page is clean from the time it is copied in until the first store to it. It never becomes clean again in
+//! place.
 //!
-//! A call costs the gate, and one system call for each range of pages that is contiguous on both sides.
+//! A call costs the gate, and one system call for each range of pages that is contiguous both in the target
+//! and in Octavo's frames.
 
 use std::io;
 use std::ops::Range;
@@ -42,8 +45,8 @@ static ZERO_BYTES: [u8; ZEROS * PAGE_BYTES] = [0; ZEROS * PAGE_BYTES];
 pub struct Window<R> {
     reach: R,
     gate: Gate<Event>,
-    /// Held before the gate by the thread that takes pages out: no thread waits for another's batch while it
-    /// holds the gate.
+    /// A thread that takes pages out locks this before the gate. So no thread holds the gate while it waits
+    /// for another thread's batch.
     taking: Mutex<()>,
     /// The driver's bell, once there is a driver.
     bell: OnceLock<Arc<Bell>>,
@@ -84,20 +87,20 @@ impl<R: Reach> Window<R> {
         self.gate.is_known_settled()
     }
 
-    /// Begins to ask which of the pages that the target has dropped are still present. Returns whether it has
-    /// dropped any since they were last [taken](Self::take_dropped). If so, the caller makes sure that every
-    /// thread has left such a call.
+    /// Begins a question: which of the pages that the target has dropped are still present? Returns whether
+    /// it has dropped any since the ranges were last [taken](Self::take_dropped). If so, the caller makes
+    /// sure that every thread has left the call in which it dropped pages.
     pub fn ask_about_dropped(&self) -> bool {
         self.gate.alone(|unsettled| unsettled.dropped().ask())
     }
 
     /// Returns the ranges that were asked about, as start and end addresses. Pages that are present there now
-    /// were not dropped by calls before that question.
+    /// have survived all calls before that question.
     pub fn take_dropped(&self) -> Vec<(u64, u64)> {
         self.gate.alone(|unsettled| unsettled.dropped().take())
     }
 
-    /// Notes that a range of the target was moved, with dropped pages that are still present.
+    /// Notes that the target has moved a range. Dropped pages that were still present there have moved along.
     pub(crate) fn move_dropped(&self, from: Range<u64>, to: u64) {
         self.gate.alone(|unsettled| unsettled.dropped().relocate(from, to));
     }
@@ -112,8 +115,8 @@ impl<R: Reach> Window<R> {
     }
 
     /// Reads the program's events in place of a busy driver, and leaves them to the driver. The program's
-    /// calls then continue. This reads nothing while a batch of pages is in transit: a thread whose pages are
-    /// refused reads by itself.
+    /// calls then continue. This reads nothing while a batch of pages is in transit: then the thread whose
+    /// pages are refused reads the events.
     pub fn read_for_driver(&self) {
         let read = self.gate.try_alone(|unsettled| self.read_more(unsettled));
         read.into_iter().for_each(|(is_told, ask)| self.go_on(is_told, ask));
@@ -159,8 +162,8 @@ impl<R: Reach> Window<R> {
         events
     }
 
-    /// Reads events, and notes what they change. If there were forks, returns a question to ask once the gate
-    /// is open: all pages are refused even then, and only the driver reads more.
+    /// Reads events, and notes what they change. If there were forks, returns a question to ask after the
+    /// gate is released. Even then all pages stay refused, and only the driver reads more events.
     fn read(&self, unsettled: &mut Unsettled<Event>) -> (io::Result<()>, Option<impl FnOnce() + use<'_, R>>) {
         let mut told = std::mem::take(unsettled.told());
         let (first, mut forks) = (told.len(), 0);
@@ -220,7 +223,7 @@ impl<R: Reach> Window<R> {
                 // A page is present that the program has dropped. The kernel may be about to take it, so
                 // Octavo leaves it alone: its bytes must not come back. The program may use it as it is.
                 Some(Errno::EXIST) if unsettled.may_be_dropped(start + done) => {
-                    // The next fault handles a refusal.
+                    // If the kernel refuses this, the next fault tries again.
                     let _ = self.reach.protect(start + done, PAGE, false);
                     return match done / PAGE {
                         0 => Answer::Unsupported,

@@ -312,7 +312,7 @@ impl Serving {
         let system = |error: io::Error| refused(&format!("a window of {bytes} bytes cannot be had"), &error);
         let memory = Reservation::new(bytes, ALIGN).map_err(system)?;
         memory.advise_backing(0..memory.len(), Backing::BasePages);
-        // A forked child has no windows: it would read zeros for pages that are out.
+        // A forked child must not have the window: it would read zeros for pages that are out.
         memory.exclude_from_fork().map_err(system)?;
         let (start, len) = (memory.base().as_ptr() as u64, memory.len() as u64);
         self.space.map_at(start, len, RegionOptions::default())?;

@@ -25,7 +25,7 @@
 //! | an object of at least [`LEAST_BYTES`], aligned to at most 2 MiB | lies |
 //! |---|---|
 //! | made in a scope of `large_objects`, by the thread of the scope | in a window of its own |
-//! | grown in such a scope, from outside windows | in a window |
+//! | grown in such a scope, if it lay outside windows before | in a window |
 //! | in a window, resized anywhere | in the same windows, and in the same window while it fits |
 //! | any other; smaller objects, and an object that shrinks below that size | in the allocator below |
 //!
@@ -36,7 +36,7 @@
 //!
 //! - *The engine never waits for itself.* Its own threads are in no scope. A thread that calls the engine
 //!   gets memory from below until the call returns (`Inside`). Each call from this allocator to the engine is
-//!   marked so.
+//!   marked in the same way.
 //! - *A free finds its allocator by the address* (`blocks.rs`). So any thread may free, at any time, in a
 //!   scope or not.
 //! - *A block keeps its windows alive*, with their thread and their manager. The last free ends windows whose
@@ -172,7 +172,7 @@ unsafe fn take_back(block: NonNull<u8>) -> bool {
     let Some(windows) = (unsafe { blocks::windows_of(block) }) else { return false };
     if windows.are_here() {
         in_the_engine(|| {
-            // These are the clone that the block counts as. The windows may end here.
+            // The block counted as this clone of the windows. If it is the last clone, the windows end here.
             if let Some(windows) = blocks::forget(block) {
                 windows.take_back(block);
             }

@@ -5,8 +5,8 @@
 //! other fault brings its own page only. Many runs are followed at once, since threads and arrays alternate.
 //! Each event that waits behind a fault halves what the fault brings along, down to [`LEAST_OF_MANY`] pages.
 //! While another thread often needs single pages, a run brings at most [`LONGEST_BESIDE_OTHERS`]: that thread
-//! then waits for a quarter of a millisecond instead of two, and the run pushes fewer of its pages out. Nor
-//! does the run take the last of the room ([`Advice::has_others`]).
+//! then waits for a quarter of a millisecond instead of two, and the run pushes out fewer of that thread's
+//! pages. The run also leaves it the last of the room ([`Advice::has_others`]).
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
@@ -21,8 +21,8 @@ const LONGEST: u64 = 256;
 const LEAST_OF_MANY: u64 = 16;
 
 const LONGEST_BESIDE_OTHERS: u64 = 32;
-/// Single pages are needed often if more than one in `OFTEN` recent faults is single. The latest fault weighs
-/// one in `SINGLE_MEMORY`.
+/// Single pages are needed often if more than one in `OFTEN` recent faults is single. In that average, the
+/// latest fault has a weight of one in `SINGLE_MEMORY`.
 const OFTEN: u32 = 32;
 const SINGLE_MEMORY: u32 = 16;
 const SINGLE_SCALE: u32 = 1024;
@@ -109,8 +109,8 @@ pub(crate) struct Advice {
 }
 
 impl Advice {
-    /// Limits the advice for a fault at `page` to the `spare` pages, if others need room. The fault's own
-    /// page comes in any case.
+    /// Limits the advice for a fault at `page` to `spare` pages, if others need room. The fault's own page
+    /// comes in any case.
     pub(crate) fn within(self, page: u64, spare: impl Fn() -> u64) -> Self {
         if !self.has_others || self.pages == 1 {
             return self;

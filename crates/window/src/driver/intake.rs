@@ -67,8 +67,8 @@ impl<R: Reach, L: Listener> Driver<'_, R, L> {
         }
     }
 
-    /// Settles after all that was read, unless changes wait. Until then, the ranges that they concern stay
-    /// unsettled.
+    /// Settles all changes that the driver has taken, unless some still wait. While any change waits, all of
+    /// their ranges stay unsettled.
     pub(super) fn settle(&mut self) {
         self.take_waiting();
         if self.changes.are_settled() && !self.window.gate().is_settled() {

@@ -1,4 +1,4 @@
-//! What a target's driver leaves to others: forks, the layout, lost pages, and work beside faults.
+//! What a target's driver leaves to others: forks, the layout, lost pages, and work other than faults.
 
 use std::time::Duration;
 
@@ -74,6 +74,6 @@ pub struct Served {
     pub beside: u64,
     /// Changes of mappings.
     pub changes: u64,
-    /// How long they took. No fault is served meanwhile.
+    /// How long the changes took. No fault is served meanwhile.
     pub changing: Duration,
 }

@@ -9,9 +9,10 @@
 pub(crate) struct Wakefulness {
     /// How often it was worth it lately; each failure takes two off.
     credit: u8,
-    /// Without credit, this many more turns do not try.
+    /// Without credit, the thread does not try in this many more turns.
     pause: u32,
-    /// Sets the next pause after others wanted the CPU; and how often it was worth it since.
+    /// Determines the next pause after others wanted the CPU. `undisturbed` counts how often it was worth it
+    /// since.
     long_pause: u32,
     undisturbed: u32,
 }

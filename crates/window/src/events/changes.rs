@@ -6,13 +6,15 @@
 //! ```
 //!
 //! The kernel reports a change after it has made it. So a later change at the same addresses may be reported
-//! first: if a range moves to where something is still mapped, the event that unmaps that place is late. The
-//! move waits for that event. Changes that concern the ranges of a waiting change come after it in time, so
-//! they wait behind it. Otherwise, unmapping the move's source would drop the pages before they have moved.
+//! first: if a range seems to move to where something is still mapped, the event that reports the unmapping
+//! of that place is late. The move waits for that event. Changes that concern the ranges of a waiting change
+//! come after it in time, so they wait behind it. Otherwise, unmapping the move's source would drop the pages
+//! before they have moved.
 //!
-//! Only the awaited event goes ahead: it unmaps, or moves away, the mapping at a move's destination. (The
-//! same thread may have moved the range on before that event came. Nothing tells the two cases apart, and
-//! this one takes two moves instead of one.)
+//! Only the awaited event goes ahead: it unmaps, or moves away, the mapping at a move's destination. (Such an
+//! event may instead report that the range has moved on, by the same thread, before the awaited event came.
+//! Nothing tells the two cases apart. Octavo assumes the first, since the second takes two moves instead of
+//! one.)
 //!
 //! The kernel reports a move by two events: the move, and then the unmapping of its source. It made both
 //! changes at once, so another range may arrive at the source between the two events. The unmapping does not
@@ -110,7 +112,7 @@ impl Changes {
             return true;
         }
         // It belongs to the move, or it unmaps everything that the move has left there. If something else had
-        // arrived, it unmaps that, and the unmapping of the move is still to come.
+        // arrived there, this event unmaps that, and the unmapping that belongs to the move is still to come.
         self.left.retain_mut(|left| {
             let is_whole = unmapped.start <= left.range.start && left.range.end <= unmapped.end;
             let is_kept = !is_whole || left.is_refilled;
@@ -120,8 +122,8 @@ impl Changes {
         false
     }
 
-    /// Returns whether a change unmaps, or moves away, the mapping that blocks another change. That is not so
-    /// if a change that waits before the other frees the same mapping: no other thread can have freed it too.
+    /// Returns whether a change unmaps, or moves away, the mapping that blocks a waiting change. Returns
+    /// false if an earlier waiting change frees the same mapping: no other thread can have freed it too.
     fn awaits(&self, change: &Event, is_mapped: &impl Fn(&Range<u64>) -> bool) -> bool {
         let Some(freed) = freed(change) else { return false };
         self.waiting.iter().enumerate().any(|(index, (_, blocked))| {

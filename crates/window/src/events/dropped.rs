@@ -5,7 +5,8 @@
 //! program may store to them unnoticed.
 //!
 //! ```text
-//!   told ─► asked about: which threads may be in such a call? ─► none is left: present pages stay, and may be adopted
+//!   told ─► asked about: which threads may be in such a call?
+//!             └─► none is left: present pages stay, and may be adopted
 //! ```
 //!
 //! Until then, a page that is found there is not Octavo's.
@@ -31,8 +32,8 @@ impl Dropped {
         join_nearest(&mut self.told);
     }
 
-    /// Notes that a range has moved to `to`, with the pages that have stayed. At its old place, other pages
-    /// may have been dropped since.
+    /// Notes that a range has moved to `to`, with the pages that have stayed. The old range stays noted too,
+    /// since other pages may have been dropped there in the meantime.
     pub(crate) fn relocate(&mut self, from: Range<u64>, to: u64) {
         for ranges in [&mut self.told, &mut self.asked] {
             let cut = |range: &Range<u64>| range.start.max(from.start)..range.end.min(from.end);
@@ -43,7 +44,7 @@ impl Dropped {
         }
     }
 
-    /// Returns whether a page that is found where none should be may be one that is about to go.
+    /// Returns whether a page that is unexpectedly present may be a dropped one that is about to go.
     pub(crate) fn has(&self, page: u64) -> bool {
         self.told.contains(&page) || self.asked.contains(&page)
     }
@@ -55,8 +56,8 @@ impl Dropped {
         !self.asked.is_empty()
     }
 
-    /// Takes the ranges that were asked about: all threads that may have been dropping their pages are done.
-    /// Ranges that were dropped again since are left to the next question.
+    /// Takes the ranges that were asked about. The caller knows that all threads that may have been dropping
+    /// pages there are done. Ranges that were dropped again since are left to the next question.
     pub(crate) fn take(&mut self) -> Vec<(u64, u64)> {
         let asked = std::mem::take(&mut self.asked);
         asked.iter().flat_map(|range| self.told.gaps(range)).map(|rest| (rest.start, rest.end)).collect()

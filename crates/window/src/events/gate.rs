@@ -1,18 +1,19 @@
 //! The gate between what a program does to its mappings and what Octavo does to its pages.
 //!
 //! The kernel reports `munmap`, `mremap`, `madvise` and `fork` by events. The program's call continues as
-//! soon as its event is read. Moving a page out or in by knowledge from before the event may then hit a
-//! mapping that has been replaced, or bring back bytes that the program has dropped. So:
+//! soon as its event is read. Octavo may still move a page out or in by what it knew before the event. It may
+//! then hit a mapping that has been replaced, or bring back bytes that the program has dropped. So:
 //!
 //! ```text
 //!   a copy, a move, a change of protection      shared: no event is read meanwhile
-//!   reading events                              exclusive: keeps them in order, and notes the ranges that they change
+//!   reading events                              exclusive: keeps them in order, and notes their ranges
 //!   looking for pages to adopt                  exclusive: a page that is seen then does not leave meanwhile
 //!   until Octavo has taken the events in        pages of their ranges are refused, and asked for again later
 //! ```
 //!
 //! While an event is unread, the kernel itself refuses copies and moves with EAGAIN. That answer goes back to
-//! the engine, which asks again later. A retry in place would run after the event was read.
+//! the engine, which asks again later. A retry in place could run after the event was read, without taking it
+//! into account.
 //!
 //! **Reading is not taking in.** Any thread may read, and the program's call then continues. Only the driver
 //! takes changes in, in the order in which they were read.
@@ -119,7 +120,7 @@ impl<E> Unsettled<E> {
         self.take(events);
     }
 
-    /// Settles all changes that were taken: Octavo has taken them in.
+    /// Settles all changes that the driver has taken, once Octavo has taken them in.
     fn settle(&mut self) {
         self.taken.clear();
     }
@@ -136,7 +137,7 @@ impl<E> Unsettled<E> {
         self.dropped.add(start, end);
     }
 
-    /// Returns whether a page that is found where none should be may be one that is about to go.
+    /// Returns whether a page that is unexpectedly present may be a dropped one that is about to go.
     pub(crate) fn may_be_dropped(&self, page: u64) -> bool {
         self.dropped.has(page)
     }

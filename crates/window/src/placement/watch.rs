@@ -73,7 +73,7 @@ impl Watch {
         is_called_back
     }
 
-    /// Notes that the driver, the thread of this number, goes beside another.
+    /// Notes that the driver, whose thread has this number, goes beside another thread.
     pub(super) fn note_beside(&self, thread: u32) {
         self.beside.store(thread, Ordering::Relaxed);
     }
@@ -83,7 +83,8 @@ impl Watch {
         self.bound_to.store(cpu.map_or(0, |cpu| cpu as u32 + 1), Ordering::Relaxed);
     }
 
-    /// Makes the driver, the thread of this number, leave its place beside another. Any thread may call this.
+    /// Makes the driver, whose thread has this number, leave its place beside another thread. Any thread may
+    /// call this.
     pub(super) fn leave(&self, thread: u32) {
         self.bound_to.store(0, Ordering::Relaxed);
         self.beside.store(0, Ordering::Relaxed);

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   runs ─► parts: runs that lie together ─► moved ─► read
-//!                                              │ shared since a fork: made movable ─► moved and read, in the same batch
+//!                                              └─► shared since a fork: made movable
+//!                                                    ─► moved and read, in the same batch
 //! ```
 //!
 //! The outcomes report all other refusals of the kernel, which are not retried here.
@@ -79,8 +80,8 @@ impl Part {
 }
 
 impl Target {
-    /// Takes one batch out, with pages that a fork has shared. Returns false if the program or its mover has
-    /// ended.
+    /// Takes one batch out, including pages that a fork has shared. Returns false if the program or its mover
+    /// has ended.
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
@@ -104,8 +105,8 @@ impl Target {
         unsafe { self.take_made_movable(equipment, runs, outcomes, &movable) }
     }
 
-    /// Takes out the pages that have just been made movable, of runs that have moved in part. Returns the
-    /// same as [`Target::take_batch`].
+    /// Takes out the pages that have just been made movable. They belong to runs that have moved in part.
+    /// Returns the same as [`Target::take_batch`].
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).

@@ -3,24 +3,26 @@
 //! One move of the kernel stays within one mapping of the program and one mapping of staging. Both must be
 //! writable. Either both are executable, or neither is.
 //!
-//! | refused | how it is taken out |
-//! |---|---|
-//! | a run that lies in several mappings | the part in the first mapping moves; the caller asks again for the rest |
-//! | executable memory | staging becomes executable, and stays so until other memory is refused |
-//! | read-only and inaccessible memory | the program stands still, and the mover makes the memory writable until the pages have moved |
-//! | locked memory, and memory with a protection key | not at all: it stays |
+//! How refused memory is taken out:
+//!
+//! - A run that lies in several mappings: the part in the first mapping moves. The caller asks again for the
+//!   rest.
+//! - Executable memory: staging becomes executable, and stays so until other memory is refused.
+//! - Read-only and inaccessible memory: the program stands still, and the mover makes the memory writable
+//!   until the pages have moved.
+//! - Locked memory, and memory with a protection key: not at all. It stays.
 //!
 //! **Why the program stands still.** Read-only memory is writable for a moment, and no store of the program
 //! to it may succeed. The program must not change protections either: such a change raises no event, and the
 //! mover would undo it when it restores the old protection. Other changes of mappings do raise events. A
-//! thread that makes one waits in its call until the event is read, and does not stand still before. So once
-//! all threads stand still, the known mappings are correct. The kernel still refuses pinned pages: a copy
-//! would lose a device's writes.
+//! thread that makes one waits in its call until the event is read, and cannot stand still until then. So
+//! once all threads stand still, the known mappings are correct. The kernel still refuses pinned pages: a
+//! copy would lose a device's writes.
 //!
 //! If the runner ends meanwhile, the program continues, and the guardian kills it as usual.
 //!
-//! Costs: to read the mappings takes about 10 µs, and about 0.5 µs for each mapping. A standstill takes two
-//! context switches for each thread. Each of the two changes of protection walks the page tables from the
+//! Costs: a read of the mappings takes about 10 µs, plus about 0.5 µs for each mapping. A standstill takes
+//! two context switches for each thread. Each of the two changes of protection walks the page tables from the
 //! first page to the last one.
 
 use std::io;
@@ -179,7 +181,7 @@ impl Target {
         let spans = spans(&closed);
         let opened: Vec<_> = spans.iter().map(|(run, protection)| (*run, *protection | OPEN)).collect();
         let Ok(is_opened) = equipment.mover.protect(&opened) else { return false };
-        // SAFETY: as the caller guarantees. The kernel refuses memory again that could not be opened.
+        // SAFETY: as the caller guarantees. Memory that could not be opened is refused again.
         let is_taken = unsafe { self.take_pieces(equipment, runs, &closed, outcomes) };
         let changed: Vec<_> =
             spans.into_iter().zip(is_opened).filter_map(|(span, is)| is.then_some(span)).collect();

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   pages are to go ─► look: what do the threads hold? ─► those pages are refused, as if a device had them
-//!   a page is held that was not at the last look ─► the driver makes it usable: it may have gone in between, or be protected
+//!   a page is newly held ─► the driver makes it usable: it may be out since the last look, or protected
 //! ```
 //!
 //! The page of a mutex that was locked after the last look may go for a moment. So a mutex may stay locked if
@@ -14,13 +14,13 @@
 //!
 //! **A look may miss a mutex.** A thread that unlocks a mutex takes the entry out of its list, and a walk at
 //! that moment leads nowhere. A thread that ends while the kernel lists the threads may hide another one. So
-//! pages stay that this look or the one before has found, and after pages have gone there are at least two
+//! a page stays if this look or the one before has found it. After pages have gone, there are at least two
 //! looks. A look that was cut short drops none of the earlier pages, up to [`MOST_KEPT`], and requires
-//! another look. So does a walk that does not return to its start: an entry that was handed over leads it
-//! into another thread's list.
+//! another look. The same holds if a walk does not return to its start: an entry that was handed over to
+//! another thread leads the walk into that thread's list.
 //!
-//! The page of a list's head stays too. The C library keeps the head in the thread's descriptor. There the
-//! kernel also clears the thread's number at its end, for threads that wait for that.
+//! The page of a list's head stays too. The C library keeps the head in the thread's descriptor. When the
+//! thread ends, the kernel also clears the thread's number there, and other threads may wait for that.
 //!
 //! A look costs about 5 µs, plus 1 to 2 µs per thread. There is about one look per millisecond. Looks take at
 //! most a fiftieth of the looking thread's time, or a tenth with hundreds of threads. A process with one
@@ -43,17 +43,17 @@ const MOST_HELD: usize = 2048;
 /// The lowest bit of an address in a list marks mutexes with priority inheritance.
 const KIND_BIT: u64 = 1;
 /// Looks may take one part in `TIME_SHARE` of the time. But the next look is delayed by no more than
-/// `LONGEST_PAUSE`, or by `LONGEST_PAUSE_LOOKS` times the last look if that is longer.
+/// `LONGEST_PAUSE`, or by `LONGEST_PAUSE_LOOKS` times the CPU time of the last look if that is longer.
 const TIME_SHARE: u32 = 50;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE_LOOKS: u32 = 9;
 /// A list that was cut short for this long counts as whole, since it may lead nowhere for ever. A page in
 /// transit may take seconds.
 const LONGEST_CUT: Duration = Duration::from_secs(30);
-/// The most pages that looks that were cut short keep, besides those that they have found.
+/// Looks that were cut short keep at most about this many pages besides those that they have found.
 const MOST_KEPT: usize = 4096;
-/// The pause is at least as long as the look took, up to this: others wait for the program's pages during a
-/// look.
+/// The pause is at least as long as the look took, up to this limit: others wait for the program's pages
+/// during a look.
 const LONGEST_EVEN_PAUSE: Duration = Duration::from_millis(20);
 /// A page that could not be made usable is left alone for this long.
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);

@@ -5,7 +5,8 @@
 //!            (robust.rs)                        (batch.rs)        (refused.rs)
 //! ```
 //!
-//! There is no recursion: refused pages go in batches of their own, and pages that these refuse stay.
+//! There is no recursion: refused pages go in batches of their own, and pages that are refused there too
+//! stay.
 
 use std::sync::atomic::Ordering;
 
@@ -16,8 +17,8 @@ use crate::target::robust::RobustMutexes;
 /// The most moves of one batch.
 const MOST_MOVES: usize = 100;
 
-/// Returns how many of the first runs make a batch: as much as staging has `room` for, in as many moves as a
-/// batch has.
+/// Returns how many of the first runs make a batch: at most `room` bytes, which is what fits in staging, and
+/// at most [`MOST_MOVES`] runs.
 fn first_batch(runs: &[Taking], room: u64) -> usize {
     let mut bytes = 0;
     let fits = |run: &&Taking| {
@@ -82,8 +83,8 @@ impl Target {
         }
     }
 
-    /// Takes a batch out, with pages that the kernel refuses as they are. Returns false if the program or its
-    /// mover has ended.
+    /// Takes a batch out, including pages that the kernel refuses as they are. Returns false if the program
+    /// or its mover has ended.
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).

@@ -1,14 +1,15 @@
 //! A small kernel that reports changes late, against [`Changes`] and a space that takes them in.
 //!
 //! ```text
-//!   a call ─► the world changes ─► its events wait, one after the other ─► told ─► read in a batch ─► Changes ─► the space
+//!   a call ─► the world changes ─► its events wait, one after the other ─► told
+//!          ─► read in a batch ─► Changes ─► the space
 //! ```
 //!
 //! Two threads of a program unmap, move, drop and fork. A call makes all its changes at once, as under the
 //! kernel's lock. Its events come later, each after the one before was reported, and the thread makes no
-//! other call until then. A move reports the mapping that it has overwritten, then itself, and then the
-//! unmapping of its source. Pages are dropped after the event was reported. When everything was reported, the
-//! space agrees with the world.
+//! other call until all are reported. A move reports the mapping that it has overwritten, then itself, and
+//! then the unmapping of its source. Pages are dropped after the event was reported. When everything was
+//! reported, the space agrees with the world.
 //!
 //! Not modelled: mappings that grow, and ranges that stay watched where they have moved from
 //! (`MREMAP_DONTUNMAP`).
@@ -246,7 +247,7 @@ fn names_holes(world: &World, call: Call) -> bool {
 }
 
 /// Returns whether a range leaves an address where it has arrived, before the departure of the previous
-/// mapping there was reported. The events are the same as if that mapping had left later.
+/// mapping there was reported. The events are the same as if the previous mapping had left later.
 fn leaves_before_its_forerunner(world: &World, call: Call, other: &Unfinished) -> bool {
     match call {
         Call::Move { .. } | Call::Unmap { .. } => world.named(call).any(|page| other.has_freed_untold(page)),

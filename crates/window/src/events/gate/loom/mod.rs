@@ -29,7 +29,7 @@ const MISSING: Page =
 /// A thread of a model.
 type Side = fn(&World);
 
-/// Explores a model of two pages. The last of the program's threads runs in the model's own.
+/// Explores a model of two pages. The last of the program's threads runs on the model's own thread.
 fn check(
     rules: Rules,
     pages: [(Page, Entry); 2],
@@ -385,8 +385,8 @@ fn loom_where_pages_are_shown_during_a_fork_the_child_has_none() {
     forked_during_a_fault(Rules { forks_concern_all: false, ..ALL });
 }
 
-/// The program reads a page that was out, and forks. It stores to the page while the page is being taken out,
-/// which first makes a copy of its own.
+/// The program reads a page that was out, and forks. It stores to the page while the page is being taken out.
+/// For that, the page is first made the program's own.
 fn stored_when_shared(rules: Rules) {
     let program: &[Side] = &[|world| {
         assert_eq!(world.load(0), 1);

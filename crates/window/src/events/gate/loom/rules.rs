@@ -21,7 +21,7 @@ pub(super) struct Rules {
     pub(super) protects_clean: bool,
     /// A page is never made clean in place.
     pub(super) never_cleans: bool,
-    /// Not even if it is protected before its bytes are copied.
+    /// A page is not made clean in place even if it is protected before its bytes are copied.
     pub(super) never_cleans_protected: bool,
     /// A clean page is shown and protected by one call.
     pub(super) shows_in_one_call: bool,

@@ -196,8 +196,8 @@ impl World {
     }
 
     /// Adopts a page that is present and watched, if the engine does not have it yet. To find out, this asks
-    /// the kernel to put zeros there, and the kernel finds the page. A page that is present and not watched
-    /// is not the engine's.
+    /// the kernel to put zeros there; the kernel then meets the page that is present. A page that is present
+    /// and not watched is not the engine's.
     pub(super) fn adopt(&self, page: usize) {
         let look = || {
             let is_there = self.kernel().pages[page].value.is_some();
