@@ -41,7 +41,7 @@ global_asm!(
     "    xor edi, edi",
     "    syscall",
     "    ud2",
-    // Make the calls. No number in the page leads outside the page.
+    // Make the calls. Whatever count the mailbox holds, the loop stays inside the mailbox.
     "3:  mov r12d, r13d",
     "    mov r14d, [rbx + {count_at}]",
     "    mov eax, {calls}",

@@ -68,7 +68,7 @@ impl Mover {
     /// descriptor already: the fork event brought it, and it becomes descriptor A.
     ///
     /// Fails with [`InjectErrorKind::AnotherProcess`] if the descriptor is for another process, and with
-    /// [`InjectErrorKind::Changing`] if that is unknown for now. The descriptor was not used then.
+    /// [`InjectErrorKind::Changing`] if that is unknown for now. In both cases the descriptor was not used.
     pub fn inject_into_fork(
         pid: u32,
         staging_bytes: u64,
@@ -238,9 +238,9 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
     Err(reason)
 }
 
-/// Set only once the thread is stopped: a thread that the program itself makes is none of ours. If the runner
-/// dies before the thread has its own registers back, the program ends, since it would continue elsewhere in
-/// its code.
+/// Set only once the thread is stopped: before that, the program itself may make a thread, which we must not
+/// trace. If the runner dies before the thread has its own registers back, the program ends; otherwise the
+/// thread would continue at a wrong place in its code.
 const CLONE_OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
 
 /// Returns the option that suspends the program's filters while a task is traced, if it has any. Otherwise a

@@ -1,9 +1,9 @@
 //! The layout of the mover's address range in the program.
 //!
 //! ```text
-//! base ────────── head: code (1 page), mailbox (4 pages), rest unused
-//! + 2 MiB ─────── staging 1
-//! + staging + 2 ─ staging 2
+//! base ───────────────────── head: code (1 page), mailbox (4 pages), rest unused
+//! base + 2 MiB ───────────── staging 1
+//! staging 1 + size + 2 MiB ─ staging 2 (the size is rounded up to 2 MiB)
 //! ```
 //!
 //! Both staging ranges begin at a multiple of 2 MiB, so that a huge page can move as a whole. The gap between

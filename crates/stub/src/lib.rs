@@ -3,7 +3,8 @@
 //!
 //! The runner pages the program's memory from outside, by userfaultfd. Two things are impossible from
 //! outside. A userfaultfd belongs to the memory of the task that makes it. And the kernel moves pages
-//! (`UFFDIO_MOVE`) only for a task that runs in that memory. So the runner puts a task there if it needs one.
+//! (`UFFDIO_MOVE`) only for a task that runs in that memory. So a runner that needs such a task puts one
+//! there: the mover.
 //!
 //! ```text
 //!    runner                         the program's memory
@@ -22,7 +23,8 @@
 //!
 //! **What the program sees.** The mover is a process of its own, with neither the program's descriptors nor
 //! its signals. The program's `wait` does not see it without `__WALL`. The program's number of threads stays
-//! the same. If the stopped thread was waiting in a call, it waits on (`resume.rs` names the exceptions).
+//! the same. If the stopped thread was waiting in a call, it goes on waiting (`resume.rs` names the
+//! exceptions).
 //!
 //! **What the mover may do.** It has no capabilities, and a filter leaves it `futex`, `ioctl`, `madvise`,
 //! `mprotect`, `poll` and the calls that end it. The program could write into the page of requests, but would

@@ -5,7 +5,7 @@
 //!    4  reply     the number of the last batch done: written by the mover
 //!    8  count     the calls of the batch
 //!   12  waiting   the runner sleeps until the reply
-//!   16  interval  how long the mover sleeps between two looks at these (a timespec)
+//!   16  interval  how long the mover sleeps between two looks at `watched` (a timespec)
 //!   32  watched   the runner's and the program's pidfd, as the mover polls them
 //!   64  calls     number, six arguments, answer: 64 bytes each
 //! 8192  scratch   whatever calls point to
@@ -112,7 +112,8 @@ impl Mailbox {
         Ok(mailbox)
     }
 
-    /// Makes the mover end if one of these descriptors, by the mover's own numbers, becomes readable.
+    /// Makes the mover end if one of these descriptors becomes readable. They are given by the mover's own
+    /// numbers.
     pub fn watch(&self, descriptors: [u32; 2]) {
         for (index, descriptor) in descriptors.into_iter().enumerate() {
             let events = (libc::POLLIN as u64) << 32;

@@ -23,7 +23,8 @@ use crate::mover::Mover;
 pub struct RunMoved {
     /// The place of the run's first page in staging, in bytes from its start.
     pub offset: u64,
-    /// The kernel's progress, and its error. After a part the error is `EAGAIN`, whatever the reason.
+    /// The kernel's progress, and its error. If only a part has moved, the error is `EAGAIN`, whatever the
+    /// reason.
     pub progress: Progress,
 }
 
@@ -32,7 +33,7 @@ pub struct RunMoved {
 pub struct Moved {
     /// One for each run, in order.
     pub runs: Vec<RunMoved>,
-    /// The move from staging range 1 to range 2. Its bytes count holes.
+    /// The move from staging range 1 to range 2. Its byte count includes holes.
     pub staged: Progress,
     /// The kernel's error, if discarding staging range 2 first failed.
     pub discarded: Option<Errno>,
@@ -135,7 +136,7 @@ impl Mover {
         Ok(done.min(run.len))
     }
 
-    /// Returns the call that adds no bit to the word at `address`, and wakes no thread: none waits in the
+    /// Returns the call that adds no bit to the word at `address`, and wakes no thread. None waits in the
     /// scratch memory, and the call wakes waiters of the word only if the word has the lowest value that a
     /// call can name.
     fn unshare_call(&self, address: u64) -> Call {

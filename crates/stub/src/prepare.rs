@@ -1,8 +1,8 @@
 //! Prepares the new process before it serves: its address range, its loop, its descriptors, its limits.
 //!
 //! The first steps use ptrace. As soon as the loop runs, it makes the remaining calls, which is faster. The
-//! process stays traced meanwhile, so that the program's filters can be suspended, and so that it ends if the
-//! runner does.
+//! process stays traced meanwhile, so that the program's filters can be suspended, and so that the process
+//! ends if the runner does.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -25,9 +25,9 @@ use crate::reasons;
 use crate::rights::{events, moves, no_userfaultfd};
 use crate::tracee::{ALL_SIGNALS, Tracee};
 
-/// How often to ask the kernel whose memory a descriptor is for, and the pause in between. It does not say
-/// while an event of the descriptor is unread. The reader of the events may be busy for long, so the tries
-/// are few.
+/// How often to ask the kernel whose memory a descriptor is for, and the pause in between. The kernel gives
+/// no answer while an event of the descriptor is unread. The reader of the events may be busy for long, so
+/// the tries are few.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 /// The lowest address that a program may use. Usually nothing is mapped there.
@@ -38,8 +38,8 @@ const NOWHERE: u64 = 1 << 16;
 pub struct Inherited {
     /// The descriptor.
     pub faults: Userfaultfd,
-    /// Addresses of pages that it watches, in readable and writable mappings. Linux 6.8 needs one for which
-    /// this still holds, and that is not locked.
+    /// Addresses of pages that it watches, in readable and writable mappings. On Linux 6.8, at least one of
+    /// the pages must still be watched in such a mapping, and must not be locked.
     pub watched: Vec<u64>,
 }
 
@@ -137,7 +137,7 @@ impl Setup<'_> {
         let layout = Layout::at(start, staging_bytes);
         write_process(self.child.tid(), layout.code, b"octavo\0")
             .map_err(|error| InjectError::system("writing to the program", error))?;
-        // The file need not be executable; a mapping of it may.
+        // The file itself need not be executable: it can still be mapped as executable.
         let file_flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL);
         let number =
             self.call("making a shared page", libc::SYS_memfd_create, [layout.code, file_flags, 0, 0, 0, 0])?;
@@ -310,12 +310,13 @@ impl Serving<'_> {
 
     /// Checks that an inherited descriptor, the first one, is for the memory that the mover is in, before
     /// anything uses it. The kernel moves pages only within the caller's memory, and checks that before it
-    /// looks at them (`EINVAL`).
+    /// looks at the pages (`EINVAL`).
     ///
     /// Each request names a source page that is missing in staging, so nothing moves. If nothing is mapped at
-    /// the target, the right memory answers `ENOENT`. The mover's other descriptor shows whether this kernel
-    /// does so; Linux 6.8 does not. Therefore further requests name targets that the inherited descriptor
-    /// watches. For those, the kernel has other reasons for `EINVAL` too, such as locked memory.
+    /// the destination, the kernel answers `ENOENT` for the right memory. The mover's other descriptor shows
+    /// whether this kernel does so; Linux 6.8 does not. Therefore further requests name destinations that the
+    /// inherited descriptor watches. For those, the kernel has other reasons for `EINVAL` too, such as locked
+    /// memory.
     fn check_identity(&mut self, [number, other]: [u64; 2], watched: &[u64]) -> Result<(), InjectError> {
         const REQUEST_WORDS: usize = wire::MOVE_REQUEST_BYTES / 8;
         let watched = &watched[..watched.len().min(CALLS - 2)];

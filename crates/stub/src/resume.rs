@@ -6,8 +6,8 @@
 //!   the kernel makes the call again when the thread continues. Some return `EINTR` after any stop
 //!   (`epoll_wait`, `semop`, `sigtimedwait`, sockets with a timeout). This module gives them the code for
 //!   "again, unless a handler runs". A call with a timeout then waits for its whole timeout once more.
-//! - **A restartable sequence** of the program must not continue, since the thread left the CPU inside. The
-//!   kernel forgets the sequence if the thread runs other code meanwhile. So the thread continues at the
+//! - **A restartable sequence** of the program must not continue, since the thread left the CPU inside it.
+//!   The kernel forgets the sequence if the thread runs other code meanwhile. So the thread continues at the
 //!   sequence's abort address.
 
 use libc::user_regs_struct as Registers;

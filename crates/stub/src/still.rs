@@ -64,8 +64,8 @@ impl Drop for Still {
 
 /// The work of the thread that traces.
 fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<()>) {
-    // A driver beside a thread is idle-class and bound to one CPU. This thread would inherit that, and wait
-    // with half of the program stopped.
+    // A driver beside a thread is idle-class and bound to one CPU. This thread would inherit that, and might
+    // wait for a CPU with half of the program stopped.
     let _ = set_idle(0, false);
     let _ = sched_getaffinity(Some(getpid())).and_then(|cpus| sched_setaffinity(None, &cpus));
     // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time
@@ -86,7 +86,7 @@ fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     let (start, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         // A thread that was stopped before the look starts no other thread after it. A thread that stops
-        // later may have done so in between.
+        // later may have started one in between.
         let stood: BTreeSet<_> =
             threads.iter().filter(|(_, thread)| thread.is_stopped()).map(|(tid, _)| *tid).collect();
         let found: BTreeSet<_> = target::threads(pid).into_iter().collect();

@@ -55,7 +55,7 @@ fn has_gone(error: &io::Error) -> bool {
 }
 
 /// Returns the live threads of a process. Those that a stop disturbs least come first: threads that run, or
-/// that wait in a call that the kernel restarts, and among them the process's first thread.
+/// that wait in a call that the kernel restarts, and among them the process's first thread before the others.
 pub fn threads(pid: u32) -> Vec<u32> {
     let Ok(folder) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut found: Vec<(bool, bool, u32)> = folder
