@@ -10,7 +10,7 @@ use octavo_measure::control_group::Group;
 
 use super::options::Options;
 use super::place::Place;
-use super::results::{Charged, End, Outcome, Run};
+use super::results::{Charged, End, Outcome, ProgramRun};
 use super::rows::Row;
 use crate::machine;
 use crate::machine::kernel::{self, Purpose};
@@ -79,8 +79,8 @@ impl<'a> Bench<'a> {
 
     /// Returns the plain run with the greatest peak among a few. Threads and garbage collectors run
     /// differently each time, and a budget from a low peak would be too small.
-    fn run_plainly(&self, row: &Row, place: &Place) -> Result<Run, String> {
-        let mut greatest: Option<Run> = None;
+    fn run_plainly(&self, row: &Row, place: &Place) -> Result<ProgramRun, String> {
+        let mut greatest: Option<ProgramRun> = None;
         for _ in 0..PLAIN_RUNS {
             let plain = self.run(row, place, Side::Plain)?;
             if plain.end != End::Well {
@@ -94,7 +94,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Makes one run in a fresh folder. Even after an error, it leaves nothing.
-    fn run(&self, row: &Row, place: &Place, side: Side<'_>) -> Result<Run, String> {
+    fn run(&self, row: &Row, place: &Place, side: Side<'_>) -> Result<ProgramRun, String> {
         let scratch = self.cache.join(format!("run-{}-{}", row.name, std::process::id()));
         let mut warden = Warden::start()?;
         let short = short_folder();
@@ -149,7 +149,7 @@ impl<'a> Bench<'a> {
         if let (Some(charged), Some(group)) = (&mut charged, &group) {
             charged.peak_bytes = group.peak_bytes();
         }
-        let run = Run {
+        let run = ProgramRun {
             end,
             charged,
             seconds,

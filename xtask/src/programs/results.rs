@@ -17,7 +17,7 @@ pub enum End {
 
 /// One run.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct ProgramRun {
     pub end: End,
     pub seconds: f64,
     /// The part of standard output that the row compares.
@@ -51,11 +51,11 @@ impl Charged {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub name: &'static str,
-    pub plain: Run,
+    pub plain: ProgramRun,
     pub budget_bytes: u64,
-    pub octavo: Option<Run>,
-    pub kernel_without_swap: Option<Run>,
-    pub kernel: Option<Run>,
+    pub octavo: Option<ProgramRun>,
+    pub kernel_without_swap: Option<ProgramRun>,
+    pub kernel: Option<ProgramRun>,
 }
 
 impl Outcome {
@@ -64,7 +64,7 @@ impl Outcome {
         self.octavo.as_ref()?.report.as_ref()?.get(name)?.as_f64()
     }
 
-    fn same(&self, run: &Option<Run>) -> Option<bool> {
+    fn same(&self, run: &Option<ProgramRun>) -> Option<bool> {
         run.as_ref().map(|run| run.end == End::Well && run.output == self.plain.output)
     }
 
@@ -111,7 +111,7 @@ impl Outcome {
 
 /// Returns all figures.
 pub fn json(outcomes: &[Outcome]) -> Value {
-    let run = |run: &Option<Run>| match run {
+    let run = |run: &Option<ProgramRun>| match run {
         None => Value::Null,
         Some(run) => {
             json!({ "end": end(&run.end), "seconds": run.seconds, "report": run.report, "charged": charged(run) })
@@ -133,7 +133,7 @@ pub fn json(outcomes: &[Outcome]) -> Value {
     Value::Array(outcomes.iter().map(row).collect())
 }
 
-fn charged(run: &Run) -> Value {
+fn charged(run: &ProgramRun) -> Value {
     run.charged.map_or(Value::Null, |charged| {
         json!({
             "peak_bytes": charged.peak_bytes,

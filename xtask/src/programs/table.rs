@@ -2,7 +2,7 @@
 
 use octavo_measure::table::{markdown_header, markdown_row};
 
-use super::results::{End, Outcome, Run};
+use super::results::{End, Outcome, ProgramRun};
 use super::rows;
 use crate::machine::document::Marks;
 
@@ -16,7 +16,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
 
 /// Returns the line of one row.
 pub fn line(outcome: &Outcome) -> String {
-    let seconds = |run: &Option<Run>| run.as_ref().map_or("–".into(), seconds);
+    let seconds = |run: &Option<ProgramRun>| run.as_ref().map_or("–".into(), seconds);
     let answer = |answer: Option<bool>| match answer {
         None => "–",
         Some(true) => "yes",
@@ -45,7 +45,7 @@ fn octavo_peak(outcome: &Outcome) -> String {
     if is_within { peak } else { format!("**{peak}**") }
 }
 
-fn seconds(run: &Run) -> String {
+fn seconds(run: &ProgramRun) -> String {
     match &run.end {
         End::Well => format!("{:.1}", run.seconds),
         End::Killed => "killed".into(),
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn outcome(name: &'static str, seconds: f64) -> Outcome {
-        let plain = Run {
+        let plain = ProgramRun {
             end: End::Well,
             seconds,
             output: "7".into(),
@@ -89,9 +89,13 @@ mod tests {
         };
         let report = serde_json::json!({ "managed_share": 0.975, "swapped_in_bytes": 5 << 20 });
         let charged = Charged { peak_bytes: None, anonymous_peak_bytes: 160 << 20, processes: 1 };
-        let octavo =
-            Run { seconds: 2.0 * seconds, report: Some(report), charged: Some(charged), ..plain.clone() };
-        let killed = Run { end: End::Killed, ..plain.clone() };
+        let octavo = ProgramRun {
+            seconds: 2.0 * seconds,
+            report: Some(report),
+            charged: Some(charged),
+            ..plain.clone()
+        };
+        let killed = ProgramRun { end: End::Killed, ..plain.clone() };
         Outcome {
             name,
             plain,

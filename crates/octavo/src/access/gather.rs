@@ -13,7 +13,7 @@
 //!
 //! The pages stay together until they go out, so each page is copied once.
 
-use crate::access::latched::{HeldPage, HeldPages, Run, Taker, fault, let_go, take_page};
+use crate::access::latched::{HeldPage, HeldPages, LentRun, Taker, fault, let_go, take_page};
 use crate::engine::{Engine, SpaceState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::latch::Hold;
@@ -31,7 +31,7 @@ pub(super) async fn take_run(
     pages: u32,
     hold: Hold,
     taker: Taker,
-) -> Result<Run> {
+) -> Result<LentRun> {
     loop {
         let held = take_pages(engine, space, first, pages, hold, taker).await?;
         if held.lie_together() {

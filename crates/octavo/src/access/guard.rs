@@ -16,7 +16,7 @@ use bytemuck::Pod;
 
 use crate::access::bounds::check_range;
 use crate::access::gather::take_run;
-use crate::access::latched::{Run, Taker};
+use crate::access::latched::{LentRun, Taker};
 use crate::access::pin::{Borrowed, PinHolder};
 use crate::engine::{Engine, SpaceState, in_place};
 use crate::error::{Error, ErrorKind, Result};
@@ -55,7 +55,7 @@ fn unfit<T>(engine: &Engine, address: u64, len: usize) -> Error {
 /// Borrowed values, before a guard is made of them.
 pub(crate) struct Lent<'s, T> {
     engine: &'s Engine,
-    run: Run,
+    run: LentRun,
     start: NonNull<T>,
     len: usize,
 }
@@ -71,7 +71,7 @@ pub(crate) fn lend<'s, T: Pod>(
     taker: Taker,
 ) -> Result<Lent<'s, T>> {
     let (page, pages) = pages_of::<T>(engine, address, len)?;
-    if let Some(run) = Run::at_hand(engine, space, page, pages, hold)? {
+    if let Some(run) = LentRun::at_hand(engine, space, page, pages, hold)? {
         return Ok(Lent::new(engine, run, address, len));
     }
     let _inside = engine.enter()?;
@@ -89,7 +89,7 @@ pub(crate) fn lend_at_hand<'s, T: Pod>(
     hold: Hold,
 ) -> Result<Option<Lent<'s, T>>> {
     let (page, pages) = pages_of::<T>(engine, address, len)?;
-    let run = Run::at_hand(engine, space, page, pages, hold)?;
+    let run = LentRun::at_hand(engine, space, page, pages, hold)?;
     Ok(run.map(|run| Lent::new(engine, run, address, len)))
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn lend_async<'s, T: Pod>(
 
 impl<'s, T: Pod> Lent<'s, T> {
     #[inline(always)]
-    fn new(engine: &'s Engine, run: Run, address: u64, len: usize) -> Self {
+    fn new(engine: &'s Engine, run: LentRun, address: u64, len: usize) -> Self {
         let offset = run.frame.home_offset() + address as usize % PAGE_BYTES;
         let start = NonNull::new(engine.frames.bytes().pointer(offset)).expect("the arena is not at 0");
         debug_assert!(
@@ -134,7 +134,7 @@ impl<'s, T: Pod> Lent<'s, T> {
 /// The pages of a guard, and the holder of their memory. Dropping this lets the pages go.
 struct Memory<H: PinHolder> {
     holder: H,
-    run: Run,
+    run: LentRun,
 }
 
 impl<H: PinHolder> Drop for Memory<H> {

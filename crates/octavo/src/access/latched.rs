@@ -171,8 +171,8 @@ impl<'e> HeldPages<'e> {
         self.pages.windows(2).all(|pair| pair[0].frame.plus(1) == pair[1].frame)
     }
 
-    /// Turns pages that lie together into a [`Run`].
-    pub(super) fn into_run(mut self) -> Run {
+    /// Turns pages that lie together into a [`LentRun`].
+    pub(super) fn into_run(mut self) -> LentRun {
         debug_assert!(self.lie_together());
         let pages = std::mem::take(&mut self.pages);
         let is_block =
@@ -181,7 +181,7 @@ impl<'e> HeldPages<'e> {
             // One pin is enough.
             pages[1..].iter().for_each(|page| self.engine.unpin(PinnedFrame::counted(page.pinned)));
         }
-        Run {
+        LentRun {
             frame: pages[0].frame,
             pages: pages.len() as u32,
             head: if is_block { pages[0].pinned.0 } else { NO_HEAD },
@@ -207,7 +207,7 @@ const NO_HEAD: u32 = u32::MAX;
 
 /// Lent pages whose frames lie together.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct LentRun {
     pub(super) frame: FrameId,
     pub(super) pages: u32,
     /// Number of the frame that carries one pin for all pages, the head of the block that shows them.
@@ -216,7 +216,7 @@ pub(super) struct Run {
     pub(super) hold: Hold,
 }
 
-impl Run {
+impl LentRun {
     /// Takes one page, or pages of one block, if they are in memory and nothing has to be waited for.
     ///
     /// # Errors

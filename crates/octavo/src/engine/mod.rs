@@ -92,7 +92,7 @@ pub(crate) use relocate::relocate_range;
 pub(crate) use space_state::SpaceState;
 pub(crate) use space_use::{Figure, Quota, SpaceUse};
 pub(crate) use split::{Nodes, Split, split_leaf};
-pub(crate) use streams::{Hit, Streams, Window};
+pub(crate) use streams::{Hit, ReadaheadWindow, Streams};
 pub(crate) use transfer_pins::TransferPins;
 pub(crate) use transfers::Transfers;
 pub(crate) use unmap::{clear_space, forget_range, protect_range, unmap_range};

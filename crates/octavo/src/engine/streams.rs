@@ -70,7 +70,7 @@ pub(crate) enum Hit {
 
 /// Pages to be read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct ReadaheadWindow {
     pub(crate) first: PageNumber,
     pub(crate) count: u32,
     pub(crate) stride: i64,
@@ -78,7 +78,7 @@ pub(crate) struct Window {
     stream: (usize, u64),
 }
 
-impl Window {
+impl ReadaheadWindow {
     /// The pages, in the order in which they will be wanted.
     pub(crate) fn pages(self) -> impl Iterator<Item = PageNumber> {
         (0..i64::from(self.count)).map_while(move |index| {
@@ -186,7 +186,7 @@ impl Streams {
         hit: Hit,
         pattern: AccessPattern,
         most: u32,
-    ) -> Option<Window> {
+    ) -> Option<ReadaheadWindow> {
         if pattern == AccessPattern::Random || most == 0 {
             return None;
         }
@@ -204,12 +204,12 @@ impl Streams {
             stream.claim(page.0, &self.unseen);
         }
         let window = stream.plan(page.0, hit, pattern, most, stretches)?;
-        Some(Window { stream: (at, stream.began_at), ..window })
+        Some(ReadaheadWindow { stream: (at, stream.began_at), ..window })
     }
 
     /// Notes that the first `reached` pages of the window were looked at. Of these, `pages` are being read.
     /// The others were in memory.
-    pub(crate) fn note_read(&self, window: Window, reached: u32, pages: u32) {
+    pub(crate) fn note_read(&self, window: ReadaheadWindow, reached: u32, pages: u32) {
         if let Some(mut state) = self.state.try_lock() {
             let (at, began_at) = window.stream;
             let stream = &mut state.streams[at];
@@ -314,7 +314,7 @@ impl Stream {
         pattern: AccessPattern,
         most: u32,
         stretches: &mut Stretches,
-    ) -> Option<Window> {
+    ) -> Option<ReadaheadWindow> {
         let is_told = pattern == AccessPattern::Sequential;
         let next = page.wrapping_add_signed(self.stride);
         if self.window == 0 {
@@ -420,16 +420,16 @@ impl Stream {
         }
     }
 
-    fn ask(&mut self) -> Window {
+    fn ask(&mut self) -> ReadaheadWindow {
         let window = self.window_at(self.ahead, self.window);
         self.ahead = window.after(window.count);
         window
     }
 
     /// Returns a window of this stream. The caller adds the stream's place.
-    fn window_at(&self, first: u64, count: u32) -> Window {
+    fn window_at(&self, first: u64, count: u32) -> ReadaheadWindow {
         let (first, stride) = (PageNumber(first), self.stride);
-        Window { first, count, stride, stream: (0, 0) }
+        ReadaheadWindow { first, count, stride, stream: (0, 0) }
     }
 }
 

@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, Figure, SpaceState, Waiter, Window, in_place};
+use crate::engine::{Engine, Figure, ReadaheadWindow, SpaceState, Waiter, in_place};
 use crate::frame::PinnedFrame;
 use crate::io::Urgency;
 use crate::policy::Arrival;
@@ -107,21 +107,21 @@ pub(super) fn read_with(
     engine: &Engine,
     space: &SpaceState,
     (slot, pin): (SwapSlot, PinnedFrame),
-    window: Window,
+    window: ReadaheadWindow,
     region: &Region,
 ) {
     ReadAheadRun::with_wanted(engine, space, slot, pin).read(space, window, region);
 }
 
 /// Queues reads of the pages of a window. The caller starts them.
-pub(super) fn read_ahead(engine: &Engine, space: &SpaceState, window: Window, region: &Region) {
+pub(super) fn read_ahead(engine: &Engine, space: &SpaceState, window: ReadaheadWindow, region: &Region) {
     ReadAheadRun::new(engine, space).read(space, window, region);
 }
 
 impl ReadAheadRun<'_> {
     /// Queues reads of what was collected, and of the window's pages that are out, while there are free
     /// frames. Tells the space's streams how many reads the devices took.
-    fn read(mut self, space: &SpaceState, window: Window, region: &Region) {
+    fn read(mut self, space: &SpaceState, window: ReadaheadWindow, region: &Region) {
         let table = &self.engine.table;
         let mut reached = 0;
         for page in window.pages() {

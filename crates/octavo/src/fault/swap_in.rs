@@ -30,7 +30,7 @@
 use std::task::Waker;
 
 use crate::counters::Counter;
-use crate::engine::{Engine, Figure, Hit, Window};
+use crate::engine::{Engine, Figure, Hit, ReadaheadWindow};
 use crate::fault::readahead::{read_ahead, read_with};
 use crate::fault::{Fault, Outcome, Step};
 use crate::frame::PinnedFrame;
@@ -243,7 +243,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    fn look_ahead(&self, region: &Region, hit: Hit) -> Option<Window> {
+    fn look_ahead(&self, region: &Region, hit: Hit) -> Option<ReadaheadWindow> {
         if self.alone {
             return None;
         }

@@ -43,7 +43,7 @@ enum Way {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Run {
+struct FaultRun {
     /// The pages that the last fault of the run brought.
     start: u64,
     end: u64,
@@ -54,7 +54,7 @@ struct Run {
     used_at: u64,
 }
 
-impl Run {
+impl FaultRun {
     /// Returns the direction in which a fault at `page` continues the run, if it does.
     fn way_to(&self, page: u64) -> Option<Way> {
         if self.pages == 0 {
@@ -72,7 +72,7 @@ impl Run {
 /// The runs of one program.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    runs: Box<[Run; RUNS]>,
+    runs: Box<[FaultRun; RUNS]>,
     now: u64,
     /// The share of faults that continue no run, in `SINGLE_SCALE`ths, and the thread of the last one.
     singles: u32,
@@ -85,7 +85,7 @@ pub(crate) struct Ahead {
 impl Default for Ahead {
     fn default() -> Self {
         Self {
-            runs: Box::new([Run::default(); RUNS]),
+            runs: Box::new([FaultRun::default(); RUNS]),
             now: 0,
             singles: 0,
             single_of: None,
@@ -142,7 +142,7 @@ impl Ahead {
         let (index, way) = found.unwrap_or_else(|| {
             let oldest = self.runs.iter().enumerate().min_by_key(|(_, run)| run.used_at);
             let (index, _) = oldest.expect("there are runs");
-            self.runs[index] = Run::default();
+            self.runs[index] = FaultRun::default();
             (index, Way::Either)
         });
         self.singles -= self.singles / SINGLE_MEMORY;

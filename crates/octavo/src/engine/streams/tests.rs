@@ -10,7 +10,7 @@ fn run_on(
     streams: &Streams,
     pages: impl IntoIterator<Item = u64>,
     pattern: AccessPattern,
-) -> (Vec<Window>, u32) {
+) -> (Vec<ReadaheadWindow>, u32) {
     let mut ahead = std::collections::HashSet::new();
     let (mut windows, mut misses) = (Vec::new(), 0);
     for page in pages {
@@ -26,11 +26,11 @@ fn run_on(
     (windows, misses)
 }
 
-fn run(pages: impl IntoIterator<Item = u64>, pattern: AccessPattern) -> (Vec<Window>, u32) {
+fn run(pages: impl IntoIterator<Item = u64>, pattern: AccessPattern) -> (Vec<ReadaheadWindow>, u32) {
     run_on(&Streams::default(), pages, pattern)
 }
 
-fn place(window: Window) -> (u64, u32, i64) {
+fn place(window: ReadaheadWindow) -> (u64, u32, i64) {
     (window.first.0, window.count, window.stride)
 }
 
@@ -61,7 +61,7 @@ fn each_page_is_asked_for_once() {
 
 #[test]
 fn a_window_is_asked_for_with_half_of_the_last_one_left() {
-    let (streams, mut last) = (Streams::default(), None::<Window>);
+    let (streams, mut last) = (Streams::default(), None::<ReadaheadWindow>);
     for page in 0..4000 {
         let hit = if last.is_some() { Hit::ReadAhead } else { Hit::None };
         let window = streams.on_fault(PageNumber(page), hit, AccessPattern::Normal, MOST);
@@ -332,7 +332,7 @@ fn a_region_read_in_order_begins_with_the_largest_window() {
 
 /// Faults on `pages` in order, and reads all pages asked for at once, until the stream has its largest
 /// window. Returns that window.
-fn warm(streams: &Streams, pages: std::ops::Range<u64>) -> Window {
+fn warm(streams: &Streams, pages: std::ops::Range<u64>) -> ReadaheadWindow {
     pages
         .into_iter()
         .find_map(|page| {
