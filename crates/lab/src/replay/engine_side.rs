@@ -7,9 +7,9 @@
 //! | a later read | a load |
 //! | a write | a store of a word that is not zero |
 //!
-//! A page that was only read holds zeros, so it goes out and comes back without a device, like a clean page
-//! of a file, which needs no write. The swap area is memory that completes at once, and only the thread
-//! itself reclaims. So a replay does not depend on time.
+//! A page that was only read holds zeros. Like a clean page of a file, it is evicted without a write. The
+//! swap area is memory, so transfers complete at once, and only the replay's thread reclaims. So the result
+//! of a replay does not depend on time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -23,9 +23,9 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use crate::choices::PolicyChoice;
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
-/// Steps between two checks of the chunks.
+/// Steps between two looks at the number of frames online.
 const BATCH: usize = 256;
-/// Swap slots beyond two for each page. The second slot lets clean pages keep theirs.
+/// Swap slots in addition to two for each page. With two, clean pages in memory can keep their slots.
 const SPARE_PAGES: u64 = 1 << 16;
 
 /// The result of a policy on a trace.

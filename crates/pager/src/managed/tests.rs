@@ -119,7 +119,7 @@ impl Managed {
         let shared = Arc::clone(&self.shared);
         let mut layout = None;
         wait_until(|| {
-            // An awake driver would wait for the lock before it reads.
+            // A driver that is awake already would wait for the layout's lock before it reads a fork.
             layout = None;
             layout = Some(shared.layout.lock());
             self.bell.is_asleep()
@@ -197,7 +197,7 @@ fn a_move_is_taken_in_though_there_is_no_room_for_its_table_nodes() {
     kernel.tell([UNMAP, last, last + PAGE, 0]);
     wait_until(|| parent.space.load::<u64>(last).is_err());
     assert!(parent.failure().is_none(), "{:?}", parent.failure());
-    // Pages may have gone out meanwhile.
+    // Pages may have been evicted. The loads below need free frames to bring them back.
     room.into_iter().for_each(|block| commons.manager.free_block(block, Order::ZERO).unwrap());
     each().for_each(|offset| assert_eq!(parent.space.load::<u64>(to + offset).unwrap(), offset + 1));
 }
@@ -239,7 +239,7 @@ fn it_is_said_once_that_no_process_is_a_forks_child() {
     assert_eq!(said(&mut fork), 0);
 }
 
-/// A real program, which is killed when this is dropped.
+/// A real program. A drop closes its input, and waits until it has ended.
 struct Program {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -247,7 +247,7 @@ struct Program {
 
 impl Program {
     fn start(role: &str) -> Self {
-        // A build of all packages' tests has built it already.
+        // If this variable is set, the tests of all packages were built, and the program with them.
         if std::env::var_os("OCTAVO_SUITE_OUTPUT").is_none() {
             let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
             let mut build = Command::new(cargo);
@@ -281,7 +281,8 @@ impl Drop for Program {
     }
 }
 
-/// Takes a program over, sends its memory out, has it fork, and gives the child a mover. Returns both.
+/// Takes a program over, evicts its memory, has it fork, and gives the child a mover. Returns the parent
+/// and the child.
 fn equip_a_child(program: &mut Program, commons: &Commons, memory: Range<u64>) -> (Managed, Managed) {
     let parent = commons.engage(program.process.id());
     wait_until(|| parent.adopting_bytes() == 0);
@@ -320,7 +321,7 @@ fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
         wait_until(|| {
             // Ranges that changed while the child got its mover are in doubt until a later look.
             child.look().unwrap();
-            // A thread's descriptor may be right behind. Then the page before it is not taken over.
+            // If a thread's descriptor lies right behind the range, its last page is not taken over.
             let surely = kept.start..kept.end - PAGE;
             let is_mapped = !child.shared.layout.lock().mapped.gaps(&surely).any(|_| true);
             is_mapped && watches(&child.window, kept.start) == Ok(())

@@ -7,17 +7,17 @@ use super::BATCH;
 /// 8-byte words of a page.
 pub const WORDS: usize = 4096 / 8;
 
-/// The most hits that are computed beforehand. It is enough to tell the pages apart.
+/// The most hits in an order. A thread that reaches the end of the order goes on at its start.
 const LONGEST_ORDER: usize = 1 << 17;
 
-/// A page and a word of it, in 32 bits. A side reads the list of targets alongside the pages, so the list
-/// should be short.
+/// A page and a word of it, in 32 bits. Each hit also loads its target from the order, so targets should be
+/// small.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Target(u32);
 
 impl Target {
-    /// Makes the target of a page. Its word varies from page to page, because one word of all pages would
-    /// share few cache sets.
+    /// Makes the target of a page. The word's offset varies from page to page, because words at one offset
+    /// would compete for few sets of the processor's cache.
     fn of_page(page: u32) -> Self {
         let word = page.wrapping_mul(0x9E37_79B1) >> (u32::BITS - WORDS.trailing_zeros());
         Self(page << WORDS.trailing_zeros() | word)
@@ -92,7 +92,7 @@ impl Working {
     }
 }
 
-/// A page as the caches hold it.
+/// A page as the cache libraries keep it.
 #[repr(C, align(64))]
 pub struct Page([u64; WORDS]);
 

@@ -6,10 +6,10 @@
 //! | vmcache's scheme | an optimistic read; the thread that finds a page missing reads it into its place |
 //! | Octavo | `load` |
 //!
-//! All sides load the same random series, which changes from turn to turn, and each word is checked. Sides
-//! that keep pages keep `memory_bytes`, and are filled before. So on each side, the share of loads that hit
-//! is memory's share of the data. The lab measures the kernel's swap, since it can limit a control group
-//! (`octavo-lab swap-r-rand --against kernel`).
+//! All sides load the same random series, which changes from turn to turn, and each word is checked. A side
+//! that keeps pages in memory keeps `memory_bytes` of them, and is filled before it is measured. So the share
+//! of its loads that hit is memory's share of the data. The kernel's swap is not a side here: the lab
+//! measures it, since only the lab can limit a control group (`octavo-lab swap-r-rand --against kernel`).
 
 mod file;
 mod octavo;
@@ -30,7 +30,7 @@ const PAGE_WORDS: usize = PAGE_BYTES / 8;
 const BATCH: u64 = 32;
 /// Threads that fill the memory.
 const FILLERS: u64 = 64;
-/// The turn of the fillers.
+/// The turn number of the fillers' random series, which no measured turn has.
 const FILLING: u64 = u32::MAX as u64;
 
 /// The data that the sides read.
@@ -65,7 +65,8 @@ pub trait Bench {
     /// sides load the same words.
     fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64>;
 
-    /// Fills the memory with random pages, as later loads find it. Returns `false` if a word was wrong.
+    /// Fills the side's memory with random pages, as if it had run for long. Returns `false` if a word was
+    /// wrong.
     fn fill(&self, data: &Data) -> bool;
 }
 
@@ -139,7 +140,7 @@ fn fill(buffer: &mut [u8], page: u64) {
 /// A side's name, and the side, or the reason why it is missing.
 pub type Named = (&'static str, Result<Box<dyn Bench>, String>);
 
-/// Makes every side that `wants` leaves in. The first two share the file.
+/// Makes every side that `wants` leaves in. Each side writes its own copy of the data.
 pub fn sides(data: &Data, wants: impl Fn(&str) -> bool) -> Vec<Named> {
     let boxed = |bench: Result<Box<dyn Bench>, std::io::Error>| bench.map_err(|error| error.to_string());
     let names = ["O_DIRECT pread", "vmcache's scheme", "Octavo"];
