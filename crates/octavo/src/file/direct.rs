@@ -22,13 +22,13 @@ use std::os::fd::AsFd;
 
 use octavo_platform::uring::{Full, Payload};
 use octavo_platform::{ArenaBytes, Direction};
-use rustix::io::Errno;
 
 use super::lanes::{DEPTH, TakenLane};
 use super::{File, LEAD, Open};
 use crate::access::{PinHolder, PinOf};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::is_passing;
 use crate::space::{OwnedPin, Space};
 use crate::sync::Shared;
 use crate::table::Access;
@@ -106,7 +106,8 @@ impl File {
         address: u64,
         len: usize,
     ) -> Result<()> {
-        let Open { align, is_writable, path, .. } = &*self.open;
+        let Open { is_writable, path, .. } = &*self.open;
+        let align = self.alignment_bytes();
         if !space.is_of(self.open.engine()) {
             let message = "the space is of another manager; open the file by the space's own";
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -118,7 +119,7 @@ impl File {
             );
             return Err(Error::new(ErrorKind::FileWrite, message));
         }
-        if [offset, address, len as u64].iter().any(|number| !number.is_multiple_of(*align)) {
+        if [offset, address, len as u64].iter().any(|number| !number.is_multiple_of(align)) {
             let message = format!(
                 "{len} bytes at {offset} of {}, and address {address:#x}: give multiples of {}, the size of its \
                  device's blocks, or open it with FileOptions::direct(false)",
@@ -295,7 +296,8 @@ impl Transfer<'_> {
         while done < len {
             let here = at + done as u64;
             // The file may end in the middle of a block, and nothing begins there.
-            if self.direction == Direction::Read && !(done as u64).is_multiple_of(open.align) {
+            if self.direction == Direction::Read && !(done as u64).is_multiple_of(self.file.alignment_bytes())
+            {
                 return end.stop(here, None);
             }
             let (offset, rest) = (self.offset + here, skip(pin.ranges(), done));
@@ -319,11 +321,6 @@ impl Transfer<'_> {
         };
         self.file.failed(kind, &format!("{verb} {len} bytes at {} of", self.offset + at), error)
     }
-}
-
-/// A signal, a shortage, or a thread that ended: nothing moved, and nothing is wrong.
-fn is_passing(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::AGAIN | Errno::CANCELED))
 }
 
 /// Leaves so many bytes out.

@@ -56,15 +56,17 @@ impl<T: Payload> Lanes<T> {
             if lane.is_taken.load(Ordering::Relaxed) || lane.is_taken.swap(true, Ordering::Acquire) {
                 continue;
             }
-            if lane.ring.get().is_none() {
-                let Ok(ring) = Ring::new(Shared::clone(&self.file), DEPTH) else {
-                    lane.is_taken.store(false, Ordering::Release);
-                    return None;
-                };
-                lane.ring.get_or_init(|| ring);
-                self.made.fetch_max(index + 1, Ordering::Relaxed);
-            }
-            let ring = lane.ring.get().expect("it was made");
+            let ring = match lane.ring.get() {
+                Some(ring) => ring,
+                None => {
+                    let Ok(ring) = Ring::new(Shared::clone(&self.file), DEPTH) else {
+                        lane.is_taken.store(false, Ordering::Release);
+                        return None;
+                    };
+                    self.made.fetch_max(index + 1, Ordering::Relaxed);
+                    lane.ring.get_or_init(|| ring)
+                }
+            };
             return Some(TakenLane { is_taken: &lane.is_taken, ring });
         }
         None

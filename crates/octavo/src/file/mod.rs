@@ -16,10 +16,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, StatxFlags};
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::io::bypass_page_cache;
 use crate::reclaim::Running;
 use crate::sync::{Arc, Duration, Shared};
 use crate::units::PAGE_BYTES;
@@ -103,11 +104,9 @@ struct Open {
     running: Arc<Running>,
     file: Shared<std::fs::File>,
     path: PathBuf,
-    /// Transfers go past the page cache.
-    is_direct: bool,
     is_writable: bool,
-    /// What offsets, addresses and lengths are multiples of.
-    align: u64,
+    /// If transfers go past the page cache: what offsets, addresses and lengths are multiples of.
+    direct_align: Option<u64>,
     lanes: Lanes<Group>,
 }
 
@@ -140,11 +139,8 @@ impl File {
         let mut opening = OpenOptions::new();
         opening.read(true).write(is_writable).create(options.create);
         let file = opening.open(path).map_err(|error| refused(&error.to_string()))?;
-        let bypass = |align| {
-            let flags = rustix::fs::fcntl_getfl(&file)?;
-            rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT).map(|()| align)
-        };
-        let align = alignment_of(&file).filter(|_| options.direct).and_then(|align| bypass(align).ok());
+        let direct_align = options.direct.then(|| alignment_of(&file)).flatten();
+        let direct_align = direct_align.filter(|_| bypass_page_cache(&file));
         let file = Shared::new(file);
         running.engine.note_open_file();
         let open = Open {
@@ -152,22 +148,21 @@ impl File {
             lanes: Lanes::new(Shared::clone(&file)),
             file,
             path: path.into(),
-            is_direct: align.is_some(),
             is_writable,
-            align: align.unwrap_or(1),
+            direct_align,
         };
         Ok(Self { open: Shared::new(open) })
     }
 
     /// Whether transfers go past the kernel's page cache. Otherwise the kernel copies each of them.
     pub fn is_direct(&self) -> bool {
-        self.open.is_direct
+        self.open.direct_align.is_some()
     }
 
     /// Returns what offsets and lengths of transfers, and addresses in spaces, have to be multiples of:
     /// mostly the size of the device's blocks, 512 or 4096. It is 1 if transfers go through the page cache.
     pub fn alignment_bytes(&self) -> u64 {
-        self.open.align
+        self.open.direct_align.unwrap_or(1)
     }
 
     /// Returns the length of the file, or of the disk, in bytes. One system call.
@@ -229,7 +224,7 @@ impl AsFd for File {
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = if self.open.is_direct { "direct" } else { "through the page cache" };
+        let way = if self.is_direct() { "direct" } else { "through the page cache" };
         write!(f, "File({}, {way})", self.open.path.display())
     }
 }

@@ -302,7 +302,7 @@ impl fmt::Debug for FileDevice {
 
 /// Makes transfers bypass the page cache if the file system allows it: the cache would count against the
 /// process's control group.
-fn bypass_page_cache(file: &File) -> bool {
+pub(crate) fn bypass_page_cache(file: &File) -> bool {
     // tmpfs before Linux 6.6, and some network file systems, refuse. Then transfers go through the cache.
     rustix::fs::fcntl_getfl(file)
         .and_then(|flags| rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT))

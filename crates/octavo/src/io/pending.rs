@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 
 use octavo_platform::ArenaBytes;
 use octavo_platform::uring::Payload;
+use rustix::io::Errno;
 
 use super::transfer::{Direction, Transfer};
 use crate::sync::thread;
@@ -61,8 +62,7 @@ impl Pending {
         let moved = match moved {
             Ok(0) => Err(self.nothing_moved_error()),
             Ok(bytes) => Ok((bytes / PAGE_BYTES) as u32),
-            // Try again: a signal came, resources were short, or the submitting thread ended.
-            Err(error) if matches!(error.raw_os_error(), Some(EINTR | EAGAIN | ECANCELED)) => Ok(0),
+            Err(error) if is_passing(&error) => Ok(0),
             Err(error) => Err(error),
         };
         let moved = match moved {
@@ -134,6 +134,8 @@ impl Payload for Pending {
     }
 }
 
-const EINTR: i32 = rustix::io::Errno::INTR.raw_os_error();
-const EAGAIN: i32 = rustix::io::Errno::AGAIN.raw_os_error();
-const ECANCELED: i32 = rustix::io::Errno::CANCELED.raw_os_error();
+/// Returns whether nothing moved and nothing is wrong, so that another attempt may move it: a signal came,
+/// resources were short, or the submitting thread ended.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::AGAIN | Errno::CANCELED))
+}
