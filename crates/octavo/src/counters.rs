@@ -71,6 +71,10 @@ counters! {
     PoolRejectFull "pool_reject_full" "Pages that the pool had no room for.";
     PoolBypass "pool_bypass" "Pages that bypassed the pool and went straight to a swap area.";
     SwapCorrupt "swap_corrupt" "Pages whose bytes came back from swap other than they went out.";
+    FileRead "file_read" "Pages read from files.";
+    FileWrite "file_written" "Pages written to files.";
+    FileCacheHit "file_cache_hit" "Faults served by a page of a file in memory.";
+    FileSync "file_sync" "Syncs of files.";
     ScanBackground "pgscan_kswapd" "Pages looked at by background reclaim.";
     ScanDirect "pgscan_direct" "Pages looked at by direct reclaim.";
     StealBackground "pgsteal_kswapd" "Pages freed by background reclaim.";

@@ -61,12 +61,14 @@ pub enum ErrorKind {
     FileRead,
     /// A file could not be written, or was not opened for writing.
     FileWrite,
+    /// The page is behind the end of its file.
+    BeyondEnd,
 }
 
 impl ErrorKind {
     /// All kinds.
     #[cfg(all(test, not(loom)))]
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         Self::InvalidBudget,
         Self::InvalidRange,
         Self::AlreadyMapped,
@@ -90,6 +92,7 @@ impl ErrorKind {
         Self::FileUnavailable,
         Self::FileRead,
         Self::FileWrite,
+        Self::BeyondEnd,
     ];
 
     /// Returns the name of the kind, spelled as in the code. It never changes.
@@ -118,6 +121,7 @@ impl ErrorKind {
             Self::FileUnavailable => "FileUnavailable",
             Self::FileRead => "FileRead",
             Self::FileWrite => "FileWrite",
+            Self::BeyondEnd => "BeyondEnd",
         }
     }
 }

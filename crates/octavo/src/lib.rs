@@ -94,6 +94,7 @@ mod latency;
 mod lru;
 mod manager;
 mod mapping;
+mod page_cache;
 pub mod policy;
 mod reclaim;
 mod region;
@@ -106,6 +107,7 @@ pub(crate) mod sync;
 mod table;
 mod units;
 pub mod vec;
+mod writeback;
 
 /// The crate that defines plain data (`Pod`), in the version that Octavo uses.
 pub use bytemuck;

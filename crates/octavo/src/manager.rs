@@ -9,15 +9,13 @@ use std::fmt;
 use std::path::Path;
 
 use crate::counters::CounterSnapshot;
-use crate::engine::{Engine, Quota, SpaceRecord, SpaceState, Streams, validate_tables};
+use crate::engine::{Engine, validate_tables};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file::{File, FileOptions};
+use crate::file::{File, FileBacking, FileOptions};
 use crate::frame::Block;
-use crate::frame::zero_page::UsedHugeZero;
 use crate::latency::LatencySnapshot;
 use crate::lru::RefaultSnapshot;
 use crate::reclaim::{Reclaimer, Running, reclaim_and_wait, shrink_to_budget};
-use crate::region::RegionList;
 use crate::space::{Space, TranslatedSpace};
 use crate::swap::{AreaStats, Pool};
 use crate::sync::{Arc, Mutex, Shared};
@@ -127,27 +125,24 @@ impl Manager {
         File::open(&self.running, path.as_ref(), options)
     }
 
+    /// Opens a file whose bytes are kept in a place of your own, under a name for messages. It is another
+    /// file than all others. It has no direct transfers.
+    ///
+    /// # Errors
+    /// `FileUnavailable` if the backing does not tell its length. `ForkedChild` in a forked child.
+    pub fn open_backing(
+        &self,
+        name: &str,
+        backing: Box<dyn FileBacking>,
+        options: FileOptions,
+    ) -> Result<File> {
+        let _inside = self.engine().enter()?;
+        File::open_backing(&self.running, name, backing, options)
+    }
+
     fn new_space(&self, name: Option<String>, translation: Option<Shared<dyn Translation>>) -> Result<Space> {
-        let engine = self.engine();
-        let _inside = engine.enter()?;
-        let id = engine.table.new_space().ok_or_else(|| {
-            let message = format!(
-                "a manager of this budget holds at most {} spaces; drop some, or build it with a larger max_budget_bytes",
-                engine.table.most_spaces()
-            );
-            Error::new(ErrorKind::System, message)
-        })?;
-        let name = name.unwrap_or_else(|| format!("space {}", id.0));
-        engine.register_space(id, SpaceRecord { name, translation: translation.clone() });
-        let state = SpaceState {
-            id,
-            regions: RegionList::new(Arc::clone(&engine.budget)),
-            used_huge_zero: UsedHugeZero::default(),
-            streams: Streams::default(),
-            quota: Quota::default(),
-            translation,
-        };
-        Ok(Space::new(state, Arc::clone(&self.running)))
+        let _inside = self.engine().enter()?;
+        Space::make(&self.running, name, translation)
     }
 
     /// Returns how often each [`Counter`](crate::Counter) has happened since the manager was built, for

@@ -53,6 +53,12 @@ sizes! {
     MAPPING_LEVELS: usize = u64::BITS.div_ceil(MAPPING_NODE_BITS) as usize, small 3;
     /// Nodes of a mapping charged at once.
     GROW_MAPPING_NODES: usize = 64, small 1;
+    /// log2 of the pages of a segment of a file: 64 MiB.
+    SEGMENT_BITS: u32 = 14, small 1;
+    /// Parts of the table of segments, each made when it is needed.
+    SEGMENT_ROOMS: usize = 256, small 1;
+    /// Segments in a part of that table. All segments together have every index of a stored page.
+    SEGMENTS_PER_ROOM: usize = 512, small 2;
     /// log2 of the frames of a span of the compressed pool. A model has no pool.
     SPAN_ORDER: u8 = 3, small 0;
     /// Spaces that the pool weighs one by one. With more spaces, several share their weights.

@@ -16,15 +16,19 @@ use octavo_platform::Inside;
 
 use crate::access;
 use crate::engine::{
-    Engine, Obstacle, SpaceState, Waiter, clear_space, in_place, protect_range, split_edges, unmap_range,
+    Engine, Obstacle, Quota, SpaceRecord, SpaceState, Streams, Waiter, clear_space, in_place, protect_range,
+    split_edges, unmap_range,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{Via, prefetch, resolve, resolve_async};
+use crate::frame::zero_page::UsedHugeZero;
 use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
-use crate::region::{AccessPattern, Region, RegionOptions, RegionWriter};
-use crate::sync::{Arc, Duration, Instant, Shared, pause};
+use crate::region::{AccessPattern, FilePart, Region, RegionList, RegionOptions, RegionWriter};
+use crate::sync::{Arc, Duration, Instant, Mutex, Shared, pause};
+use crate::table::translation::Translation;
 use crate::table::{Access, PageNumberRange, Protection};
 use crate::units::{CHUNK_BYTES, CHUNK_FRAMES, PAGE_SHIFT, PageNumber};
+use crate::writeback::FileUse;
 pub use cursor::SpaceCursor;
 pub use figures::{RangeStats, RegionStats, SpaceStats};
 pub use guards::{OwnedExclusiveGuard, OwnedSharedGuard};
@@ -50,6 +54,8 @@ const LOOK_EVERY: Duration = Duration::from_micros(100);
 pub struct Space {
     state: SpaceState,
     engine: Shared<Engine>,
+    /// The files that regions of the space show.
+    files: Mutex<Vec<FileUse>>,
     /// Keeps the manager at work while the space lives.
     _running: Arc<Running>,
 }
@@ -78,8 +84,35 @@ pub enum Advice {
 }
 
 impl Space {
-    pub(crate) fn new(state: SpaceState, running: Arc<Running>) -> Self {
-        Self { state, engine: Shared::clone(&running.engine), _running: running }
+    /// Makes a space with nothing mapped.
+    ///
+    /// # Errors
+    /// `System` if there are as many spaces as there can be.
+    pub(crate) fn make(
+        running: &Arc<Running>,
+        name: Option<String>,
+        translation: Option<Shared<dyn Translation>>,
+    ) -> Result<Self> {
+        let engine = &running.engine;
+        let id = engine.table.new_space().ok_or_else(|| {
+            let message = format!(
+                "a manager of this budget holds at most {} spaces; drop some, or build it with a larger max_budget_bytes",
+                engine.table.most_spaces()
+            );
+            Error::new(ErrorKind::System, message)
+        })?;
+        let name = name.unwrap_or_else(|| format!("space {}", id.0));
+        engine.register_space(id, SpaceRecord { name, translation: translation.clone() });
+        let state = SpaceState {
+            id,
+            regions: RegionList::new(Arc::clone(&engine.budget)),
+            used_huge_zero: UsedHugeZero::default(),
+            streams: Streams::default(),
+            quota: Quota::default(),
+            translation,
+        };
+        let (engine, files) = (Shared::clone(engine), Mutex::new(Vec::new()));
+        Ok(Self { state, engine, files, _running: Arc::clone(running) })
     }
 
     // --- layout ---
@@ -96,17 +129,82 @@ impl Space {
         let _inside = self.engine.enter()?;
         let pages = page_count(len)?;
         self.check_options(&options)?;
-        let align = if len >= CHUNK_BYTES as u64 { u64::from(CHUNK_FRAMES) } else { 1 };
+        self.map_pages(pages, |_| options)
+    }
+
+    /// Maps pages at a place that is free, with options that may depend on the place. Returns its address.
+    fn map_pages(&self, pages: u64, options: impl Fn(PageNumber) -> RegionOptions) -> Result<u64> {
+        let align = if pages >= u64::from(CHUNK_FRAMES) { u64::from(CHUNK_FRAMES) } else { 1 };
         self.with_room(|| {
             let writer = self.state.regions.writer();
             let start = writer.find_free(pages, align).ok_or_else(|| {
+                let len = pages << PAGE_SHIFT;
                 let message =
                     format!("no free range of {len} bytes is left; unmap others, or use another space");
                 Error::new(ErrorKind::InvalidRange, message)
             })?;
-            writer.insert(Region { start, end: start.plus(pages), options })?;
+            writer.insert(Region { start, end: start.plus(pages), options: options(start) })?;
             Ok(start.address())
         })
+    }
+
+    /// Maps `pages` pages of a file, from `first` on: at a page of the caller's choice, or where there is
+    /// room. Returns the address.
+    ///
+    /// # Errors
+    /// `Unsupported`, `Protected`, `InvalidRange`, `AlreadyMapped` and `OutOfMemory` as `map_file()` says.
+    pub(crate) fn map_file_pages(
+        &self,
+        file: &FileUse,
+        (first, pages): (u64, u64),
+        at: Option<PageNumber>,
+        (is_private, is_read_only): (bool, bool),
+        options: RegionOptions,
+    ) -> Result<u64> {
+        self.check_options(&options)?;
+        if self.state.translation.is_some() {
+            let what = "a space with a translation shows no files; map the file in a space without";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let part = FilePart::new(file.inode().id, is_private, is_read_only);
+        let at_place =
+            |start| RegionOptions { huge: false, file: Some(part.showing(first, start)), ..options };
+        let address = match at {
+            None => self.map_pages(pages, at_place),
+            Some(start) => self.with_room(|| {
+                let region = Region { start, end: start.plus(pages), options: at_place(start) };
+                self.state.regions.writer().insert(region)?;
+                Ok(start.address())
+            }),
+        }?;
+        // The caller has the file open meanwhile.
+        self.keep_file(file);
+        Ok(address)
+    }
+
+    fn keep_file(&self, file: &FileUse) {
+        let mut files = self.files.lock();
+        if files.iter().all(|kept| kept.inode().id != file.inode().id) {
+            files.push(file.clone());
+        }
+    }
+
+    /// Ends the uses of files that no region shows any more.
+    fn let_go_of_files(&self) {
+        if self.files.lock().is_empty() {
+            return;
+        }
+        let all = PageNumberRange::from(PageNumber(0));
+        let mut files = self.files.lock();
+        let regions = self.state.regions.writer().overlapping(all.start, all.end);
+        let is_shown = |file: &FileUse| {
+            let id = file.inode().id;
+            regions.iter().any(|region| region.options.file.is_some_and(|part| part.file == id))
+        };
+        let gone: Vec<_> = files.extract_if(.., |file| !is_shown(file)).collect();
+        drop(files);
+        // The last use writes the file's pages.
+        drop(gone);
     }
 
     /// Returns whether this is a space of the manager with that engine.
@@ -164,7 +262,9 @@ impl Space {
     /// table that the split needs. After an error, nothing has changed.
     pub fn unmap(&self, address: u64, len: u64) -> Result<()> {
         let _inside = self.engine.enter()?;
-        self.unmap_by(whole_pages(address, len, "unmapped")?, unmap_range)
+        self.unmap_by(whole_pages(address, len, "unmapped")?, unmap_range)?;
+        self.let_go_of_files();
+        Ok(())
     }
 
     /// Removes the regions of a range, and then what `clear` clears.
@@ -214,6 +314,7 @@ impl Space {
         let change = |writer: &RegionWriter<'_>| {
             check_covered(writer, range)?;
             check_not_guarded(writer, range)?;
+            check_files_writable(writer, range, protection)?;
             writer.replace(range.start, range.end, |options| Some(options.protection(protection)))
         };
         self.change_layout(range, change, |writer, old| {
@@ -438,6 +539,7 @@ impl Drop for Space {
         engine.table.forget_space(self.state.id);
         // Last, since entries could show the huge zero page until here.
         engine.huge_zero.put_space(&self.state.used_huge_zero);
+        self.files.lock().clear();
     }
 }
 
@@ -480,6 +582,21 @@ fn check_not_guarded(writer: &RegionWriter<'_>, range: PageNumberRange) -> Resul
         region.start.address()
     );
     Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+fn check_files_writable(
+    writer: &RegionWriter<'_>,
+    range: PageNumberRange,
+    protection: Protection,
+) -> Result<()> {
+    let regions = writer.overlapping(range.start, range.end);
+    let is_refused = |region: &&Region| region.options.file.is_some_and(|part| !part.allows(protection));
+    let Some(region) = regions.iter().find(is_refused) else { return Ok(()) };
+    let message = format!(
+        "the file at {:#x} was opened for reading; open it with FileOptions::write(true), or map it Private",
+        region.start.address()
+    );
+    Err(Error::new(ErrorKind::Protected, message))
 }
 
 #[cold]

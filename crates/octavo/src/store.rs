@@ -5,12 +5,13 @@
 //! store for the rest. The store says what the entries of an evicted page become, how a write begins and
 //! ends, and whether a frame can be forgotten.
 //!
-//! Swap is the first store: its index is the slot, and its entries become Swapped. The second store is for
-//! tests (`double`). It has no slots, and leaves its pages' entries empty.
+//! Swap is one store: its index is the slot, and its entries become Swapped. The page cache of files is the
+//! other. Its index is a page of a file, and its pages' entries become empty: the region says which page of
+//! which file a fault has to bring back.
 //!
 //! ```text
 //!  reclaim, engine ──► Engine::store(page) ──► PageStore ──┬── swap: slots, the pool, areas
-//!                                                          └── double (tests)
+//!                                                          └── page cache: files
 //! ```
 //!
 //! Contract:
@@ -21,11 +22,10 @@
 //! - A place is kept while it has a reference. An entry that leads to the place holds one, and so does a
 //!   clean frame that is away. A [`Reference`] cannot be copied.
 //!
-//! Cost: [`Engine::store`](crate::engine::Engine::store) is a `match` with one arm outside tests, so calls
-//! are direct. A batch of pages takes one call.
+//! Cost: [`Engine::store`](crate::engine::Engine::store) looks at one bit of the page's number. A batch of
+//! pages takes one call.
 
-#[cfg(all(test, not(loom)))]
-pub(crate) mod double;
+mod read_failures;
 
 use std::io;
 
@@ -42,6 +42,8 @@ use crate::sync::{AtomicBool, Ordering, Shared, is_panicking};
 use crate::table::SpaceId;
 use crate::table::entry::Entry;
 use crate::units::{FrameId, StoredPage};
+
+pub(crate) use read_failures::ReadFailures;
 
 /// Pages on their way out, with the frames that have them.
 pub(crate) type Going = SmallVec<[(StoredPage, IsolatedFrame); ISOLATED]>;
@@ -162,6 +164,12 @@ pub(crate) trait PageStore {
 
     /// Keeps the reason why a page was not read, for threads that wait for the page.
     fn note_unread(&self, page: StoredPage, why: Unread);
+
+    /// Returns why a page was not read.
+    fn why_unread(&self, page: StoredPage) -> Unread;
+
+    /// Returns the error for an access whose time ran out while it waited for the page's device.
+    fn timed_out(&self, page: StoredPage) -> Error;
 
     /// Forgets a frame whose read failed. The caller has pinned it.
     fn forget_failed(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId);

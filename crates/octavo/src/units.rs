@@ -176,14 +176,17 @@ impl fmt::Debug for SwapSlot {
     }
 }
 
+/// Names a file of the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FileId(pub(crate) u32);
+
 /// Names a store, which keeps pages of a manager that have no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum StoreId {
     /// Swap: the index is a slot.
     Swap = 0,
-    /// The second store, of which only a test double exists.
-    #[cfg(all(test, not(loom)))]
-    Double = 1,
+    /// The page cache: the index is a page of a segment of a file.
+    File = 1,
 }
 
 /// Names a page by the store that keeps it, and its index there.
@@ -230,9 +233,7 @@ impl StoredPage {
     pub(crate) fn store(self) -> StoreId {
         match self.bits() >> Self::INDEX_BITS {
             0 => StoreId::Swap,
-            #[cfg(all(test, not(loom)))]
-            1 => StoreId::Double,
-            other => unreachable!("there is no store {other}"),
+            _ => StoreId::File,
         }
     }
 
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_stored_page_is_its_store_and_its_index() {
-        for store in [StoreId::Swap, StoreId::Double] {
+        for store in [StoreId::Swap, StoreId::File] {
             for index in [0, 1, 511, 1 << 30, StoredPage::MOST - 1] {
                 let page = StoredPage::new(store, index);
                 assert_eq!((page.store(), page.index()), (store, index));
@@ -309,7 +310,7 @@ mod tests {
         }
         assert_eq!(SwapSlot(7).stored().plus(2), SwapSlot(9).stored());
         assert!(SwapSlot(7).stored().is_followed_by(SwapSlot(8).stored()));
-        let (last, first) = (StoredPage::MOST - 1, StoredPage::new(StoreId::Double, 0));
+        let (last, first) = (StoredPage::MOST - 1, StoredPage::new(StoreId::File, 0));
         assert!(!SwapSlot(last).stored().is_followed_by(first), "stores have no neighbours");
         assert_eq!(StoredPage::from_bits(0), None, "a frame's word of zeros names no page");
         let bytes = u64::from(StoredPage::MOST) * PAGE_BYTES as u64;

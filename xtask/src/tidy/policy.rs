@@ -11,10 +11,10 @@ pub const LAYERS: &[&[&str]] = &[
     &["sizes", "sync", "units", "error", "config", "counters", "latency", "budget", "policy", "backoff"],
     &["frame", "io"],
     &["table", "region", "lru", "rmap", "mapping", "store"],
-    &["swap"],
+    &["swap", "page_cache"],
     // The structures of one manager, and the steps in which a page loses its frame.
     &["engine"],
-    &["reclaim"],
+    &["reclaim", "writeback"],
     // `fault` decides to reclaim and retry; `reclaim` never faults.
     &["fault"],
     &["access"],

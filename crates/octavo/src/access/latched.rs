@@ -1,10 +1,11 @@
 //! Taking the pages of a guard: pinned, latched, and in frames that lie together.
 //!
 //! A guard of one page is a pin on its frame and the frame's latch (`frame/latch.rs`), shared or exclusive.
-//! The entries of a guarded region allow no other access ([`Protection::GUARDED`](crate::table::Protection)).
-//! So a plain access misses without an extra check, and the fault that follows returns an error. A pinned
-//! frame stays with its page: nobody moves, splits or frees it. Writeback pins a page too, so an exclusive
-//! guard waits until writeback has ended. No writeback starts while others have pins.
+//! The entries of a guarded region allow no other access
+//! ([`Protection::GUARDED`](crate::table::Protection)). So a plain access misses without an extra check,
+//! and the fault that follows returns an error. A pinned frame stays with its page: nobody moves, splits or
+//! frees it. Writeback pins a page too, so an exclusive guard waits until writeback has ended. No writeback
+//! starts under an exclusive guard: it needs the only pin, or (the sync of a file) the latch.
 //!
 //! ```text
 //!  walk ─► pin the frame ─► read the links again ─► latch ─► exclusive: under I/O? ─► lent
@@ -136,7 +137,7 @@ impl LeafOperation for TakePage<'_> {
         if hold == Hold::Exclusive {
             // No thread clears the mark while the frame is held, so one look is enough.
             if !before.is_dirty() {
-                words.holds.mark_dirty();
+                engine.mark_dirty(pinned);
             }
             // Release: the new version of the latch, and the change that made the frame ours, come before the
             // new bytes. Optimistic readers rely on this.

@@ -50,6 +50,7 @@ use crate::frame::holds::MAX_PINS;
 use crate::sync::{Ordering, fence};
 use crate::table::{Access, Leaf, LeafOperation};
 use crate::units::{FrameId, PAGE_BYTES, PageNumber};
+use crate::writeback::{balance, balance_after};
 
 /// A load, at its leaf.
 #[derive(Clone, Copy)]
@@ -160,13 +161,26 @@ fn write_through<R>(engine: &Engine, leaf: &Leaf<'_>, write: impl FnOnce(FrameId
     // the old entry.
     fence(Ordering::Release);
     let written = write(frame);
-    // No thread clears the mark while the frame is held, so one look is enough.
-    if !before.is_dirty() {
-        words.holds.mark_dirty();
-    }
     leaf.word.mark_accessed(leaf.entry);
-    engine.unpin(pin);
+    // No thread clears the mark while the frame is held, so one look is enough.
+    if before.is_dirty() {
+        engine.unpin(pin);
+    } else {
+        mark_dirty_and_unpin(engine, pin);
+    }
     Some(Ok(written))
+}
+
+/// Marks a clean frame as dirty, and lets it go. If too many pages of files are dirty then, the thread waits.
+#[cold]
+#[inline(never)]
+fn mark_dirty_and_unpin(engine: &Engine, pin: PinnedFrame) {
+    engine.mark_dirty(pin.frame());
+    let page = engine.frames.words(pin.frame()).stored.page();
+    engine.unpin(pin);
+    if page.is_some() {
+        balance_after(engine, page);
+    }
 }
 
 /// Copies a part of a page out, at its leaf.
@@ -240,6 +254,7 @@ pub(crate) fn write(engine: &Engine, space: &SpaceState, address: u64, from: &[u
                 Some(result) => break result?,
                 None if now.len() == PAGE_BYTES => {
                     if resolve_written(engine, space, address, now)? {
+                        balance_region(engine, space, page);
                         break;
                     }
                 }
@@ -250,6 +265,17 @@ pub(crate) fn write(engine: &Engine, space: &SpaceState, address: u64, from: &[u
         rest = later;
     }
     Ok(())
+}
+
+/// Makes the thread wait if too many pages of files are dirty, and it has just written a page of one.
+fn balance_region(engine: &Engine, space: &SpaceState, page: PageNumber) {
+    if engine.page_cache.dirty_pages() == 0 {
+        return;
+    }
+    let part = space.regions.find(page).and_then(|region| region.options.file);
+    if let Some(inode) = part.and_then(|part| engine.page_cache.file(part.file)) {
+        balance(engine, &inode);
+    }
 }
 
 #[inline(always)]

@@ -559,7 +559,7 @@ impl LeafOperation for TakePin<'_> {
             return None;
         }
         if access == Access::Write && !before.is_dirty() {
-            words.holds.mark_dirty();
+            engine.mark_dirty(frame);
         }
         engine.note_pinned(watched, words, before);
         leaf.word.mark_accessed(leaf.entry);

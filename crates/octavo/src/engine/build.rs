@@ -17,6 +17,7 @@ use crate::frame::zero_page::HugeZero;
 use crate::frame::{FrameAllocator, FrameConfig};
 use crate::latency::Latencies;
 use crate::lru::Lru;
+use crate::page_cache::PageCache;
 use crate::rmap::ReverseMap;
 use crate::swap::{Swap, SwapParts};
 use crate::sync::timer::Timer;
@@ -70,6 +71,7 @@ impl Engine {
             .map_err(system("cannot reserve LRU batches"))?;
         let swap = Swap::new(config.swap, &config.machine, &frames, &budget, &counters)
             .map_err(system("cannot make the swap's maps, pool or key"))?;
+        let page_cache = PageCache::new(&budget, &counters);
         let space_use =
             SpaceUse::new(config.max_spaces).map_err(system("cannot reserve counters of spaces"))?;
         let pin_shares =
@@ -105,8 +107,7 @@ impl Engine {
             pool_victims: Mutex::new(Vec::with_capacity(POOL_VICTIMS)),
             space_use,
             pin_shares,
-            #[cfg(all(test, not(loom)))]
-            double: crate::store::double::Double::default(),
+            page_cache,
             itself: WeakShared::clone(itself),
         }))
     }

@@ -67,6 +67,7 @@ use crate::frame::{Block, Dropped, FrameAllocator, PinnedFrame};
 use crate::io::Host;
 use crate::latency::Latencies;
 use crate::lru::{IsolatedFrame, Lru};
+use crate::page_cache::PageCache;
 use crate::rmap::{Owner, ReverseMap};
 use crate::store::{Found, Leaving, Orphan, PageStore, Reference};
 use crate::swap::{Handle, Swap};
@@ -151,9 +152,7 @@ pub struct Engine {
     pub(crate) space_use: SpaceUse,
     pub(crate) pin_shares: PinShares,
     immovable: immovable::Immovable,
-    /// The second store, in tests.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) double: crate::store::double::Double,
+    pub(crate) page_cache: PageCache,
     /// The engine itself, for the completions of transfers.
     itself: WeakShared<Engine>,
 }
@@ -166,6 +165,11 @@ pub(crate) struct SpaceRecord {
 
 impl Engine {
     fn host(&self) -> Shared<dyn Host> {
+        self.shared()
+    }
+
+    /// Returns one more handle to the engine.
+    pub(crate) fn shared(&self) -> Shared<Self> {
         self.itself.upgrade().expect("whoever calls the engine keeps it")
     }
 
@@ -266,8 +270,7 @@ impl Engine {
     pub(crate) fn store(&self, page: StoredPage) -> &dyn PageStore {
         match page.store() {
             StoreId::Swap => &self.swap,
-            #[cfg(all(test, not(loom)))]
-            StoreId::Double => &self.double,
+            StoreId::File => &self.page_cache,
         }
     }
 
@@ -289,6 +292,30 @@ impl Engine {
                 Found::Moved(pin) => self.unpin(pin),
             }
         }
+    }
+
+    /// Returns the frame that has a page of a file, and pins it. A miss is only a hint.
+    pub(crate) fn find_in_file(&self, page: StoredPage) -> Option<PinnedFrame> {
+        loop {
+            match self.page_cache.look_up(&self.frames, page) {
+                Found::Frame(pin) => return Some(pin),
+                Found::Nothing => return None,
+                Found::Moved(pin) => self.unpin(pin),
+            }
+        }
+    }
+
+    /// Marks a clean frame as dirty. The caller has it pinned. If a file has its page, the page gets its tag
+    /// first: a thread that finds the mark relies on the tag.
+    #[cold]
+    pub(crate) fn mark_dirty(&self, frame: FrameId) {
+        let words = self.frames.words(frame);
+        if let Some(page) = words.stored.page()
+            && page.store() == StoreId::File
+        {
+            self.page_cache.note_dirty(&self.frames, page, frame);
+        }
+        words.holds.mark_dirty();
     }
 
     /// Counts the frames and blocks that only pins keep, because no page shows them any more. Walks all

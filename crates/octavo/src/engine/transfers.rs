@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use octavo_platform::ArenaBytes;
 use smallvec::SmallVec;
@@ -335,6 +335,55 @@ impl Engine {
         patience.and_then(|patience| self.machine.clock.now().checked_add(patience))
     }
 
+    /// Counts pages whose write begins, for a transfer that is not the engine's.
+    pub(crate) fn note_write_begun(&self, pages: u32) {
+        self.transfers.writing_pages.fetch_add(pages, Ordering::AcqRel);
+    }
+
+    /// Counts pages whose write has ended, and wakes those who wait for that.
+    pub(crate) fn note_write_ended(&self, pages: u32) {
+        self.transfers.writing_pages.fetch_sub(pages, Ordering::SeqCst);
+        self.transfers.ended_pages.fetch_add(u64::from(pages), Ordering::SeqCst);
+        self.wake_awaiting();
+    }
+
+    /// Waits until no device reads or writes a frame that the caller has pinned.
+    pub(crate) fn wait_for_frame(&self, frame: FrameId) {
+        let holds = &self.frames.words(frame).holds;
+        self.flush_devices();
+        block_until_driven(
+            |waker| {
+                if holds.load().is_under_io() && self.wait_for_io(frame, waker) == Waiting::Registered {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(())
+                }
+            },
+            || self.drive(frame) == Waited::Progress,
+        );
+    }
+
+    /// Waits while `waits` returns `true`, for a transfer in a device that `drive` waits for.
+    pub(crate) fn wait_for_end_in(
+        &self,
+        waits: &dyn Fn() -> bool,
+        drive: &dyn Fn(&dyn Fn() -> bool) -> Waited,
+    ) {
+        while waits() {
+            block_until_driven(
+                |waker| self.poll_ends(waker, waits),
+                || {
+                    if drive(waits) == Waited::Sleep {
+                        // The next end wakes the thread. It looks again soon, since that end may be
+                        // another's.
+                        park_for(MOMENT);
+                    }
+                    true
+                },
+            );
+        }
+    }
+
     /// Waits until `waits` returns `false`, or until the time is over. Returns whether `waits` has returned
     /// `false`, which may have changed again by then.
     pub(super) fn wait_while(&self, until: Option<Instant>, waits: &dyn Fn() -> bool) -> bool {
@@ -359,9 +408,9 @@ impl Engine {
         has_ended.get() || !waits()
     }
 
-    pub(super) fn poll_ends(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> std::task::Poll<()> {
+    pub(super) fn poll_ends(&self, waker: &Waker, waits: &dyn Fn() -> bool) -> Poll<()> {
         if !waits() {
-            return std::task::Poll::Ready(());
+            return Poll::Ready(());
         }
         let awaited = &self.transfers.awaited;
         let announce = || {
@@ -370,8 +419,8 @@ impl Engine {
             waits()
         };
         match self.waits.register(key_of(awaited), waker, announce) {
-            Waiting::Registered => std::task::Poll::Pending,
-            Waiting::Retry => std::task::Poll::Ready(()),
+            Waiting::Registered => Poll::Pending,
+            Waiting::Retry => Poll::Ready(()),
         }
     }
 

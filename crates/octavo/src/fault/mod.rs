@@ -15,6 +15,9 @@
 //!       or, if all of the page is overwritten: the cached frame, else another (anon.rs)
 //!     Busy                wait
 //!     Present             done
+//!   in a region that shows a file:                                          (file_in.rs)
+//!     Empty               the page cache, else the device
+//!     Present, written    its own frame, if it is copied on write
 //! ```
 //!
 //! Each step changes the entry by one compare-and-swap, from exactly the word that was read before the region
@@ -25,6 +28,7 @@
 mod anon;
 mod away;
 mod departure;
+mod file_in;
 mod readahead;
 mod swap_in;
 
@@ -48,7 +52,7 @@ use crate::sync::{park_for, thread};
 use crate::table::entry::State;
 use crate::table::translation::Translation;
 use crate::table::{Access, Grown, Walk};
-use crate::units::{CHUNK_FRAMES, PageNumber, SwapSlot};
+use crate::units::{CHUNK_FRAMES, PageNumber, StoredPage};
 pub use away::InPlace;
 pub(crate) use away::Via;
 use departure::Along;
@@ -73,9 +77,9 @@ pub(crate) enum Outcome {
     NeedsHuge,
     /// There is no table node. The caller makes room and polls again.
     NeedsNode,
-    /// The device of the slot has no room for a read. The caller waits until a transfer has ended since
+    /// The device of the page has no room for a read. The caller waits until a transfer has ended since
     /// [`Engine::ends`] returned `ends`, and polls again.
-    DeviceFull { slot: SwapSlot, ends: u64 },
+    DeviceFull { page: StoredPage, ends: u64 },
     /// Another thread holds the page, and this waiter does not wait for that.
     NotNow,
     /// The budget has no room for a page that is away. The caller makes room, hands the frame over, and polls
@@ -294,6 +298,11 @@ impl<'a> Fault<'a> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn step_at_home(&mut self, walk: &Walk<'a>, region: &Region, waker: &Waker) -> Step {
         let (entry, write) = (walk.entry(), self.access == Access::Write);
+        if let Some(part) = region.options.file
+            && let Some(step) = self.step_in_file(walk, region, part)
+        {
+            return step;
+        }
         match entry.state() {
             State::Busy => match self.engine.wait_for_entry(walk.word(), waker) {
                 Waiting::Registered => Step::Wait,
@@ -616,9 +625,9 @@ impl Fault<'_> {
                 // one.
                 Outcome::DeviceFull { ends, .. }
                     if !self.waiter.is_too_late() && self.waiter.until_room(ends).await => {}
-                Outcome::DeviceFull { slot, .. } => {
+                Outcome::DeviceFull { page, .. } => {
                     self.waiter.note_silence();
-                    return Err(self.engine.swap.areas.timed_out_at(slot));
+                    return Err(self.engine.store(page).timed_out(page));
                 }
                 Outcome::NeedsNode => reclaim::make_room_for_node(self.engine, &mut self.waiter).await?,
                 Outcome::NotNow | Outcome::Adopted(_) => {

@@ -9,15 +9,15 @@ use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, ReadaheadWindow, SpaceState, Waiter, in_place};
-use crate::frame::PinnedFrame;
+use crate::frame::{Block, PinnedFrame};
 use crate::io::Urgency;
 use crate::policy::Arrival;
 use crate::reclaim::{Reclaimer, reclaim};
-use crate::region::Region;
+use crate::region::{FilePart, Region};
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
 use crate::table::entry::State;
 use crate::table::{PageNumberRange, Walk};
-use crate::units::{Order, SwapSlot};
+use crate::units::{Order, PAGE_BYTES, PageNumber, StoredPage, SwapSlot};
 
 /// One call of `prefetch` reads at most one in this many pages of the budget.
 const PREFETCH_SHARE: u64 = 4;
@@ -27,7 +27,7 @@ const MAKE_WAY: u64 = 64;
 /// Reads that are collected while their slots follow each other.
 struct ReadAheadRun<'e> {
     engine: &'e Engine,
-    first: SwapSlot,
+    first: StoredPage,
     frames: SmallVec<[PinnedFrame; WRITE_BATCH]>,
     /// Pages to be read ahead that were collected so far.
     started: u64,
@@ -45,7 +45,7 @@ impl<'e> ReadAheadRun<'e> {
     fn new(engine: &'e Engine, space: &SpaceState) -> Self {
         Self {
             engine,
-            first: SwapSlot(0),
+            first: SwapSlot(0).stored(),
             frames: SmallVec::new(),
             started: 0,
             has_wanted: false,
@@ -56,25 +56,25 @@ impl<'e> ReadAheadRun<'e> {
     }
 
     /// Begins with the page that a fault wants.
-    fn with_wanted(engine: &'e Engine, space: &SpaceState, slot: SwapSlot, pin: PinnedFrame) -> Self {
+    fn with_wanted(engine: &'e Engine, space: &SpaceState, page: StoredPage, pin: PinnedFrame) -> Self {
         let mut run = Self::new(engine, space);
-        run.first = slot;
+        run.first = page;
         run.frames.push(pin);
         run.has_wanted = true;
         run
     }
 
     /// Adds a frame under READING, with the pin that is the transfer's.
-    fn push(&mut self, slot: SwapSlot, pin: PinnedFrame) {
+    fn push(&mut self, page: StoredPage, pin: PinnedFrame) {
         self.started += 1;
         let is_short = !self.frames.is_empty() && self.frames.len() < WRITE_BATCH;
-        if is_short && slot.0 + 1 == self.first.0 {
-            self.first = slot;
+        if is_short && page.is_followed_by(self.first) {
+            self.first = page;
             return self.frames.insert(0, pin);
         }
-        if !is_short || slot.0 as usize != self.first.0 as usize + self.frames.len() {
+        if !is_short || !self.first.plus(self.frames.len() as u32 - 1).is_followed_by(page) {
             self.submit();
-            self.first = slot;
+            self.first = page;
         }
         self.frames.push(pin);
     }
@@ -84,7 +84,7 @@ impl<'e> ReadAheadRun<'e> {
         if !self.frames.is_empty() {
             let pages = self.frames.len() as u64 - u64::from(std::mem::take(&mut self.has_wanted));
             let frames = std::mem::take(&mut self.frames);
-            if !self.engine.start_read(self.first.stored(), frames, Urgency::Queued) {
+            if !self.engine.start_read(self.first, frames, Urgency::Queued) {
                 self.started -= pages;
                 self.is_refused = true;
                 self.refused += pages;
@@ -106,11 +106,11 @@ enum Room {
 pub(super) fn read_with(
     engine: &Engine,
     space: &SpaceState,
-    (slot, pin): (SwapSlot, PinnedFrame),
+    (page, pin): (StoredPage, PinnedFrame),
     window: ReadaheadWindow,
     region: &Region,
 ) {
-    ReadAheadRun::with_wanted(engine, space, slot, pin).read(space, window, region);
+    ReadAheadRun::with_wanted(engine, space, page, pin).read(space, window, region);
 }
 
 /// Queues reads of the pages of a window. The caller starts them.
@@ -127,7 +127,7 @@ impl ReadAheadRun<'_> {
         for page in window.pages() {
             if self.is_refused
                 || !region.contains(page)
-                || !add(&mut self, &table.walk(space.id, page), Room::Free)
+                || !add(&mut self, &table.walk(space.id, page), (page, region), Room::Free)
             {
                 break;
             }
@@ -148,22 +148,72 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
     let most = (engine.budget.limit_pages() / PREFETCH_SHARE).min(under_quota);
     let mut run = ReadAheadRun::new(engine, space);
     for walk in engine.table.walks(space.id, range) {
-        if run.is_refused || run.started >= most || !add(&mut run, &walk, Room::Made) {
+        if run.is_refused || run.started >= most || !add_swapped(&mut run, &walk, Room::Made) {
             break;
         }
+    }
+    let mut page = range.start;
+    while page < range.end
+        && let Some(region) = space.regions.find_at_or_after(page)
+    {
+        let end = region.end.min(range.end);
+        if let Some(part) = region.options.file {
+            let mut pages = (page.max(region.start).0..end.0).map(PageNumber);
+            let goes_on = pages.all(|page| {
+                !run.is_refused && run.started < most && add_of_file(&mut run, part, page, Room::Made)
+            });
+            if !goes_on {
+                break;
+            }
+        }
+        page = end.max(page.plus(1));
     }
     run.submit();
     engine.flush_devices();
     run.started
 }
 
-/// Adds the page that `walk` led to, if it is out. Returns `false` if there is no frame for it.
-fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
-    let engine = run.engine;
-    let State::Swapped(slot) = walk.entry().state() else { return true };
-    if !engine.swap.cache.is_out(slot) || !engine.swap.is_on_device(slot) {
+/// Adds a page of a region, if it is out. `walk` leads to it. Returns `false` if there is no frame for it.
+fn add(
+    run: &mut ReadAheadRun<'_>,
+    walk: &Walk<'_>,
+    (page, region): (PageNumber, &Region),
+    room: Room,
+) -> bool {
+    match region.options.file {
+        Some(part) if walk.entry().is_empty() => add_of_file(run, part, page, room),
+        _ => add_swapped(run, walk, room),
+    }
+}
+
+/// Adds the page of a file, if it has no frame. Returns `false` if there is no frame for it, or it is
+/// behind the end.
+fn add_of_file(run: &mut ReadAheadRun<'_>, part: FilePart, page: PageNumber, room: Room) -> bool {
+    let (engine, at) = (run.engine, part.page_at(page));
+    let Some(inode) = engine.page_cache.file(part.file) else { return false };
+    let Some(stored) = engine.page_cache.number(&inode, at).ok().filter(|_| at < inode.pages()) else {
+        return false;
+    };
+    if let Some(pin) = engine.find_in_file(stored) {
+        engine.unpin(pin);
         return true;
     }
+    let Some(block) = frame_for(run, room) else { return false };
+    let Some((pin, shadow)) = engine.begin_read_ahead(stored, block) else { return true };
+    engine.counters.count(Counter::ReadAhead);
+    engine.admit(pin.frame(), Arrival::of(shadow, false));
+    if at * PAGE_BYTES as u64 >= inode.backed_bytes() {
+        engine.frames.bytes().zero(pin.frame().home_offset(), PAGE_BYTES);
+        engine.end_read_of(stored, pin, None);
+    } else {
+        run.push(stored, pin);
+    }
+    true
+}
+
+/// Returns a frame for a page that is read ahead.
+fn frame_for(run: &mut ReadAheadRun<'_>, room: Room) -> Option<Block> {
+    let engine = run.engine;
     let mut block = engine.frames.alloc(Order::ZERO);
     if block.is_none() && room == Room::Made {
         // Other threads may wait for the collected pages, so these are submitted before room is made.
@@ -173,7 +223,17 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
         engine.poll_transfers();
         block = engine.frames.alloc(Order::ZERO);
     }
-    let Some(block) = block else { return false };
+    block
+}
+
+/// Adds the page of an entry that says Swapped, if it is out. Returns `false` if there is no frame for it.
+fn add_swapped(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
+    let engine = run.engine;
+    let State::Swapped(slot) = walk.entry().state() else { return true };
+    if !engine.swap.cache.is_out(slot) || !engine.swap.is_on_device(slot) {
+        return true;
+    }
+    let Some(block) = frame_for(run, room) else { return false };
     // The entry may change at any time, so the slot may have another page by now, or none.
     let Some((pin, shadow)) = engine.begin_read_ahead(slot.stored(), block) else { return true };
     let frame = pin.frame();
@@ -182,7 +242,7 @@ fn add(run: &mut ReadAheadRun<'_>, walk: &Walk<'_>, room: Room) -> bool {
     // Ask again where the bytes are, because the first answer was a guess. While the frame is in the cache,
     // the slot cannot get other bytes, but a copy in the pool may be dropped.
     match engine.swap.bring(&engine.frames, slot, frame, Wanted::No) {
-        Brought::OnDevice => run.push(slot, pin),
+        Brought::OnDevice => run.push(slot.stored(), pin),
         Brought::Unpacked | Brought::Filled => engine.end_read_of(slot.stored(), pin, None),
         Brought::Corrupt => engine.end_read_of(slot.stored(), pin, Some(engine.swap.corrupt(slot))),
         Brought::Gone => engine.end_read_of(slot.stored(), pin, Some(engine.swap.freed(slot))),

@@ -43,22 +43,22 @@ use crate::swap::{self, Brought, Pool, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
 use crate::table::{Protection, Walk};
-use crate::units::{FrameId, Order, SwapSlot};
+use crate::units::{FrameId, Order, StoredPage, SwapSlot};
 
 /// A window is at most one in this many pages of the budget.
 const WINDOW_SHARE: u64 = 128;
 
-/// A page on its way in. Its frame was in the swap cache at the slot, and is pinned.
+/// A page on its way in. Its frame was in its store, and is pinned.
 #[derive(Debug)]
 pub(super) struct Reading {
-    slot: SwapSlot,
-    pin: PinnedFrame,
+    pub(super) page: StoredPage,
+    pub(super) pin: PinnedFrame,
     /// Other pages are read with it, or another fault reads it.
-    together: bool,
+    pub(super) together: bool,
     /// The page was only on its device, and this fault submitted the read.
     sent: bool,
     /// The value of [`Engine::ends`] before the page was looked up.
-    ends: u64,
+    pub(super) ends: u64,
     /// The start of the wait, if it is timed for the pool.
     began: Option<Instant>,
     /// What the fault waits for, and since when, if the latency is noted.
@@ -66,8 +66,13 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    fn new(slot: SwapSlot, pin: PinnedFrame, ends: u64) -> Self {
-        Self { slot, pin, together: false, sent: false, ends, began: None, waits: None }
+    pub(super) fn new(page: StoredPage, pin: PinnedFrame, ends: u64) -> Self {
+        Self { page, pin, together: false, sent: false, ends, began: None, waits: None }
+    }
+
+    /// The slot of a page that swap keeps.
+    fn slot(&self) -> SwapSlot {
+        SwapSlot::named(self.page)
     }
 
     /// The frame that the fault waits for while its page is read.
@@ -81,7 +86,7 @@ impl Reading {
         if let Some((latency, since)) = self.waits {
             let took = engine.machine.clock.since(since);
             if latency == Latency::Device {
-                engine.latencies.note_device(engine.swap.areas.locate(self.slot).0, took);
+                engine.latencies.note_device(engine.swap.areas.locate(self.slot()).0, took);
             } else {
                 engine.latencies.note(latency, took);
             }
@@ -98,7 +103,7 @@ impl<'a> Fault<'a> {
     /// Serves a Swapped entry at the end of `walk`.
     pub(super) fn swap_in(&mut self, walk: &Walk<'a>, region: &Region, slot: SwapSlot) -> Step {
         if let Some(reading) = self.reading.take() {
-            if reading.slot == slot {
+            if reading.page == slot.stored() {
                 return self.end_wait(walk, region, reading);
             }
             reading.give_up(self.engine);
@@ -128,7 +133,7 @@ impl<'a> Fault<'a> {
             let holds = engine.frames.words(pin.frame()).holds.load();
             if !holds.is_reading() && !holds.was_read_in_vain() {
                 engine.counters.count(Counter::SwapCacheHit);
-                return self.end_wait(walk, region, Reading::new(slot, pin, engine.ends()));
+                return self.end_wait(walk, region, Reading::new(slot.stored(), pin, engine.ends()));
             }
             engine.unpin(pin);
         }
@@ -147,7 +152,7 @@ impl<'a> Fault<'a> {
         let engine = self.engine;
         engine.counters.count(Counter::SwapCacheHit);
         let holds = engine.frames.words(pin.frame()).holds.load();
-        let mut reading = Reading { together: true, ..Reading::new(slot, pin, ends) };
+        let mut reading = Reading { together: true, ..Reading::new(slot.stored(), pin, ends) };
         let mut hit = Hit::Cached;
         if !holds.is_dirty() && !holds.is_writeback() {
             engine.counters.count(Counter::ReadAheadHit);
@@ -188,7 +193,7 @@ impl<'a> Fault<'a> {
         engine.admit(frame, Arrival::of(shadow, self.along.is_along()));
         // `transfer` is the transfer's pin, and this one is the fault's.
         let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
-        let mut reading = Reading::new(slot, pin, ends);
+        let mut reading = Reading::new(slot.stored(), pin, ends);
         let brought = engine.swap.bring(&engine.frames, slot, frame, Wanted::By(self.space.id));
         if let (Some(shadow), Some(pool)) = (shadow, engine.swap.pool()) {
             let is_on_device = brought == Brought::OnDevice;
@@ -230,20 +235,20 @@ impl<'a> Fault<'a> {
             }
             return false;
         };
-        read_with(engine, self.space, (slot, transfer), window, region);
+        read_with(engine, self.space, (slot.stored(), transfer), window, region);
         self.start_collected();
         true
     }
 
     /// Starts the reads that devices have collected, unless the thread that polls this fault does so for many
     /// faults.
-    fn start_collected(&self) {
+    pub(super) fn start_collected(&self) {
         if !self.waiter.is_driven() {
             self.engine.flush_devices();
         }
     }
 
-    fn look_ahead(&self, region: &Region, hit: Hit) -> Option<ReadaheadWindow> {
+    pub(super) fn look_ahead(&self, region: &Region, hit: Hit) -> Option<ReadaheadWindow> {
         if self.alone {
             return None;
         }
@@ -263,7 +268,7 @@ impl<'a> Fault<'a> {
 
     /// Returns the urgency of the read. A device may block the thread of this fault until the page is read,
     /// if that thread would sleep anyway.
-    fn urgency(&self) -> Urgency {
+    pub(super) fn urgency(&self) -> Urgency {
         // The thread could not give up a read that blocks it.
         if self.waiter.blocks() && self.waiter.has_thread() && self.engine.policy.io_timeout.is_none() {
             Urgency::Now
@@ -276,7 +281,7 @@ impl<'a> Fault<'a> {
     /// again.
     pub(super) fn wait_for_read(&mut self, waker: &Waker) -> Option<Step> {
         let engine = self.engine;
-        let (frame, slot) = self.reading.as_ref().map(|reading| (reading.frame(), reading.slot))?;
+        let (frame, page) = self.reading.as_ref().map(|reading| (reading.frame(), reading.page))?;
         let holds = &engine.frames.words(frame).holds;
         if !holds.load().is_reading() {
             return None;
@@ -289,7 +294,7 @@ impl<'a> Fault<'a> {
         }
         if is_too_late && holds.load().is_reading() {
             self.waiter.note_silence();
-            return Some(Step::End(Outcome::Failed(engine.swap.areas.timed_out_at(slot))));
+            return Some(Step::End(Outcome::Failed(engine.store(page).timed_out(page))));
         }
         if engine.wait_for_io(frame, waker) == Waiting::Registered {
             if !self.waiter.blocks() && !self.waiter.is_driven() {
@@ -318,7 +323,7 @@ impl<'a> Fault<'a> {
                 pool.share().times().waits.note(waited_ns);
             }
         }
-        if swap::slot_of(&engine.frames, reading.frame()) != Some(reading.slot) {
+        if swap::slot_of(&engine.frames, reading.frame()) != Some(reading.slot()) {
             // The page was unmapped meanwhile, and the slot has another page now.
             reading.give_up(engine);
             return Step::Again;
@@ -349,7 +354,7 @@ impl<'a> Fault<'a> {
 
     /// Adds this page's use and ownership of the frame. Returns `false` if the frame has lost its last use,
     /// and thus the page its slot.
-    fn own(&self, frame: FrameId) -> bool {
+    pub(super) fn own(&self, frame: FrameId) -> bool {
         let words = self.engine.frames.words(frame);
         let added = words.uses.try_add();
         if added {
@@ -365,8 +370,8 @@ impl<'a> Fault<'a> {
         reading.note_wait(engine);
         engine.space_use.add(self.space.id, Figure::SwapIn, 1);
         self.mark_by(region, frame);
-        engine.drop_reference(Reference::counted(reading.slot.stored()));
-        if engine.swap.should_give_up_slot(&engine.frames, reading.slot) {
+        engine.drop_reference(Reference::counted(reading.page));
+        if engine.swap.should_give_up_slot(&engine.frames, reading.slot()) {
             engine.swap.cache.detach(&engine.frames, frame);
         }
         Step::End(Outcome::Usable)
@@ -374,17 +379,18 @@ impl<'a> Fault<'a> {
 
     /// Ends a fault whose read failed. If the entry is unchanged, the access fails, and the next access tries
     /// again with another frame. If the entry has changed, the page is elsewhere, and its slot may be empty.
-    fn fail(&mut self, walk: &Walk<'a>, reading: Reading) -> Step {
-        let Reading { slot, pin, together, ends, .. } = reading;
+    pub(super) fn fail(&mut self, walk: &Walk<'a>, reading: Reading) -> Step {
+        let Reading { page, pin, together, ends, .. } = reading;
         let engine = self.engine;
-        let why = engine.swap.why_unread(slot);
-        engine.swap.cache.forget_failed(&engine.frames, slot, pin.frame());
+        let store = engine.store(page);
+        let why = store.why_unread(page);
+        store.forget_failed(&engine.frames, page, pin.frame());
         engine.unpin(pin);
         if walk.word().load() != walk.entry() {
             return Step::Again;
         }
         match why {
-            Unread::NoRoom => Step::End(Outcome::DeviceFull { slot, ends }),
+            Unread::NoRoom => Step::End(Outcome::DeviceFull { page, ends }),
             Unread::Failed(_) if together && !self.alone => {
                 // The read may have failed at the slot of another page.
                 self.alone = true;

@@ -24,7 +24,7 @@ use octavo_platform::uring::{Full, Payload};
 use octavo_platform::{ArenaBytes, Direction};
 
 use super::lanes::{DEPTH, TakenLane};
-use super::{File, LEAD, Open};
+use super::{File, Kept, LEAD};
 use crate::access::{PinHolder, PinOf};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -33,6 +33,7 @@ use crate::space::{OwnedPin, Space};
 use crate::sync::Shared;
 use crate::table::Access;
 use crate::units::PAGE_BYTES;
+use crate::writeback::{after_direct_write, before_direct};
 
 /// The most pages that are pinned for one request of the device.
 const GROUP_PAGES: u32 = 64;
@@ -84,13 +85,23 @@ impl File {
         let open = &*self.open;
         let _inside = open.engine().enter()?;
         self.check(direction, offset, space, address, len)?;
-        let transfer = Transfer { file: self, direction, offset, space, address };
+        let bytes = offset..offset + len as u64;
+        before_direct(open.engine(), open.inode(), &bytes)?;
+        let Some(kept) = &open.kept else {
+            let message =
+                "no direct transfers from a place of your own: use read_at(), write_at() or map_file()";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        let transfer = Transfer { file: self, kept, direction, offset, space, address };
         let mut end = End { at: len as u64, why: None };
         // One group is one system call either way, and without a ring it needs no other.
-        let lane = if len as u64 > GROUP_BYTES { open.lanes.take() } else { None };
+        let lane = if len as u64 > GROUP_BYTES { kept.lanes.take() } else { None };
         match lane {
             Some(lane) => transfer.by_ring(&lane, &mut end),
             None => transfer.in_order(&mut end),
+        }
+        if direction == Direction::Write {
+            after_direct_write(open.engine(), open.inode(), offset..offset + end.at);
         }
         match end {
             End { at: 0, why: Some(error) } => Err(error),
@@ -106,18 +117,14 @@ impl File {
         address: u64,
         len: usize,
     ) -> Result<()> {
-        let Open { is_writable, path, .. } = &*self.open;
+        let path = &self.open.path;
         let align = self.alignment_bytes();
         if !space.is_of(self.open.engine()) {
             let message = "the space is of another manager; open the file by the space's own";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        if direction == Direction::Write && !is_writable {
-            let message = format!(
-                "cannot write to {}: it was opened for reading; give FileOptions::write(true)",
-                path.display()
-            );
-            return Err(Error::new(ErrorKind::FileWrite, message));
+        if direction == Direction::Write {
+            self.open.check_writable("write to")?;
         }
         if [offset, address, len as u64].iter().any(|number| !number.is_multiple_of(align)) {
             let message = format!(
@@ -187,6 +194,7 @@ impl End {
 
 struct Transfer<'t> {
     file: &'t File,
+    kept: &'t Kept,
     direction: Direction,
     offset: u64,
     space: &'t Shared<Space>,
@@ -292,7 +300,7 @@ impl Transfer<'_> {
     /// Moves what is left of pinned pages that begin `at` so far into the transfer, when `done` bytes of them
     /// have moved.
     fn finish<H: PinHolder>(&self, pin: &PinOf<H>, at: u64, mut done: usize, end: &mut End) {
-        let (open, len) = (&*self.file.open, pin.len());
+        let len = pin.len();
         while done < len {
             let here = at + done as u64;
             // The file may end in the middle of a block, and nothing begins there.
@@ -301,7 +309,7 @@ impl Transfer<'_> {
                 return end.stop(here, None);
             }
             let (offset, rest) = (self.offset + here, skip(pin.ranges(), done));
-            match pin.arena().transfer_some(open.file.as_fd(), offset, self.direction, rest) {
+            match pin.arena().transfer_some(self.kept.file.as_fd(), offset, self.direction, rest) {
                 Ok(0) if self.direction == Direction::Read => return end.stop(here, None),
                 Ok(0) => {
                     let error = self.failed(here, len - done, &io::ErrorKind::WriteZero.into());

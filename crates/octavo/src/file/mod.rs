@@ -1,13 +1,21 @@
-//! Files: what a program keeps on a device, and moves between there and the pages of its spaces.
+//! Files: what a program keeps on a device. Spaces show their pages, and calls read and write them.
+//!
+//! All ways but one go through the page cache of the manager, which has a page of a file once, however many
+//! use it. [`File::direct_read`] and [`File::direct_write`] move bytes between the device and pages of a
+//! space.
 //!
 //! | file | what it holds | uses |
 //! |---|---|---|
-//! | `mod` | a file, how it is opened, and its length | `direct` |
+//! | `mod` | a file, how it is opened, its length, and when its bytes are durable | |
+//! | `cached` | reads and writes at an offset | |
+//! | `map` | files as regions of spaces | |
 //! | `direct` | transfers between the file and pinned pages of a space | `lanes` |
 //! | `lanes` | rings of io_uring, one for each transfer that has several parts under way | |
 
+mod cached;
 mod direct;
 mod lanes;
+mod map;
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -18,12 +26,20 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxFlags};
 
+pub use cached::FileCursor;
+pub use map::Sharing;
+
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::bypass_page_cache;
+pub use crate::io::FileBacking;
+use crate::io::{UserFile, bypass_page_cache};
+pub use crate::page_cache::WriteGate;
+use crate::page_cache::{Identity, Inode, SeenErrors};
 use crate::reclaim::Running;
-use crate::sync::{Arc, Duration, Shared};
+use crate::space::Space;
+use crate::sync::{Arc, Duration, OnceLock, Shared};
 use crate::units::PAGE_BYTES;
+use crate::writeback::{FileUse, punch, set_len, sync_pages};
 use direct::Group;
 use lanes::Lanes;
 
@@ -71,28 +87,32 @@ impl FileOptions {
     }
 }
 
-/// A file, or a disk, whose bytes move between the device and the pages of spaces. From
+/// A file, or a disk, with its pages in the manager's page cache. From
 /// [`Manager::open`](crate::Manager::open). A clone is the same open file. An open file keeps its manager.
 ///
-/// Calls block, and have no timeout. For what is not here (locks, holes), use the file's descriptor
-/// ([`AsFd`]).
+/// What a program writes is in memory first. It goes to the device when [`File::sync`] is called, when
+/// memory is short, and when the file's last handle, mapping or clone is dropped. Only `sync` tells of
+/// errors. While a manager has a file open, it takes the file's length and bytes to be its own: another
+/// program that changes them may not be noticed.
+///
+/// Calls block. `sync`, changes of the length and direct transfers have no timeout.
 ///
 /// ```
-/// use std::sync::Arc;
-/// use octavo::file::FileOptions;
+/// use octavo::file::{FileOptions, Sharing};
 /// use octavo::{Manager, RegionOptions};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let manager = Manager::builder().budget_bytes(16 << 20).build()?;
 /// let file = manager.open(folder.path().join("table"), FileOptions::new().create(true))?;
-/// let space = Arc::new(manager.space()?);
-/// let at = space.map(1 << 20, RegionOptions::default())?;
 ///
-/// space.write(at, b"kept on a device")?;
-/// file.direct_write(8192, &space, at, 4096)?;
+/// file.write_at(8192, b"kept on a device")?;
+/// let space = manager.space()?;
+/// let at = space.map_file(&file, 0, 1 << 20, Sharing::Shared, RegionOptions::default())?;
+/// assert_eq!(space.load::<u8>(at + 8192)?, b'k');
+///
+/// space.store(at + 8192, b'K')?;
 /// file.sync()?;
-/// assert_eq!(file.direct_read(8192, &space, at + 4096, 4096)?, 4096);
-/// assert_eq!(space.load::<u64>(at)?, space.load::<u64>(at + 4096)?);
+/// assert_eq!(std::fs::read(folder.path().join("table"))?[8192..], *b"Kept on a device");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -102,10 +122,21 @@ pub struct File {
 
 struct Open {
     running: Arc<Running>,
-    file: Shared<std::fs::File>,
+    /// The file of the system, unless the bytes are kept elsewhere.
+    kept: Option<Kept>,
     path: PathBuf,
     is_writable: bool,
-    /// If transfers go past the page cache: what offsets, addresses and lengths are multiples of.
+    in_use: FileUse,
+    /// The errors of writes that calls of `sync` have reported.
+    seen: SeenErrors,
+    /// The space that shows all of the file, from the first plain read or write on.
+    whole: OnceLock<Space>,
+}
+
+/// A file of the system.
+struct Kept {
+    file: Shared<std::fs::File>,
+    /// If transfers go past the kernel's page cache: what offsets, addresses and lengths are multiples of.
     direct_align: Option<u64>,
     lanes: Lanes<Group>,
 }
@@ -141,61 +172,162 @@ impl File {
         let file = opening.open(path).map_err(|error| refused(&error.to_string()))?;
         let direct_align = options.direct.then(|| alignment_of(&file)).flatten();
         let direct_align = direct_align.filter(|_| bypass_page_cache(&file));
+        let status =
+            rustix::fs::fstat(&file).map_err(|error| refused(&io::Error::from(error).to_string()))?;
+        // A disk has another inode in each folder of devices.
+        let is_disk = rustix::fs::FileType::from_raw_mode(status.st_mode).is_block_device();
+        let identity = match is_disk {
+            true => Identity { device: u64::MAX, inode: status.st_rdev },
+            false => Identity { device: status.st_dev, inode: status.st_ino },
+        };
         let file = Shared::new(file);
+        let backing = || {
+            // The cache writes by this descriptor for all who open the file, so it wants to write if it may.
+            let backing = match OpenOptions::new().read(true).write(true).open(path) {
+                Ok(backing) if is_same(&backing, &file) => backing,
+                _ => file.try_clone().map_err(|error| refused(&error.to_string()))?,
+            };
+            if direct_align.is_some() {
+                bypass_page_cache(&backing);
+            }
+            let name = path.display().to_string();
+            Ok(Box::new(UserFile::new(Shared::new(backing), name)) as Box<dyn FileBacking>)
+        };
+        let name = path.display().to_string();
+        let inode = running.engine.page_cache.open(Some(identity), &name, backing)?;
+        let kept = Kept { direct_align, lanes: Lanes::new(Shared::clone(&file)), file };
+        Self::over(running, inode, Some(kept), path, is_writable)
+    }
+
+    /// Opens a file whose bytes are kept in a place of the caller's own.
+    pub(crate) fn open_backing(
+        running: &Arc<Running>,
+        name: &str,
+        backing: Box<dyn FileBacking>,
+        options: FileOptions,
+    ) -> Result<Self> {
+        let inode = running.engine.page_cache.open(None, name, || Ok(backing))?;
+        Self::over(running, inode, None, Path::new(name), options.write || options.create)
+    }
+
+    fn over(
+        running: &Arc<Running>,
+        inode: Shared<Inode>,
+        kept: Option<Kept>,
+        path: &Path,
+        is_writable: bool,
+    ) -> Result<Self> {
+        let in_use = FileUse::counted(&running.engine, inode);
+        if is_writable && let Err(error) = running.start_flusher() {
+            return Err(Error::system("cannot start the thread that writes pages of files", &error));
+        }
         running.engine.note_open_file();
         let open = Open {
             running: Arc::clone(running),
-            lanes: Lanes::new(Shared::clone(&file)),
-            file,
+            kept,
             path: path.into(),
             is_writable,
-            direct_align,
+            seen: in_use.inode().errors.sample(),
+            in_use,
+            whole: OnceLock::new(),
         };
         Ok(Self { open: Shared::new(open) })
     }
 
     /// Whether transfers go past the kernel's page cache. Otherwise the kernel copies each of them.
     pub fn is_direct(&self) -> bool {
-        self.open.direct_align.is_some()
+        self.open.kept.as_ref().is_some_and(|kept| kept.direct_align.is_some())
     }
 
     /// Returns what offsets and lengths of transfers, and addresses in spaces, have to be multiples of:
     /// mostly the size of the device's blocks, 512 or 4096. It is 1 if transfers go through the page cache.
     pub fn alignment_bytes(&self) -> u64 {
-        self.open.direct_align.unwrap_or(1)
+        self.open.kept.as_ref().and_then(|kept| kept.direct_align).unwrap_or(1)
     }
 
-    /// Returns the length of the file, or of the disk, in bytes. One system call.
+    /// Returns the length of the file, or of the disk, in bytes.
     ///
     /// # Errors
-    /// `FileRead` if the kernel does not tell it; `ForkedChild` in a forked child.
+    /// `ForkedChild` in a forked child.
     pub fn len_bytes(&self) -> Result<u64> {
-        let _inside = self.open.engine().enter()?;
-        // The end of a disk is found by going there. The position is nobody's: transfers name theirs.
-        rustix::fs::seek(&*self.open.file, rustix::fs::SeekFrom::End(0))
-            .map_err(|error| self.failed(ErrorKind::FileRead, "tell the length of", &error.into()))
+        self.open.engine().check_process()?;
+        Ok(self.open.inode().len_bytes())
     }
 
-    /// Changes the length of the file. New bytes are zero.
+    /// Changes the length of the file. New bytes are zero. Pages behind the end are dropped from memory, and
+    /// accesses to them are errors from then on.
     ///
     /// # Errors
     /// `FileWrite` if the file is a disk, was not opened for writing, or if the kernel refuses;
     /// `ForkedChild` in a forked child.
     pub fn set_len_bytes(&self, bytes: u64) -> Result<()> {
         let _inside = self.open.engine().enter()?;
-        let set = octavo_platform::without_size_signal(|| self.open.file.set_len(bytes));
-        set.map_err(|error| self.failed(ErrorKind::FileWrite, "change the length of", &error))
+        self.open.check_writable("change the length of")?;
+        set_len(self.open.engine(), self.open.inode(), bytes)
     }
 
-    /// Waits until what was written is on the device for good (`fdatasync`), as far as the kernel and the
-    /// device keep their promise.
+    /// Makes `len` bytes from `offset` on zero, and frees their room on the device. The length stays.
     ///
     /// # Errors
-    /// `FileWrite` if the device fails: what was written since the last success may be lost. `ForkedChild`
-    /// in a forked child.
-    pub fn sync(&self) -> Result<()> {
+    /// `FileWrite` if the file was not opened for writing, or if its file system has no holes.
+    /// `ForkedChild` in a forked child.
+    pub fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
         let _inside = self.open.engine().enter()?;
-        self.open.file.sync_data().map_err(|error| self.failed(ErrorKind::FileWrite, "sync", &error))
+        self.open.check_writable("make a hole in")?;
+        punch(self.open.engine(), self.open.inode(), offset..offset.saturating_add(len))
+    }
+
+    /// Sets who holds dirty pages of the file back until their log is durable, or nobody. It holds for all
+    /// who have the file open.
+    ///
+    /// # Errors
+    /// `FileWrite` if the file was not opened for writing.
+    pub fn set_write_gate(&self, gate: Option<Shared<dyn WriteGate>>) -> Result<()> {
+        self.open.check_writable("hold back pages of")?;
+        self.open.inode().set_gate(gate);
+        Ok(())
+    }
+
+    /// Returns how many bytes of the file are in memory only, in whole pages.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.open.inode().dirty_pages() * PAGE_BYTES as u64
+    }
+
+    /// Returns the file's descriptor, for what is not here, such as locks. `None` if a [`FileBacking`]
+    /// keeps the bytes. Reads and writes by the descriptor miss what is only in the page cache.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.open.kept.as_ref().map(|kept| kept.file.as_fd())
+    }
+
+    /// Waits until everything that was stored to the file before the call is on the device for good, as far
+    /// as the kernel and the device keep their promise. Stores that begin after the call are not waited
+    /// for. Pages that are pinned for writing go out as they are. The call waits for exclusive guards, so
+    /// its own thread must hold none.
+    ///
+    /// Costs by the dirty pages of the file, not by its length, and a flush of the device.
+    ///
+    /// # Errors
+    /// `FileWrite` if the device has failed since the last call on this open file. Pages that could not be
+    /// written stay dirty and in memory, and the next call tries again. If the flush failed, what was written
+    /// since the last success may be lost. `ForkedChild` in a forked child.
+    pub fn sync(&self) -> Result<()> {
+        self.sync_range(0, u64::MAX)
+    }
+
+    /// Does what [`File::sync`] does, for the pages of `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// As [`File::sync`].
+    pub fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
+        let open = &*self.open;
+        let _inside = open.engine().enter()?;
+        let page = PAGE_BYTES as u64;
+        let pages = offset / page..offset.saturating_add(len).div_ceil(page);
+        sync_pages(open.engine(), open.inode(), pages);
+        match open.inode().errors.check(&open.seen) {
+            Some(error) => Err(self.failed(ErrorKind::FileWrite, "write to", &error)),
+            None => Ok(()),
+        }
     }
 
     #[cold]
@@ -208,17 +340,32 @@ impl Open {
     fn engine(&self) -> &Shared<Engine> {
         &self.running.engine
     }
+
+    fn inode(&self) -> &Shared<Inode> {
+        self.in_use.inode()
+    }
+
+    fn check_writable(&self, verb: &str) -> Result<()> {
+        if self.is_writable {
+            return Ok(());
+        }
+        let message = format!(
+            "cannot {verb} {}: it was opened for reading; give FileOptions::write(true)",
+            self.path.display()
+        );
+        Err(Error::new(ErrorKind::FileWrite, message))
+    }
+}
+
+/// Returns whether both are the same file.
+fn is_same(one: &std::fs::File, other: &std::fs::File) -> bool {
+    let identity = |file| rustix::fs::fstat(file).map(|status| (status.st_dev, status.st_ino)).ok();
+    identity(one).is_some() && identity(one) == identity(other)
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         self.engine().note_closed_file();
-    }
-}
-
-impl AsFd for File {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.open.file.as_fd()
     }
 }
 

@@ -361,6 +361,17 @@ impl HoldWord {
             .is_ok()
     }
 
+    /// Sets WRITEBACK on a live frame that others have pinned beside the caller, unless it is under I/O. They
+    /// may store to it meanwhile, so it is dirty, and stays so.
+    pub(crate) fn start_writeback_of_pinned(&self) -> bool {
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
+                let ready = seen & (LIVE | READING | WRITEBACK) == LIVE;
+                ready.then_some(seen & !IO_ERROR | DIRTY | WRITEBACK)
+            })
+            .is_ok()
+    }
+
     /// Ends a writeback. If it failed, the frame is dirty again. Returns whether a waiter must be woken.
     pub(crate) fn end_writeback(&self, written: bool) -> bool {
         self.end_io(WRITEBACK, if written { 0 } else { DIRTY | IO_ERROR })

@@ -21,7 +21,8 @@
 //! | `pending` | the parts that the engines share | `transfer` |
 //! | `uring`, `threads` | the engines, for one file | `device`, `pending` |
 //! | `engine` | chooses between them | `uring`, `threads` |
-//! | `file`, `block` | files and disks as devices | `engine`, `header` |
+//! | `file`, `block` | swap files and disks as devices | `engine`, `header` |
+//! | `user_file` | files of the user's as devices | `engine`, `pending` |
 //! | `area` | the user's description of a place | all devices |
 //! | `exercise` | transfers without a manager | `area` |
 
@@ -37,6 +38,7 @@ mod ram;
 mod threads;
 mod transfer;
 mod uring;
+mod user_file;
 
 pub(crate) use area::Opened;
 pub use area::SwapArea;
@@ -51,6 +53,8 @@ pub(crate) use pending::is_passing;
 pub use ram::RamDevice;
 pub use transfer::{Direction, Transfer, TransferPage, Urgency};
 pub(crate) use transfer::{Host, Job};
+pub use user_file::FileBacking;
+pub(crate) use user_file::UserFile;
 
 #[cfg(all(test, not(loom)))]
 #[path = "../../tests/common/device/mod.rs"]

@@ -58,7 +58,13 @@ impl Pending {
 
     /// Records the outcome of an attempt: the bytes that it moved, or its error. Returns the transfer if a
     /// part of it is left. Otherwise completes it.
-    pub(crate) fn advance(mut self, moved: io::Result<usize>) -> Option<Self> {
+    pub(crate) fn advance(mut self, file: &File, moved: io::Result<usize>) -> Option<Self> {
+        let moved = match moved {
+            Ok(bytes) if !bytes.is_multiple_of(PAGE_BYTES) && self.is_last_page_of(file, bytes) => {
+                Ok(self.fill_page_behind(bytes))
+            }
+            other => other,
+        };
         let moved = match moved {
             Ok(0) => Err(self.nothing_moved_error()),
             Ok(bytes) => Ok((bytes / PAGE_BYTES) as u32),
@@ -88,6 +94,24 @@ impl Pending {
         Some(self)
     }
 
+    /// Returns whether a read that moved so many bytes has reached the end of a file, which lies in the last
+    /// page of the transfer.
+    fn is_last_page_of(&self, file: &File, bytes: usize) -> bool {
+        let reaches = bytes.div_ceil(PAGE_BYTES) + self.done_pages as usize;
+        self.transfer.ends_in_zeros()
+            && reaches == self.transfer.len()
+            && file.metadata().is_ok_and(|found| found.len() <= self.file_offset() + bytes as u64)
+    }
+
+    /// Zeroes the rest of the page behind the bytes that were read. Returns the bytes up to the page's end.
+    fn fill_page_behind(&self, bytes: usize) -> usize {
+        let (whole, rest) = (bytes / PAGE_BYTES, bytes % PAGE_BYTES);
+        if let Some(page) = self.transfer.ranges().nth(self.done_pages as usize + whole) {
+            self.arena().zero(page.start + rest, page.len() - rest);
+        }
+        (whole + 1) * PAGE_BYTES
+    }
+
     fn nothing_moved_error(&self) -> io::Error {
         match self.transfer.direction() {
             Direction::Read => io::ErrorKind::UnexpectedEof.into(),
@@ -101,7 +125,7 @@ impl Pending {
         loop {
             let (offset, direction) = (rest.file_offset(), rest.direction());
             let moved = rest.arena().transfer_some(file.as_fd(), offset, direction, rest.segments());
-            match rest.advance(moved) {
+            match rest.advance(file, moved) {
                 Some(more) => rest = more,
                 None => return,
             }

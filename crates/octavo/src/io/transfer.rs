@@ -92,13 +92,26 @@ pub struct Transfer {
     host: Shared<dyn Host>,
     job: Job,
     place: u32,
+    /// The place may be where a file ends. What lies behind the end reads as zeros.
+    ends_in_zeros: bool,
     ended: bool,
 }
 
 impl Transfer {
     pub(crate) fn new(host: Shared<dyn Host>, job: Job, place: u32) -> Self {
         debug_assert!(job.count > 0, "a transfer moves pages");
-        Self { host, job, place, ended: false }
+        Self { host, job, place, ends_in_zeros: false, ended: false }
+    }
+
+    /// The same transfer, from a file that may end inside its last page.
+    pub(crate) fn ending_in_zeros(mut self) -> Self {
+        self.ends_in_zeros = true;
+        self
+    }
+
+    /// Returns whether what lies behind the end of the file reads as zeros.
+    pub(crate) fn ends_in_zeros(&self) -> bool {
+        self.ends_in_zeros
     }
 
     /// The direction in which the bytes go.

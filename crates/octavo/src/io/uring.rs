@@ -206,7 +206,7 @@ impl Rings {
 
     /// Takes back a transfer: the kernel is done with it, or with a part of it.
     fn hand_back(&self, lane: &Lane, pending: Pending, moved: io::Result<usize>) {
-        if let Some(rest) = pending.advance(moved) {
+        if let Some(rest) = pending.advance(&self.file, moved) {
             // That is rare and soon done, so it is not worth another trip through the ring.
             rest.in_place(&self.file);
         }

@@ -73,16 +73,16 @@ impl Manager {
     fn check_unused(&self) -> Result<()> {
         let engine = self.engine();
         let _inside = engine.enter()?;
+        let files = engine.open_files();
+        if files > 0 {
+            let message = format!("{files} files are open; drop them first");
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
         let spaces = engine.spaces.lock().values().map(|record| record.name.clone()).collect::<Vec<_>>();
         if !spaces.is_empty() {
             let names = spaces.join(", ");
             let message =
                 format!("{} spaces are in use ({names}); drop them and their pins first", spaces.len());
-            return Err(Error::new(ErrorKind::Busy, message));
-        }
-        let files = engine.open_files();
-        if files > 0 {
-            let message = format!("{files} files are open; drop them first");
             return Err(Error::new(ErrorKind::Busy, message));
         }
         let clock = &engine.machine.clock;

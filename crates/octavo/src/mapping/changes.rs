@@ -246,6 +246,40 @@ impl<'a> Changes<'a> {
         None
     }
 
+    /// Returns the first index at or after `from` that has a word, and the word.
+    pub(crate) fn next_word(&self, from: u64) -> Option<(u64, PageWord)> {
+        let (root, levels) = self.root();
+        if !reaches(levels, from) {
+            return None;
+        }
+        self.next_word_below(root, levels - 1, 0, from)
+    }
+
+    fn next_word_below(&self, node: u32, level: u32, base: u64, from: u64) -> Option<(u64, PageWord)> {
+        let words = self.mapping.nodes.at(node);
+        let first = if from > base { offset(from, level) } else { 0 };
+        (first..NODE_WORDS).find_map(|at| {
+            let start = base | (at as u64) << (level * NODE_BITS);
+            match words.word(at).load(Ordering::Relaxed) {
+                0 => None,
+                word if level == 0 => Some((start, PageWord::from_bits(word))),
+                child => self.next_word_below(child, level - 1, start, from),
+            }
+        })
+    }
+
+    /// Removes every word. Returns how many there were.
+    pub(crate) fn remove_all(&mut self) -> u64 {
+        let mut removed = 0;
+        while let Some((index, _)) = self.next_word(0) {
+            if let Some(path) = self.find(index) {
+                self.remove(&path, PageWord::NOTHING);
+                removed += 1;
+            }
+        }
+        removed
+    }
+
     // --- checks ---
 
     /// Returns the number of nodes in use.

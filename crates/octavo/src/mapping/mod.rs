@@ -38,7 +38,7 @@ mod word;
 use crate::budget::Budget;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 
-pub(crate) use changes::Changes;
+pub(crate) use changes::{Changes, Path};
 use nodes::{MAX_LEVELS, NODE_BITS, Nodes, Stock};
 pub(crate) use word::PageWord;
 

@@ -13,8 +13,9 @@ use crate::reclaim::shrink_pool::shrink_pool;
 use crate::reclaim::signal::{Signal, Turn};
 use crate::reclaim::throttle::forget_account;
 use crate::swap::Pool;
-use crate::sync::{Arc, Duration, Instant, Shared, thread};
+use crate::sync::{Arc, Duration, Instant, Mutex, Shared, thread};
 use crate::units::CHUNK_BYTES;
+use crate::writeback::Flusher;
 
 /// The longest single wait of the thread for writes under way that will make room.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -38,6 +39,8 @@ pub(crate) struct Running {
     pub(crate) engine: Shared<Engine>,
     signal: Arc<Signal>,
     thread: Option<thread::JoinHandle<()>>,
+    /// The thread that writes dirty pages of files, from the first file on.
+    flusher: Mutex<Option<Flusher>>,
 }
 
 impl Running {
@@ -49,7 +52,19 @@ impl Running {
         forget_account();
         let signal = Arc::new(Signal::default());
         let thread = background.then(|| spawn(&engine, &signal)).transpose()?;
-        Ok(Self { engine, signal, thread })
+        Ok(Self { engine, signal, thread, flusher: Mutex::new(None) })
+    }
+
+    /// Starts the flusher, unless it runs, or the manager has no threads of its own.
+    ///
+    /// # Errors
+    /// The system's error, if it cannot start a thread.
+    pub(crate) fn start_flusher(&self) -> std::io::Result<()> {
+        let mut flusher = self.flusher.lock();
+        if self.thread.is_some() && flusher.is_none() {
+            *flusher = Some(Flusher::start(&self.engine)?);
+        }
+        Ok(())
     }
 
     /// Has the thread look at the watermarks and the budget now.
@@ -83,9 +98,13 @@ impl Drop for Running {
         let Ok(_inside) = self.engine.enter() else {
             // A forked child has no such thread, and locks of the engine may be held there forever. So the
             // child drops neither.
-            std::mem::forget((self.thread.take(), Shared::clone(&self.engine)));
+            let flusher = std::mem::replace(&mut self.flusher, Mutex::new(None));
+            std::mem::forget((self.thread.take(), flusher, Shared::clone(&self.engine)));
             return;
         };
+        if let Some(flusher) = self.flusher.lock().take() {
+            flusher.end();
+        }
         if let Some(thread) = self.thread.take() {
             self.signal.stop();
             self.engine.wait_no_more();

@@ -6,7 +6,7 @@
 //! two cache lines. The array grows in chunks that never move. So a reader always reads valid memory, and the
 //! sequence only has to tell whether the words belong together.
 
-use super::{AccessPattern, Region, RegionOptions};
+use super::{AccessPattern, FilePart, Region, RegionOptions};
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sizes::FIRST_REGIONS as FIRST_CHUNK;
@@ -15,7 +15,7 @@ use crate::sync::{
     spin_hint, thread,
 };
 use crate::table::{MAX_PAGES, Protection};
-use crate::units::{CHUNK_FRAMES, PageNumber};
+use crate::units::{CHUNK_FRAMES, FileId, PageNumber};
 
 const CHUNKS: usize = 17;
 /// Chunks up to this size may exceed the budget, since their caller cannot make room first. Reclaim makes up
@@ -31,6 +31,11 @@ const SEQUENTIAL: u64 = 8;
 const RANDOM: u64 = 16;
 const PLAIN: u64 = 32;
 const GUARDED: u64 = 64;
+const FILE: u64 = 128;
+const PRIVATE: u64 = 256;
+const READ_ONLY_FILE: u64 = 512;
+/// The number of the file is in the upper half.
+const FILE_SHIFT: u32 = 32;
 
 /// One region, in atomic words. The sequence makes readers discard torn reads.
 #[derive(Debug, Default)]
@@ -38,6 +43,8 @@ struct Slot {
     start: AtomicU64,
     end: AtomicU64,
     attributes: AtomicU64,
+    /// The origin of the file's part, if the region shows one.
+    origin: AtomicU64,
 }
 
 impl Slot {
@@ -56,12 +63,18 @@ impl Slot {
                 },
                 compress: attributes & PLAIN == 0,
                 guarded: attributes & GUARDED != 0,
+                file: (attributes & FILE != 0).then(|| FilePart {
+                    file: FileId((attributes >> FILE_SHIFT) as u32),
+                    origin: self.origin.load(Ordering::Relaxed),
+                    is_private: attributes & PRIVATE != 0,
+                    is_read_only: attributes & READ_ONLY_FILE != 0,
+                }),
             },
         }
     }
 
     fn store(&self, region: Region) {
-        let RegionOptions { protection, huge, pattern, compress, guarded } = region.options;
+        let RegionOptions { protection, huge, pattern, compress, guarded, file } = region.options;
         let bit = |set: bool, bit: u64| if set { bit } else { 0 };
         let attributes = bit(protection.read, READ)
             | bit(protection.write, WRITE)
@@ -69,10 +82,16 @@ impl Slot {
             | bit(pattern == AccessPattern::Sequential, SEQUENTIAL)
             | bit(pattern == AccessPattern::Random, RANDOM)
             | bit(!compress, PLAIN)
-            | bit(guarded, GUARDED);
+            | bit(guarded, GUARDED)
+            | file.map_or(0, |part| {
+                FILE | bit(part.is_private, PRIVATE)
+                    | bit(part.is_read_only, READ_ONLY_FILE)
+                    | u64::from(part.file.0) << FILE_SHIFT
+            });
         self.start.store(region.start.0, Ordering::Relaxed);
         self.end.store(region.end.0, Ordering::Relaxed);
         self.attributes.store(attributes, Ordering::Relaxed);
+        self.origin.store(file.map_or(0, |part| part.origin), Ordering::Relaxed);
     }
 }
 
@@ -130,6 +149,12 @@ impl RegionList {
     /// Finds the region that holds `page`, without a lock and without a read-modify-write.
     #[inline]
     pub(crate) fn find(&self, page: PageNumber) -> Option<Region> {
+        self.find_at_or_after(page).filter(|region| region.contains(page))
+    }
+
+    /// Finds the first region that ends behind `page`, as [`RegionList::find`] does.
+    #[inline]
+    pub(crate) fn find_at_or_after(&self, page: PageNumber) -> Option<Region> {
         let mut spins = 0;
         loop {
             let before = self.sequence.load(Ordering::Acquire);
@@ -138,7 +163,7 @@ impl RegionList {
                 // Acquire: the words above are read before the sequence is read again.
                 fence(Ordering::Acquire);
                 if self.sequence.load(Ordering::Relaxed) == before {
-                    return found.filter(|region| region.contains(page));
+                    return found;
                 }
             }
             spins += 1;

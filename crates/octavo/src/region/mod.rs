@@ -5,7 +5,7 @@ mod list;
 pub(crate) use list::{RegionList, RegionWriter};
 
 use crate::table::Protection;
-use crate::units::PageNumber;
+use crate::units::{FileId, PageNumber};
 
 /// The order in which a program will access the pages of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,13 +29,56 @@ pub struct RegionOptions {
     pub(crate) pattern: AccessPattern,
     pub(crate) compress: bool,
     pub(crate) guarded: bool,
+    /// The part of a file that the region shows, if it shows one.
+    pub(crate) file: Option<FilePart>,
+}
+
+/// The part of a file that a region shows. All pages of a region have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FilePart {
+    pub(crate) file: FileId,
+    /// The page of the file that page 0 of the space would show. It wraps.
+    origin: u64,
+    /// Pages that are written become the space's own.
+    pub(crate) is_private: bool,
+    /// The file was not opened for writing.
+    pub(crate) is_read_only: bool,
+}
+
+impl FilePart {
+    pub(crate) fn new(file: FileId, is_private: bool, is_read_only: bool) -> Self {
+        Self { file, origin: 0, is_private, is_read_only }
+    }
+
+    /// The part that shows page `first` of the file at page `at` of the space.
+    pub(crate) fn showing(self, first: u64, at: PageNumber) -> Self {
+        Self { origin: first.wrapping_sub(at.0), ..self }
+    }
+
+    /// Returns whether the region's pages may be written.
+    pub(crate) fn allows(&self, protection: Protection) -> bool {
+        self.is_private || !self.is_read_only || !protection.write
+    }
+
+    /// Returns the page of the file that a page of the space shows.
+    #[inline]
+    pub(crate) fn page_at(&self, page: PageNumber) -> u64 {
+        page.0.wrapping_add(self.origin)
+    }
 }
 
 impl Default for RegionOptions {
     /// Readable and writable base pages, accessed in any order, and compressed if that pays.
     fn default() -> Self {
         let pattern = AccessPattern::Normal;
-        Self { protection: Protection::READ_WRITE, huge: false, pattern, compress: true, guarded: false }
+        Self {
+            protection: Protection::READ_WRITE,
+            huge: false,
+            pattern,
+            compress: true,
+            guarded: false,
+            file: None,
+        }
     }
 }
 

@@ -18,7 +18,6 @@
 //! | `areas`, `area`, `health` | the devices behind the slots, and whether they work |
 //! | `area_stats` | what each area has done |
 //! | `single_reads` | whether writes must be short, because single pages are being read |
-//! | `read_failures` | why the last reads failed |
 //! | `contents`, `content` | what a slot holds, and how the page comes back |
 //! | `packing` | where each page of a batch goes: a word, the pool, its area |
 //! | `pool` | the compressed pool |
@@ -36,7 +35,6 @@ mod health;
 mod intake;
 mod packing;
 pub(crate) mod pool;
-mod read_failures;
 pub(crate) mod seal;
 mod single_reads;
 mod slots;
@@ -55,7 +53,7 @@ use crate::counters::{Counter, Counters};
 use crate::error::{Error, ErrorKind};
 use crate::frame::{FrameAllocator, PageIs};
 use crate::io::{Device, NO_QUEUE};
-use crate::store::{Started, Unread};
+use crate::store::{ReadFailures, Started};
 use crate::sync::{Arc, Duration, Machine, Ordering, Random, Shared, pause};
 use crate::units::{FrameId, Order, SwapSlot};
 
@@ -71,7 +69,6 @@ use contents::Contents;
 pub(crate) use contents::{Brought, Wanted};
 use health::Condition;
 pub(crate) use pool::{Handle, Pool, Weights};
-use read_failures::ReadFailures;
 use seal::{Method, Seal};
 use slots::Slots;
 
@@ -388,15 +385,6 @@ impl Swap {
             }
             _ => false,
         }
-    }
-
-    /// Returns the reason why a slot was not read.
-    #[cold]
-    pub(crate) fn why_unread(&self, slot: SwapSlot) -> Unread {
-        self.read_failures.why(slot).unwrap_or_else(|| {
-            let (area, _) = self.areas.area_of(slot);
-            Unread::Failed(area.read_error("another access met the failure"))
-        })
     }
 
     /// Compares each slot's count of references with `swapped`, the number of entries that say Swapped to the

@@ -147,7 +147,18 @@ impl PageStore for Swap {
         if matches!(&why, Unread::Failed(error) if error.kind() == ErrorKind::Corrupt) {
             self.counters.count(Counter::SwapCorrupt);
         }
-        self.read_failures.note(SwapSlot::named(page), why);
+        self.read_failures.note(page, why);
+    }
+
+    fn why_unread(&self, page: StoredPage) -> Unread {
+        self.read_failures.why(page).unwrap_or_else(|| {
+            let (area, _) = self.areas.area_of(SwapSlot::named(page));
+            Unread::Failed(area.read_error("another access met the failure"))
+        })
+    }
+
+    fn timed_out(&self, page: StoredPage) -> Error {
+        self.areas.timed_out_at(SwapSlot::named(page))
     }
 
     fn forget_failed(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) {

@@ -6,8 +6,7 @@
 //! |   version    |     payload      | AWAY |   *   |ACCESSED|WRITE|READ | state |
 //! +--------------+------------------+------+-------+--------+-----+-----+-------+
 //!
-//! *: WAITERS while the entry is Busy. Reserved in Present and Swapped entries for copy on write (see below),
-//! and clear so far.
+//! *: WAITERS while the entry is Busy. COPY_ON_WRITE in Present entries (see below). Clear in all others.
 //!
 //! state    payload           means
 //! Empty    -                 nothing here yet (all-zero memory is Empty, version 0)
@@ -27,10 +26,9 @@
 //! transitions of this one word pass, and end on the same frame (see `docs/state-words.md`). A pinner does
 //! not rely on the version: it holds the frame before it reads the entry again.
 //!
-//! There is room for copy on write. Bit 6 of a Present or Swapped entry will say that the page is shared
-//! until it is written. WRITE is then clear, so that a read is a hit and a write is a fault, at no extra
-//! cost. An entry whose page goes out and comes back will keep the bit. Nothing sets the bit yet, but a test
-//! checks that the transitions which keep the meaning keep the bit.
+//! COPY_ON_WRITE says that the frame is another owner's, and this page gets a frame of its own when it is
+//! written. WRITE is clear then, so a read is a hit and a write is a fault, at no extra cost. A private
+//! mapping of a file shows the file's frames so. The transitions that keep the meaning keep the bit.
 
 use std::fmt;
 
@@ -42,6 +40,8 @@ const READ: u64 = 1 << 3;
 const WRITE: u64 = 1 << 4;
 const ACCESSED: u64 = 1 << 5;
 const WAITERS: u64 = 1 << 6;
+/// In Present entries. The same bit as `WAITERS`, which only Busy entries have.
+const COPY_ON_WRITE: u64 = 1 << 6;
 const AWAY: u64 = 1 << 7;
 const PAYLOAD_SHIFT: u32 = 8;
 const VERSION_SHIFT: u32 = 40;
@@ -214,6 +214,12 @@ impl Entry {
         self.0 & AWAY != 0
     }
 
+    /// Returns whether the entry shows a frame of another owner, and a write needs a frame of its own.
+    #[inline(always)]
+    pub(crate) fn is_copy_on_write(self) -> bool {
+        self.0 & (STATE | COPY_ON_WRITE) == PRESENT | COPY_ON_WRITE
+    }
+
     #[inline]
     pub(crate) fn version(self) -> u32 {
         (self.0 >> VERSION_SHIFT) as u32
@@ -247,6 +253,10 @@ impl Entry {
     #[inline]
     pub(crate) fn to_present(self, frame: FrameId, protection: Protection) -> Self {
         self.next(PRESENT | ACCESSED | protection.bits() | u64::from(frame.0) << PAYLOAD_SHIFT)
+    }
+    /// Makes a present entry, marked as accessed, for a frame that the page shares until it is written.
+    pub(crate) fn to_copy_on_write(self, frame: FrameId, protection: Protection) -> Self {
+        Self(self.to_present(frame, protection.read_only()).0 | COPY_ON_WRITE)
     }
     /// Makes a present entry, marked as accessed, for an away frame.
     pub(crate) fn to_away(self, frame: FrameId, protection: Protection) -> Self {
@@ -283,9 +293,11 @@ impl Entry {
         debug_assert!(!self.is_busy());
         self.next(self.0 & (VERSION_ONE - 1))
     }
-    /// Makes an entry with the same frame and other permissions.
+    /// Makes an entry with the same frame and other permissions. A page that is copied on write stays without
+    /// WRITE.
     #[inline]
     pub(crate) fn with_protection(self, protection: Protection) -> Self {
+        let protection = if self.is_copy_on_write() { protection.read_only() } else { protection };
         self.next(self.0 & (VERSION_ONE - 1) & !(READ | WRITE) | protection.bits())
     }
     /// Makes an entry with the same frame, and its accessed mark cleared. The meaning does not change.
@@ -428,36 +440,37 @@ mod tests {
     };
 
     #[test]
-    fn the_bit_set_aside_is_free_in_present_and_swapped_entries_and_survives_what_keeps_the_meaning() {
-        const ASIDE: u64 = WAITERS;
+    fn a_page_that_is_copied_on_write_never_gets_write_by_a_change_of_permissions() {
         let widest = FrameId(u32::MAX);
-        let present = Entry(0).to_present(widest, Protection::READ_WRITE);
-        let swapped = present.to_swapped(SwapSlot(u32::MAX));
-        assert_eq!((present.0 & ASIDE, swapped.0 & ASIDE), (0, 0), "nobody sets it");
-        let shared = Entry(present.with_protection(Protection::READ).0 | ASIDE);
+        let shared = Entry(0).to_copy_on_write(widest, Protection::READ_WRITE);
         assert_eq!(shared.state(), State::Present(widest));
         assert_eq!(shared.usable_at_home(Access::Read), Some(widest), "reading it is a hit");
         assert_eq!(shared.usable_at_home(Access::Write), None, "writing it is a fault");
-        let out = Entry(swapped.0 | ASIDE);
-        assert_eq!(out.state(), State::Swapped(SwapSlot(u32::MAX)));
+        assert_eq!(shared.with_protection(Protection::READ_WRITE).protection(), Protection::READ);
         let kept = [
             shared.to_same(),
             shared.with_protection(Protection::NONE),
             shared.without_accessed(),
             shared.to_busy().to_what_was(shared),
             shared.to_busy().to_present_as(shared, FrameId(7)),
-            out.to_same(),
         ];
-        assert!(kept.iter().all(|entry| entry.0 & ASIDE != 0), "{kept:?}");
-        // Other states must not have the bit: in Busy, it would count as a waiter.
-        let others = [shared.to_busy(), shared.to_empty(), shared.to_zero(), shared.to_node(NodeId(1))];
-        assert!(others.iter().all(|entry| entry.0 & ASIDE == 0), "{others:?}");
+        assert!(kept.iter().all(|entry| entry.is_copy_on_write()), "{kept:?}");
+        // Other states do not have the bit: in Busy, it would count as a waiter.
+        let others = [
+            shared.to_busy(),
+            shared.to_empty(),
+            shared.to_zero(),
+            shared.to_node(NodeId(1)),
+            shared.to_swapped(SwapSlot(u32::MAX)),
+            shared.to_present(widest, Protection::READ_WRITE),
+        ];
+        assert!(others.iter().all(|entry| entry.0 & COPY_ON_WRITE == 0), "{others:?}");
         let word = EntryWord::default();
         word.change(Entry(0), shared).unwrap();
         assert!(!word.announce_waiter(), "nobody waits for an entry that is not busy");
-        let changed = word.change(shared, shared.to_same().to_busy());
-        changed.unwrap();
-        assert!(!word.publish(shared.to_same().to_busy().to_empty()), "nobody waited");
+        let busy = shared.to_same().to_busy();
+        word.change(shared, busy).unwrap();
+        assert!(!word.publish(busy.to_empty()), "nobody waited");
     }
 
     #[test]

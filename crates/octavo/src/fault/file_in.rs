@@ -1,0 +1,245 @@
+//! Faults in regions that show a file.
+//!
+//! ```text
+//!   entry Empty ── in the page cache? ── yes ─► pin the frame ──────────────┐
+//!        ▲               │ no                                               ▼
+//!        │         a fresh frame, under READING ─► transfer ─► READING? wait for the frame
+//!        │                                                                  │ the bytes are there
+//!        └───────── dropped meanwhile: look again ◄── Empty ─► Present(frame), under the page's lock
+//!
+//!   private, written:     Present(frame), copied on write ─► Present(a copy). From here on the page is anonymous.
+//!   written whole, not in memory:        Empty ─► Present(a frame with the bytes). The old ones are not read.
+//! ```
+//!
+//! The entry stays Empty while its page is read, and the frame is in the page cache. So this works as in
+//! `swap_in.rs`: threads that want the page wait for the frame, each with a deadline of its own.
+//!
+//! An entry begins to show a frame under the page's lock. A truncation first makes the file shorter, and
+//! then takes each page under this lock. So no entry shows a page behind the end.
+
+use crate::counters::Counter;
+use crate::engine::Hit;
+use crate::fault::readahead::{read_ahead, read_with};
+use crate::fault::swap_in::Reading;
+use crate::fault::{Fault, Outcome, Step};
+use crate::frame::PinnedFrame;
+use crate::page_cache::Inode;
+use crate::policy::Arrival;
+use crate::reclaim;
+use crate::region::{FilePart, Region};
+use crate::store::{Begun, PageStore};
+use crate::sync::{Ordering, Shared, fence};
+use crate::table::entry::State;
+use crate::table::{Access, Walk};
+use crate::units::{Order, PAGE_BYTES, StoredPage};
+
+/// The page of a file that a fault wants.
+struct Wanted<'i> {
+    inode: &'i Shared<Inode>,
+    /// Its place in the file.
+    at: u64,
+    page: StoredPage,
+    is_private: bool,
+}
+
+impl<'a> Fault<'a> {
+    /// Serves an entry in a region that shows a file. Returns `None` where it is served as anywhere.
+    pub(super) fn step_in_file(&mut self, walk: &Walk<'a>, region: &Region, part: FilePart) -> Option<Step> {
+        let entry = walk.entry();
+        match entry.state() {
+            State::Empty | State::Node(_) if walk.level > 0 => Some(self.grow(walk)),
+            State::Empty => Some(self.counted().file_in(walk, region, part)),
+            State::Present(frame) if entry.is_copy_on_write() => {
+                if self.access == Access::Write {
+                    return Some(self.counted().install_copy(walk, region, frame));
+                }
+                if entry.usable_at_home(Access::Read).is_some() {
+                    return Some(Step::End(Outcome::Usable));
+                }
+                // A protect() that widens the permissions has not reached this entry yet.
+                let _ = walk.word().change(entry, entry.with_protection(region.options.entry_protection()));
+                Some(Step::Again)
+            }
+            _ => None,
+        }
+    }
+
+    fn file_in(&mut self, walk: &Walk<'a>, region: &Region, part: FilePart) -> Step {
+        let engine = self.engine;
+        // Whoever maps a file keeps it open.
+        let Some(inode) = engine.page_cache.file(part.file) else { return Step::Again };
+        let at = part.page_at(self.page);
+        let page = match engine.page_cache.number(&inode, at) {
+            Ok(page) => page,
+            Err(error) => return Step::End(Outcome::Failed(error)),
+        };
+        let wanted = Wanted { inode: &inode, at, page, is_private: part.is_private };
+        if let Some(reading) = self.reading.take() {
+            if reading.page == page {
+                return self.end_file_wait(walk, region, &wanted, reading);
+            }
+            reading.give_up(engine);
+        }
+        if at >= inode.pages() {
+            return Step::End(Outcome::Failed(inode.beyond_end(at)));
+        }
+        if let Some(over) = self.check_quota(1) {
+            return over;
+        }
+        if wanted.is_private && self.bytes.is_some() {
+            // The page becomes the space's own, and nothing is left of the file's bytes.
+            return self.install_frame(walk, region);
+        }
+        let ends = engine.ends();
+        match engine.find_in_file(page) {
+            Some(pin) => self.join_in_file(walk, region, &wanted, pin, ends),
+            None if self.bytes.is_some() => self.write_new(walk, region, &wanted),
+            None => self.read_file(walk, region, &wanted, ends),
+        }
+    }
+
+    /// Serves a page that has a frame. Another fault may be reading it.
+    fn join_in_file(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        wanted: &Wanted<'_>,
+        pin: PinnedFrame,
+        ends: u64,
+    ) -> Step {
+        let engine = self.engine;
+        engine.counters.count(Counter::FileCacheHit);
+        let words = engine.frames.words(pin.frame());
+        let holds = words.holds.load();
+        let mut reading = Reading::new(wanted.page, pin, ends);
+        reading.together = true;
+        // No entry has shown the page yet: a read ahead has brought it.
+        let is_fresh = words.uses.get() == 1 && !holds.is_dirty();
+        if let Some(window) = self.look_ahead(region, if is_fresh { Hit::ReadAhead } else { Hit::Cached }) {
+            read_ahead(engine, self.space, window, region);
+            self.start_collected();
+        }
+        if holds.is_reading() {
+            self.reading = Some(reading);
+            return Step::Again;
+        }
+        self.end_file_wait(walk, region, wanted, reading)
+    }
+
+    /// Reads a page that has no frame.
+    fn read_file(&mut self, walk: &Walk<'a>, region: &Region, wanted: &Wanted<'_>, ends: u64) -> Step {
+        let (engine, page) = (self.engine, wanted.page);
+        let Some(block) = engine.frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
+        let (transfer, shadow) = match engine.page_cache.begin_read(&engine.frames, page, block) {
+            Begun::Reading(pin, shadow) => (pin, shadow),
+            Begun::Cached(pin, block) => {
+                engine.frames.give_back(block);
+                return self.join_in_file(walk, region, wanted, pin, ends);
+            }
+            Begun::Gone(block) => {
+                engine.frames.give_back(block);
+                return Step::Again;
+            }
+        };
+        let frame = transfer.frame();
+        engine.admit(frame, Arrival::of(shadow, false));
+        // `transfer` is the transfer's pin, and this one is the fault's.
+        let (pin, _) = PinnedFrame::take(frame, engine.frames.words(frame));
+        let mut reading = Reading::new(page, pin, ends);
+        if wanted.at * PAGE_BYTES as u64 >= wanted.inode.backed_bytes() {
+            // No device has bytes of it.
+            engine.frames.bytes().zero(frame.home_offset(), PAGE_BYTES);
+            engine.end_read_of(page, transfer, None);
+            return self.end_file_wait(walk, region, wanted, reading);
+        }
+        engine.counters.count(Counter::MajorFault);
+        reading.together = match self.look_ahead(region, Hit::None) {
+            None => {
+                engine.start_read(page, [transfer], self.urgency());
+                false
+            }
+            Some(window) => {
+                read_with(engine, self.space, (page, transfer), window, region);
+                true
+            }
+        };
+        if engine.frames.words(frame).holds.load().is_reading() {
+            self.start_collected();
+            self.reading = Some(reading);
+            return Step::Again;
+        }
+        self.end_file_wait(walk, region, wanted, reading)
+    }
+
+    /// Makes the entry show the frame. The read has ended, or none was needed.
+    fn end_file_wait(
+        &mut self,
+        walk: &Walk<'a>,
+        region: &Region,
+        wanted: &Wanted<'_>,
+        reading: Reading,
+    ) -> Step {
+        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame());
+        if engine.frames.words(frame).holds.load().was_read_in_vain() {
+            return self.fail(walk, reading);
+        }
+        let protection = region.options.entry_protection();
+        let to = if wanted.is_private {
+            entry.to_copy_on_write(frame, protection)
+        } else {
+            entry.to_present(frame, protection)
+        };
+        let shown = engine.page_cache.while_cached(
+            &engine.frames,
+            (wanted.inode, wanted.at),
+            (wanted.page, frame),
+            || {
+                walk.word().load() == entry && self.own(frame) && {
+                    let is_shown = walk.word().change(entry, to).is_ok();
+                    if !is_shown {
+                        engine.disown(frame, self.owner(self.page));
+                    }
+                    is_shown
+                }
+            },
+        );
+        reading.give_up(engine);
+        match shown {
+            // A private page that is written is copied next.
+            Some(true) if wanted.is_private && self.access == Access::Write => Step::Again,
+            Some(true) => Step::End(Outcome::Usable),
+            Some(false) | None => Step::Again,
+        }
+    }
+
+    /// Installs a frame with the bytes that overwrite all of a page that is not in memory.
+    fn write_new(&mut self, walk: &Walk<'a>, region: &Region, wanted: &Wanted<'_>) -> Step {
+        let engine = self.engine;
+        if reclaim::must_throttle(engine) {
+            return Step::End(Outcome::Throttled);
+        }
+        let frames = &engine.frames;
+        let (Some(bytes), Some(block)) = (self.bytes, frames.alloc(Order::ZERO)) else {
+            return Step::End(Outcome::NeedsFrame);
+        };
+        // Release: the steps that made the frame ours come before its new bytes, for loads that still look at
+        // an old entry.
+        fence(Ordering::Release);
+        frames.bytes().copy_in(block.frame().home_offset(), bytes);
+        reclaim::note_taken(engine, 1);
+        let owner = self.owner(self.page);
+        let frame = engine.adopt_off_lists(block, owner);
+        let (pin, _) = PinnedFrame::take(frame, frames.words(frame));
+        let entry = walk.entry();
+        let to = entry.to_present(frame, region.options.entry_protection());
+        let shown = engine.page_cache.insert(frames, (wanted.inode, wanted.at), (wanted.page, frame), || {
+            walk.word().change(entry, to).is_ok()
+        });
+        engine.lru.add(frames, frame);
+        if !shown {
+            engine.disown(frame, owner);
+        }
+        engine.unpin(pin);
+        if shown { Step::End(Outcome::Written) } else { Step::Again }
+    }
+}

@@ -1,0 +1,266 @@
+//! Which pages of a file have to be written, and who writes them.
+//!
+//! ```text
+//!   store ─► DIRTY ──── sync begins ───► DIRTY + TOWRITE ──┐
+//!              ▲                                           │ a write begins: the frame's DIRTY flag is cleared
+//!              │ the write failed, or others               ▼
+//!              └── have the page pinned ──────────── WRITEBACK ── the write ends ──► no tag
+//! ```
+//!
+//! A sync writes the pages that have TOWRITE. Pages that become dirty after it began have only DIRTY, so it
+//! ends however fast others store (Linux's `tag_pages_for_writeback`). Whoever clears DIRTY clears TOWRITE as
+//! well: reclaim may write a page first, and the sync then waits for WRITEBACK.
+//!
+//! DIRTY may be set on a page that is clean, but never the other way round (see the head of `mod.rs`).
+//!
+//! The functions here change one page under its segment's lock. `writeback/` drives them.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::frame::latch::{Hold, Latches};
+use crate::frame::{FrameAllocator, PageIs, PinnedFrame};
+use crate::mapping::{Changes, Path, Tag};
+use crate::page_cache::{Inode, PageCache, SEGMENT_PAGES, page_of};
+use crate::sync::Ordering;
+use crate::units::{FrameId, PAGE_BYTES, StoredPage};
+
+/// Pages that are tagged before the lock is let go once.
+const TAG_BATCH: u32 = 4096;
+
+/// Why a page is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Its bytes have to be on the device, whoever has it pinned.
+    Sync,
+    /// It is dirty for long, or many are. A page that is in use is left for later.
+    Flush,
+}
+
+/// How the write of a page began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a write that has begun must be ended"]
+pub(crate) enum Begin {
+    /// The frame is under WRITEBACK.
+    Begun,
+    /// The page is clean, has no frame, or is left for later.
+    Nothing,
+    /// A device reads or writes the frame. Wait, and try again.
+    UnderIo,
+    /// An exclusive guard has the page. Wait for its latch, and try again.
+    Lent,
+}
+
+impl PageCache {
+    /// Tags a page as dirty, before its frame gets the flag. The caller has pinned the frame, and is about to
+    /// mark it, or has just stored to it.
+    #[cold]
+    pub(crate) fn note_dirty(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) {
+        let (segment, index) = self.segments.of(page);
+        let Some(owner) = segment.owner() else { return };
+        let mut changes = segment.mapping.lock();
+        // If the page was dropped meanwhile, nobody will write it.
+        if frames.words(frame).stored.page() == Some(page)
+            && let Some(path) = changes.find(index)
+        {
+            self.tag_dirty(&mut changes, &path, &owner.inode);
+        }
+    }
+
+    pub(super) fn tag_dirty(&self, changes: &mut Changes<'_>, path: &Path, inode: &Inode) {
+        if !changes.has_tag(path, Tag::Dirty) {
+            changes.set_tag(path, Tag::Dirty);
+            inode.count_dirty(1);
+            self.dirty_pages.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn untag_dirty(&self, changes: &mut Changes<'_>, path: &Path, inode: &Inode) {
+        changes.clear_tag(path, Tag::ToWrite);
+        if changes.has_tag(path, Tag::Dirty) {
+            changes.clear_tag(path, Tag::Dirty);
+            inode.count_dirty(-1);
+            self.dirty_pages.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives TOWRITE to the dirty pages of a range of a file.
+    pub(crate) fn tag_to_write(&self, inode: &Inode, pages: &Range<u64>) {
+        for (place, number) in inode.segments_in(pages) {
+            let first = place * SEGMENT_PAGES;
+            let (segment, mut from) =
+                (self.segments.of(page_of(number, 0)).0, pages.start.saturating_sub(first));
+            loop {
+                let (mut changes, mut tagged) = (segment.mapping.lock(), 0);
+                while let Some((index, _)) = changes.next_tagged(from, Tag::Dirty)
+                    && first + index < pages.end
+                    && tagged < TAG_BATCH
+                {
+                    if let Some(path) = changes.find(index) {
+                        changes.set_tag(&path, Tag::ToWrite);
+                    }
+                    (from, tagged) = (index + 1, tagged + 1);
+                }
+                if tagged < TAG_BATCH {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Finds the first pages of a range of a file that have a tag, with their frames, pinned. Finds as many
+    /// as `found` has room for without the heap, and of one segment only.
+    pub(crate) fn tagged<A: smallvec::Array<Item = (u64, StoredPage, PinnedFrame)>>(
+        &self,
+        frames: &FrameAllocator,
+        inode: &Inode,
+        pages: Range<u64>,
+        tag: Tag,
+        found: &mut SmallVec<A>,
+    ) {
+        for (place, number) in inode.segments_in(&pages) {
+            let first = place * SEGMENT_PAGES;
+            let segment = self.segments.of(page_of(number, 0)).0;
+            let mut from = pages.start.saturating_sub(first);
+            let changes = segment.mapping.lock();
+            while found.len() < found.inline_size()
+                && let Some((index, word)) = changes.next_tagged(from, tag)
+                && first + index < pages.end
+            {
+                let frame = word.as_frame().expect("only a page with a frame is tagged");
+                let (pin, _) = PinnedFrame::take(frame, frames.words(frame));
+                found.push((first + index, page_of(number, index), pin));
+                from = index + 1;
+            }
+            if !found.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Begins to write a page whose frame the caller has pinned, once.
+    ///
+    /// If others have pins too, they may store to the page while it is written. It then goes out as it is,
+    /// and stays dirty. An exclusive guard is not disturbed: its bytes are half changed.
+    pub(crate) fn begin_write(
+        &self,
+        (frames, latches): (&FrameAllocator, &Latches),
+        inode: &Inode,
+        (page, frame): (StoredPage, FrameId),
+        why: Why,
+    ) -> Begin {
+        let (segment, index) = self.segments.of(page);
+        let mut changes = segment.mapping.lock();
+        let words = frames.words(frame);
+        let Some(path) = changes.find(index).filter(|_| words.stored.page() == Some(page)) else {
+            return Begin::Nothing;
+        };
+        let holds = words.holds.load();
+        if holds.is_under_io() {
+            return if why == Why::Sync { Begin::UnderIo } else { Begin::Nothing };
+        }
+        if !words.holds.start_writeback(PageIs::Dirty) {
+            // Our pin is the only one, and the page is clean. Who stores to it takes this lock first.
+            if holds.pins() == 1 && !holds.is_dirty() {
+                self.untag_dirty(&mut changes, &path, inode);
+                return Begin::Nothing;
+            }
+            if why == Why::Flush {
+                return Begin::Nothing;
+            }
+            // The latch keeps exclusive guards away until the frame is under WRITEBACK. Such a guard waits
+            // for the end of that.
+            if latches[frame].try_take(Hold::Shared, true).is_err() {
+                return Begin::Lent;
+            }
+            let begun = words.holds.start_writeback_of_pinned();
+            let woken = latches[frame].release(Hold::Shared);
+            debug_assert!(!woken || begun);
+            if !begun {
+                return Begin::UnderIo;
+            }
+            changes.clear_tag(&path, Tag::ToWrite);
+            changes.set_tag(&path, Tag::Writeback);
+            zero_behind_end(frames, inode, segment.place_of(index), frame);
+            return Begin::Begun;
+        }
+        self.untag_dirty(&mut changes, &path, inode);
+        changes.set_tag(&path, Tag::Writeback);
+        zero_behind_end(frames, inode, segment.place_of(index), frame);
+        Begin::Begun
+    }
+
+    /// Begins to write a page that reclaim sends out. Only reclaim has pinned its frame. Returns `false` if
+    /// the page stays: it is in use again, or its file takes no pages now.
+    pub(super) fn begin_eviction(
+        &self,
+        frames: &FrameAllocator,
+        inode: &Inode,
+        (page, frame): (StoredPage, FrameId),
+    ) -> bool {
+        let (segment, index) = self.segments.of(page);
+        let mut changes = segment.mapping.lock();
+        let words = frames.words(frame);
+        let Some(path) = changes.find(index).filter(|_| words.stored.page() == Some(page)) else {
+            return false;
+        };
+        let begun =
+            !inode.is_failing() && words.uses.get() == 1 && words.holds.start_writeback(PageIs::Dirty);
+        if begun {
+            self.untag_dirty(&mut changes, &path, inode);
+            changes.set_tag(&path, Tag::Writeback);
+            zero_behind_end(frames, inode, segment.place_of(index), frame);
+        }
+        begun
+    }
+
+    /// Asks the file's gate whether a page under WRITEBACK may go to the device. No lock is held.
+    pub(crate) fn may_go(&self, frames: &FrameAllocator, inode: &Inode, at: u64, frame: FrameId) -> bool {
+        let Some(gate) = inode.gate() else { return true };
+        let (offset, page) = (frame.home_offset(), at * PAGE_BYTES as u64);
+        frames.bytes().with_copy(offset, PAGE_BYTES, |bytes| gate.may_write(page, bytes))
+    }
+
+    /// Has the file's gate make a page writable that it held back. No lock is held.
+    pub(crate) fn open_gate(&self, frames: &FrameAllocator, inode: &Inode, at: u64, frame: FrameId) {
+        let Some(gate) = inode.gate() else { return };
+        let (offset, page) = (frame.home_offset(), at * PAGE_BYTES as u64);
+        frames.bytes().with_copy(offset, PAGE_BYTES, |bytes| gate.make_writable(page, bytes));
+    }
+
+    /// Ends the write of a page. A page that was not written is dirty again. Returns whether a thread waits
+    /// for the frame.
+    pub(crate) fn end_write(
+        &self,
+        frames: &FrameAllocator,
+        page: StoredPage,
+        frame: FrameId,
+        written: bool,
+    ) -> bool {
+        let (segment, index) = self.segments.of(page);
+        let owner = segment.owner();
+        let mut changes = segment.mapping.lock();
+        let words = frames.words(frame);
+        if let Some(path) = changes.find(index) {
+            changes.clear_tag(&path, Tag::Writeback);
+            if let (false, Some(owner)) = (written, &owner) {
+                // First the tag, then the flag.
+                self.tag_dirty(&mut changes, &path, &owner.inode);
+            }
+        }
+        if written { words.holds.end_writeback(true) } else { words.holds.cancel_writeback() }
+    }
+}
+
+/// Zeroes what a page has behind the end of its file. What programs store there is lost, and must not show
+/// when the file becomes longer.
+pub(super) fn zero_behind_end(frames: &FrameAllocator, inode: &Inode, at: Option<u64>, frame: FrameId) {
+    let start = at.map(|at| at * PAGE_BYTES as u64);
+    let inside = start.and_then(|start| inode.len_bytes().checked_sub(start));
+    if let Some(inside) =
+        inside.map(|inside| inside as usize).filter(|inside| (1..PAGE_BYTES).contains(inside))
+    {
+        frames.bytes().zero(frame.home_offset() + inside, PAGE_BYTES - inside);
+    }
+}

@@ -1,0 +1,165 @@
+//! Changes of a file's length, and holes.
+//!
+//! A file that becomes shorter first gets its new length, so that no fault shows a page behind the end any
+//! more. Then each page behind it loses its entries, and is dropped when no device has it. Memory that a pin
+//! or a guard lends lives on until that ends, as for an unmap.
+//!
+//! The bytes of the last page behind the end are zeros: in memory from here on, and on the device because the
+//! file ends there.
+
+use std::io;
+use std::ops::Range;
+
+use crate::engine::Engine;
+use crate::error::{ErrorKind, Result};
+use crate::page_cache::{Drop, Dropping, Inode};
+use crate::sync::{Shared, thread};
+use crate::table::entry::State;
+use crate::units::{FrameId, PAGE_BYTES};
+use crate::writeback::write_back;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Changes the length of a file. New bytes are zero.
+///
+/// # Errors
+/// `FileWrite` if the backing refuses. The length is as before then.
+pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Result<()> {
+    let _resizing = inode.resizing.lock();
+    let before = inode.len_bytes();
+    let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "change the length of", &error);
+    inode.backing.set_len_bytes(bytes).map_err(refused)?;
+    if bytes < before {
+        inode.set_len_bytes(bytes);
+        drop_pages(engine, inode, bytes.div_ceil(PAGE)..u64::MAX, Drop::All);
+        // A write that was under way may have made the backing longer again.
+        inode.backing.set_len_bytes(bytes).map_err(refused)?;
+        inode.set_backed_bytes(inode.backed_bytes().min(bytes));
+    }
+    zero_behind(engine, inode, bytes.min(before));
+    inode.set_len_bytes(bytes);
+    inode.set_backing_len(bytes);
+    Ok(())
+}
+
+/// Makes the file at least so long, without asking the backing: the next sync does.
+pub(crate) fn extend(engine: &Engine, inode: &Shared<Inode>, bytes: u64) {
+    let _resizing = inode.resizing.lock();
+    let before = inode.len_bytes();
+    if bytes > before {
+        zero_behind(engine, inode, before);
+        inode.set_len_bytes(bytes);
+    }
+}
+
+/// Makes the backing as long as the file.
+pub(super) fn match_backing(inode: &Inode) -> io::Result<()> {
+    let _resizing = inode.resizing.lock();
+    let bytes = inode.len_bytes();
+    if inode.backing_len() != bytes {
+        inode.backing.set_len_bytes(bytes)?;
+        inode.set_backed_bytes(inode.backed_bytes().min(bytes));
+        inode.set_backing_len(bytes);
+    }
+    Ok(())
+}
+
+/// Makes bytes of a file zero, and frees their room on the device.
+///
+/// # Errors
+/// `FileWrite` if the backing refuses. Pages in memory are dropped then too, after they were written.
+pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, bytes: Range<u64>) -> Result<()> {
+    let _resizing = inode.resizing.lock();
+    let end = bytes.end.min(inode.len_bytes());
+    if bytes.start >= end {
+        return Ok(());
+    }
+    // Pages of which only a part becomes zero are written first, and read again after.
+    let pages = bytes.start / PAGE..end.div_ceil(PAGE);
+    write_back(engine, inode, pages.clone());
+    let backed = inode.backed_bytes().min(inode.len_bytes());
+    if bytes.start < backed {
+        let len = end.min(backed) - bytes.start;
+        let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "make a hole in", &error);
+        inode.backing.punch(bytes.start, len).map_err(refused)?;
+    }
+    drop_pages(engine, inode, pages, Drop::All);
+    Ok(())
+}
+
+/// Makes the device have all bytes of a range that are in memory, before it moves them by itself.
+pub(crate) fn before_direct(engine: &Engine, inode: &Shared<Inode>, bytes: &Range<u64>) -> Result<()> {
+    if !engine.page_cache.has_pages(inode) && inode.len_bytes() <= inode.backing_len() {
+        return Ok(());
+    }
+    write_back(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE));
+    let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "change the length of", &error);
+    match_backing(inode).map_err(refused)
+}
+
+/// Notes that a device has got bytes by itself. Clean pages in memory are out of date, and go.
+pub(crate) fn after_direct_write(engine: &Engine, inode: &Shared<Inode>, bytes: Range<u64>) {
+    inode.note_backed(bytes.end);
+    if bytes.end > inode.len_bytes() {
+        extend(engine, inode, bytes.end);
+    }
+    if engine.page_cache.has_pages(inode) {
+        drop_pages(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE), Drop::Clean);
+    }
+}
+
+/// Zeroes what the last page has behind the end, if the page is in memory.
+fn zero_behind(engine: &Engine, inode: &Shared<Inode>, end: u64) {
+    let inside = (end % PAGE) as usize;
+    if inside == 0 {
+        return;
+    }
+    let page = end / PAGE;
+    if let Some((_, _, pin)) = engine.page_cache.next_cached(&engine.frames, inode, page..page + 1) {
+        engine.wait_for_frame(pin.frame());
+        engine.frames.bytes().zero(pin.frame().home_offset() + inside, PAGE_BYTES - inside);
+        engine.unpin(pin);
+    }
+}
+
+/// Drops pages of a range from memory.
+pub(crate) fn drop_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>, what: Drop) {
+    let mut from = pages.start;
+    while let Some((at, page, pin)) = engine.page_cache.next_cached(&engine.frames, inode, from..pages.end) {
+        let frame = pin.frame();
+        let goes = what == Drop::All || !engine.frames.words(frame).holds.load().is_dirty();
+        if goes {
+            clear_entries(engine, frame);
+        }
+        let dropping = engine.page_cache.drop_page(&engine.frames, inode, (page, frame), what);
+        let stays = matches!(dropping, Dropping::Gone) || dropping == Dropping::Shown && !goes;
+        match dropping {
+            Dropping::Dropped => {
+                if engine.frames.words(frame).uses.remove() == 0 {
+                    engine.release(frame);
+                }
+            }
+            Dropping::Gone => {}
+            Dropping::UnderIo => engine.wait_for_frame(frame),
+            Dropping::Shown if goes => thread::yield_now(),
+            Dropping::Shown => {}
+        }
+        engine.unpin(pin);
+        from = if stays { at + 1 } else { at };
+    }
+}
+
+/// Makes the entries that show a frame empty.
+fn clear_entries(engine: &Engine, frame: FrameId) {
+    for owner in engine.rmap.owners(&engine.frames, frame) {
+        let walk = engine.table.walk(owner.space, owner.page);
+        let seen = walk.entry();
+        if seen.state() == State::Present(frame)
+            && walk.level == 0
+            && walk.links_hold()
+            && walk.word().change(seen, seen.to_empty()).is_ok()
+        {
+            engine.disown(frame, owner);
+        }
+    }
+}

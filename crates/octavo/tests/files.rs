@@ -1,0 +1,321 @@
+//! Files in the page cache: reads, writes, mappings, sync, truncation, errors.
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use common::{MIB, PAGE, Random, says};
+use octavo::file::{File, FileOptions, Sharing};
+use octavo::{Access, Advice, Counter, ErrorKind, Manager, Protection, RegionOptions, Space};
+
+const PAGE_LEN: usize = PAGE as usize;
+
+struct Folder {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn folder() -> Folder {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    Folder { path: folder.path().to_path_buf(), _folder: folder }
+}
+
+fn manager() -> Manager {
+    Manager::builder().budget_bytes(16 * MIB).build().unwrap()
+}
+
+/// Bytes of a page that no other page of the tests has.
+fn page_of(number: u64) -> Vec<u8> {
+    let mut bytes = vec![number as u8; PAGE_LEN];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn numbered(path: &std::path::Path, pages: u64) {
+    let bytes: Vec<u8> = (0..pages).flat_map(page_of).collect();
+    fs::write(path, bytes).unwrap();
+}
+
+fn open(manager: &Manager, folder: &Folder, name: &str) -> File {
+    manager.open(folder.path.join(name), FileOptions::new().create(true)).unwrap()
+}
+
+#[test]
+fn a_file_larger_than_memory_is_read_by_a_mapping_and_by_calls() {
+    let (folder, manager) = (folder(), manager());
+    let pages = 32 * MIB / PAGE;
+    numbered(&folder.path.join("data"), pages);
+    let file = manager.open(folder.path.join("data"), FileOptions::new()).unwrap();
+    assert_eq!(file.len_bytes().unwrap(), pages * PAGE);
+    let space = manager.space().unwrap();
+    let read_only = RegionOptions::new().protection(Protection::READ);
+    let at = space.map_file(&file, 0, pages * PAGE, Sharing::Shared, read_only).unwrap();
+    for page in 0..pages {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page);
+    }
+    let mut random = Random::new(7);
+    let mut bytes = vec![0; PAGE_LEN];
+    for _ in 0..2000 {
+        let page = random.below(pages);
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page);
+        let other = random.below(pages);
+        assert_eq!(file.read_at(other * PAGE, &mut bytes).unwrap(), PAGE_LEN);
+        assert_eq!(bytes, page_of(other));
+    }
+    assert_eq!(manager.counters().get(Counter::SwapOut), 0, "pages of files go to their files");
+    assert_eq!(manager.counters().get(Counter::FileWrite), 0, "clean pages are not written");
+}
+
+#[test]
+fn what_is_written_is_in_the_file_after_a_sync_and_in_every_view_at_once() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    let again = open(&manager, &folder, "data");
+    file.write_at(0, &page_of(1)).unwrap();
+    file.write_at(3 * PAGE - 3, b"abcdef").unwrap();
+    assert_eq!(file.len_bytes().unwrap(), 3 * PAGE + 3);
+    assert_eq!(again.len_bytes().unwrap(), 3 * PAGE + 3, "one file has one length");
+    let (one, other) = (manager.space().unwrap(), manager.space().unwrap());
+    let at = one.map_file(&file, 0, 4 * PAGE, Sharing::Shared, RegionOptions::new()).unwrap();
+    let there = other.map_file(&again, PAGE, 3 * PAGE, Sharing::Shared, RegionOptions::new()).unwrap();
+    assert_eq!(one.load::<u64>(at).unwrap(), 1);
+    assert_eq!(other.load::<u64>(there).unwrap(), 0, "a gap reads as zeros");
+    other.store(there + 8, 77_u64).unwrap();
+    let mut word = [0; 8];
+    assert_eq!(file.read_at(PAGE + 8, &mut word).unwrap(), 8);
+    assert_eq!((u64::from_le_bytes(word), one.load::<u64>(at + PAGE + 8).unwrap()), (77, 77));
+    file.sync().unwrap();
+    let bytes = fs::read(folder.path.join("data")).unwrap();
+    assert_eq!(bytes.len() as u64, 3 * PAGE + 3);
+    assert_eq!(bytes[..PAGE_LEN], page_of(1));
+    assert_eq!(bytes[PAGE_LEN + 8..PAGE_LEN + 16], 77_u64.to_le_bytes());
+    assert_eq!(bytes[3 * PAGE_LEN - 3..], *b"abcdef");
+    let before = manager.counters().get(Counter::FileWrite);
+    file.sync().unwrap();
+    assert_eq!(manager.counters().get(Counter::FileWrite), before, "nothing was dirty");
+}
+
+#[test]
+fn dirty_pages_go_out_when_memory_is_short_and_come_back() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    let pages = 48 * MIB / PAGE;
+    file.set_len_bytes(pages * PAGE).unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map_file(&file, 0, pages * PAGE, Sharing::Shared, RegionOptions::new()).unwrap();
+    for page in 0..pages {
+        space.store(at + page * PAGE + 64, page).unwrap();
+    }
+    for page in (0..pages).rev() {
+        assert_eq!(space.load::<u64>(at + page * PAGE + 64).unwrap(), page);
+    }
+    assert!(manager.counters().get(Counter::FileWrite) > pages / 2);
+    assert_eq!(manager.counters().get(Counter::SwapOut), 0);
+    drop(space);
+    drop(file);
+    let bytes = fs::read(folder.path.join("data")).unwrap();
+    for page in 0..pages as usize {
+        let at = page * PAGE_LEN + 64;
+        assert_eq!(bytes[at..at + 8], (page as u64).to_le_bytes(), "the last handle writes what is dirty");
+    }
+}
+
+#[test]
+fn a_private_mapping_keeps_its_changes_to_itself_and_swaps_them() {
+    let (folder, manager) = (folder(), manager());
+    let pages = 24 * MIB / PAGE;
+    numbered(&folder.path.join("data"), pages);
+    let file = manager.open(folder.path.join("data"), FileOptions::new()).unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map_file(&file, 0, pages * PAGE, Sharing::Private, RegionOptions::new()).unwrap();
+    for page in 0..pages {
+        assert_eq!(space.fetch_add(at + page * PAGE, 1_000_000_u64).unwrap(), page);
+    }
+    space.write(at, &page_of(5)).unwrap();
+    for page in 1..pages {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1_000_000);
+    }
+    assert_eq!(space.load::<u64>(at).unwrap(), 5);
+    let mut bytes = vec![0; PAGE_LEN];
+    for page in 0..pages {
+        file.read_at(page * PAGE, &mut bytes).unwrap();
+        assert_eq!(bytes, page_of(page));
+    }
+    assert!(manager.counters().get(Counter::SwapOut) + manager.counters().get(Counter::PoolSwapOut) > 0);
+    space.advise(at, pages * PAGE, Advice::Free).unwrap();
+    assert_eq!(space.load::<u64>(at + PAGE).unwrap(), 1, "the file shows again");
+    space.protect(at, PAGE, Protection::READ).unwrap();
+    space.load::<u64>(at).unwrap();
+    space.protect(at, PAGE, Protection::READ_WRITE).unwrap();
+    space.store(at, 9_u64).unwrap();
+    file.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, page_of(0), "a wider permission copies first");
+}
+
+#[test]
+fn truncation_takes_pages_and_gives_zeros() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    let space = manager.space().unwrap();
+    let at = space.map_file(&file, 0, MIB, Sharing::Shared, RegionOptions::new()).unwrap();
+    says(space.load::<u64>(at), ErrorKind::BeyondEnd, &["behind the end", "set_len_bytes"]);
+    file.write_at(0, &vec![7; 10 * PAGE_LEN]).unwrap();
+    assert_eq!(space.load::<u8>(at + 9 * PAGE).unwrap(), 7);
+    let pin = space.pin_exact(at + 8 * PAGE, PAGE_LEN, Access::Read).unwrap();
+    file.set_len_bytes(PAGE + 100).unwrap();
+    says(space.load::<u8>(at + 2 * PAGE), ErrorKind::BeyondEnd, &["behind the end"]);
+    says(space.store(at + 9 * PAGE, 1_u8), ErrorKind::BeyondEnd, &["behind the end"]);
+    let mut byte = [0];
+    pin.copy_out(0, &mut byte).unwrap();
+    assert_eq!(byte, [7], "a pin keeps its memory");
+    drop(pin);
+    assert_eq!(space.load::<u8>(at + PAGE + 99).unwrap(), 7);
+    assert_eq!(space.load::<u8>(at + PAGE + 100).unwrap(), 0);
+    space.store(at + PAGE + 200, 9_u8).unwrap();
+    file.set_len_bytes(4 * PAGE).unwrap();
+    assert_eq!(space.load::<u8>(at + PAGE + 200).unwrap(), 0, "what was stored behind the end is lost");
+    assert_eq!(space.load::<u8>(at + 3 * PAGE).unwrap(), 0);
+    file.sync().unwrap();
+    let mut expected = vec![7; PAGE_LEN + 100];
+    expected.resize(4 * PAGE_LEN, 0);
+    assert!(fs::read(folder.path.join("data")).unwrap() == expected);
+    let mut rest = Vec::new();
+    let mut cursor = file.cursor();
+    cursor.seek(SeekFrom::End(-1)).unwrap();
+    cursor.write_all(b"end").unwrap();
+    cursor.seek(SeekFrom::Current(-3)).unwrap();
+    cursor.read_to_end(&mut rest).unwrap();
+    assert_eq!((rest.as_slice(), cursor.position()), (b"end".as_slice(), 4 * PAGE + 2));
+}
+
+#[test]
+fn a_hole_reads_as_zeros_and_has_no_blocks() {
+    use std::os::unix::fs::MetadataExt;
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    file.write_at(0, &vec![7; 64 * PAGE_LEN]).unwrap();
+    file.sync().unwrap();
+    let before = fs::metadata(folder.path.join("data")).unwrap().blocks();
+    file.punch_hole(100, 50 * PAGE).unwrap();
+    let (mut bytes, mut expected) = (vec![0; 64 * PAGE_LEN], vec![7; 64 * PAGE_LEN]);
+    expected[100..100 + 50 * PAGE_LEN].fill(0);
+    file.read_at(0, &mut bytes).unwrap();
+    assert!(bytes == expected);
+    file.sync().unwrap();
+    assert!(fs::read(folder.path.join("data")).unwrap() == expected);
+    assert!(fs::metadata(folder.path.join("data")).unwrap().blocks() < before / 2);
+}
+
+#[test]
+fn guards_lend_pages_of_a_file() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    file.set_len_bytes(MIB).unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map_file(&file, 0, MIB, Sharing::Shared, RegionOptions::new().guarded(true)).unwrap();
+    for page in 0..MIB / PAGE {
+        space.exclusive::<u8>(at + page * PAGE, PAGE_LEN).unwrap()[..8].copy_from_slice(&page.to_le_bytes());
+    }
+    let shared = space.shared::<u8>(at + 5 * PAGE, PAGE_LEN).unwrap();
+    file.sync().unwrap();
+    assert_eq!(shared[..8], 5_u64.to_le_bytes());
+    drop(shared);
+    let bytes = fs::read(folder.path.join("data")).unwrap();
+    for page in 0..(MIB / PAGE) as usize {
+        assert_eq!(bytes[page * PAGE_LEN..page * PAGE_LEN + 8], (page as u64).to_le_bytes());
+    }
+    let written = manager.counters().get(Counter::FileWrite);
+    file.sync().unwrap();
+    let again = manager.counters().get(Counter::FileWrite) - written;
+    assert!(again <= 1, "only the page that was lent during the sync stayed dirty: {again}");
+    let private = space.map_file(&file, 0, MIB, Sharing::Private, RegionOptions::new().guarded(true));
+    says(private, ErrorKind::Unsupported, &["private"]);
+}
+
+#[test]
+fn a_pinned_page_is_synced_as_it_is_and_stays_dirty() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    file.set_len_bytes(4 * PAGE).unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map_file(&file, 0, 4 * PAGE, Sharing::Shared, RegionOptions::new()).unwrap();
+    let pin = space.pin_exact(at, PAGE_LEN, Access::Write).unwrap();
+    pin.copy_in(0, b"first").unwrap();
+    file.sync().unwrap();
+    assert_eq!(fs::read(folder.path.join("data")).unwrap()[..5], *b"first");
+    pin.copy_in(0, b"later").unwrap();
+    drop(pin);
+    file.sync().unwrap();
+    assert_eq!(fs::read(folder.path.join("data")).unwrap()[..5], *b"later");
+}
+
+#[test]
+fn direct_transfers_and_the_cache_see_each_other() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    let space: Arc<Space> = Arc::new(manager.space().unwrap());
+    let at = space.map(MIB, RegionOptions::new()).unwrap();
+    file.write_at(0, &page_of(1)).unwrap();
+    assert_eq!(file.direct_read(0, &space, at, PAGE_LEN).unwrap(), PAGE_LEN);
+    assert_eq!(space.load::<u64>(at).unwrap(), 1, "a direct read finds what was only in memory");
+    space.write(at, &page_of(2)).unwrap();
+    assert_eq!(file.direct_write(0, &space, at, 2 * PAGE_LEN).unwrap(), 2 * PAGE_LEN);
+    let mut bytes = vec![0; PAGE_LEN];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), PAGE_LEN);
+    assert_eq!(bytes, page_of(2), "the cache reads again what went past it");
+    assert_eq!(file.len_bytes().unwrap(), 2 * PAGE);
+}
+
+#[test]
+fn files_that_cannot_be_written_say_so() {
+    let (folder, manager) = (folder(), manager());
+    numbered(&folder.path.join("data"), 4);
+    let file = manager.open(folder.path.join("data"), FileOptions::new()).unwrap();
+    says(file.write_at(0, b"x"), ErrorKind::FileWrite, &["opened for reading", "write(true)"]);
+    says(file.set_len_bytes(0), ErrorKind::FileWrite, &["opened for reading"]);
+    says(file.punch_hole(0, 1), ErrorKind::FileWrite, &["opened for reading"]);
+    let space = manager.space().unwrap();
+    let mapped = space.map_file(&file, 0, PAGE, Sharing::Shared, RegionOptions::new());
+    says(mapped, ErrorKind::Protected, &["opened for reading", "Private"]);
+    let read_only = RegionOptions::new().protection(Protection::READ);
+    let at = space.map_file(&file, 0, PAGE, Sharing::Shared, read_only).unwrap();
+    says(space.protect(at, PAGE, Protection::READ_WRITE), ErrorKind::Protected, &["opened for reading"]);
+    says(space.map_file(&file, 1, PAGE, Sharing::Shared, read_only), ErrorKind::InvalidRange, &["multiples"]);
+    says(space.map_file(&file, 0, 0, Sharing::Shared, read_only), ErrorKind::InvalidRange, &["at least one"]);
+    let other = common_manager_space();
+    says(
+        other.1.map_file(&file, 0, PAGE, Sharing::Shared, read_only),
+        ErrorKind::Unsupported,
+        &["another manager"],
+    );
+}
+
+fn common_manager_space() -> (Manager, Space) {
+    let manager = manager();
+    let space = manager.space().unwrap();
+    (manager, space)
+}
+
+#[test]
+fn a_mapping_keeps_its_file_and_a_manager_says_what_is_open() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    file.set_len_bytes(MIB).unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map_file(&file, 0, MIB, Sharing::Shared, RegionOptions::new()).unwrap();
+    let path = folder.path.join("data");
+    drop(file);
+    space.store(at, 11_u64).unwrap();
+    space.unmap(at, MIB).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[..8], 11_u64.to_le_bytes(), "the last use writes");
+    let file = open(&manager, &folder, "data");
+    file.read_at(0, &mut [0; 10]).unwrap();
+    drop(space);
+    let refused = manager.shutdown().unwrap_err();
+    says(Err::<(), _>(refused.error().clone()), ErrorKind::Busy, &["1 files are open"]);
+    drop(file);
+    refused.into_manager().shutdown().unwrap();
+}
