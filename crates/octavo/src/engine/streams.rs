@@ -207,6 +207,28 @@ impl Streams {
         Some(ReadaheadWindow { stream: (at, stream.began_at), ..window })
     }
 
+    /// Returns whether the fault at `page` is of a reader in order, whose pages are read ahead.
+    pub(crate) fn is_in_order(&self, page: PageNumber) -> bool {
+        self.state.try_lock().is_some_and(|state| state.in_order_at(page.0).is_some())
+    }
+
+    /// Notes that the fault of a reader in order at `page` has also shown the next `pages` pages. They count as
+    /// wanted.
+    pub(crate) fn note_shown(&self, page: PageNumber, pages: u32) {
+        if let Some(mut state) = self.state.try_lock()
+            && let Some(at) = state.in_order_at(page.0)
+        {
+            let last = page.0 + u64::from(pages);
+            let stream = &mut state.streams[at];
+            stream.last = last;
+            stream.run = stream.run.saturating_add(pages);
+            stream.used += pages;
+            if state.order.last == page.0 {
+                state.order.last = last;
+            }
+        }
+    }
+
     /// Notes that the first `reached` pages of the window were looked at. Of these, `pages` are being read.
     /// The others were in memory.
     pub(crate) fn note_read(&self, window: ReadaheadWindow, reached: u32, pages: u32) {
@@ -225,6 +247,11 @@ impl Streams {
 }
 
 impl Followed {
+    /// Returns the stream in order whose last fault was at `page`, if it has a window.
+    fn in_order_at(&self, page: u64) -> Option<usize> {
+        self.streams.iter().position(|stream| stream.last == page && stream.stride == 1 && stream.window > 0)
+    }
+
     /// Returns the index of the stream that the fault belongs to, or begins. Returns `None`, and changes
     /// nothing, if a stream is at this page already: another thread wanted the page too, or a page that was
     /// wanted alone went out and came back.

@@ -29,9 +29,12 @@ use crate::reclaim;
 use crate::region::{FilePart, Region};
 use crate::store::{Begun, PageStore};
 use crate::sync::{Ordering, Shared, fence};
-use crate::table::entry::State;
+use crate::table::entry::{Entry, State};
 use crate::table::{Access, Walk};
-use crate::units::{Order, PAGE_BYTES, StoredPage};
+use crate::units::{CHUNK_FRAMES, FrameId, Order, PAGE_BYTES, PageNumber, StoredPage};
+
+/// The most pages that a fault shows beside the one it wants: 64 KiB, as Linux does.
+const FAULT_AROUND: u64 = 15;
 
 /// The page of a file that a fault wants.
 struct Wanted<'i> {
@@ -183,12 +186,7 @@ impl<'a> Fault<'a> {
         if engine.frames.words(frame).holds.load().was_read_in_vain() {
             return self.fail(walk, reading);
         }
-        let protection = region.options.entry_protection();
-        let to = if wanted.is_private {
-            entry.to_copy_on_write(frame, protection)
-        } else {
-            entry.to_present(frame, protection)
-        };
+        let to = self.shown_as(entry, frame, region, wanted.is_private);
         let shown = engine.page_cache.while_cached(
             &engine.frames,
             (wanted.inode, wanted.at),
@@ -204,11 +202,74 @@ impl<'a> Fault<'a> {
             },
         );
         reading.give_up(engine);
+        if shown == Some(true) && self.space.streams.is_in_order(self.page) {
+            self.show_behind(region, wanted);
+        }
         match shown {
             // A private page that is written is copied next.
             Some(true) if wanted.is_private && self.access == Access::Write => Step::Again,
             Some(true) => Step::End(Outcome::Usable),
             Some(false) | None => Step::Again,
+        }
+    }
+
+    /// Shows pages behind the one that a reader in order wants, if they are in memory and the space does not show
+    /// them yet. So such a reader takes one fault for several pages (Linux's `do_fault_around`).
+    fn show_behind(&self, region: &Region, wanted: &Wanted<'_>) {
+        let engine = self.engine;
+        // The pages of one node, and of this region.
+        let last = PageNumber(self.page.huge_start().0 + u64::from(CHUNK_FRAMES) - 1);
+        let most = last.0.min(region.end.0 - 1).saturating_sub(self.page.0).min(FAULT_AROUND);
+        if most == 0 || self.space.quota.pages().is_some() {
+            return;
+        }
+        let (mut page, mut shown) = (self.page, 0);
+        engine.page_cache.while_cached_behind(
+            &engine.frames,
+            (wanted.inode, wanted.at),
+            wanted.page,
+            most,
+            |frame| {
+                page = page.plus(1);
+                let (walk, owner) = (engine.table.walk(self.space.id, page), self.owner(page));
+                let entry = walk.entry();
+                if walk.level != 0
+                    || !entry.is_empty()
+                    || !self.still_shows(region, page)
+                    || !walk.links_hold()
+                {
+                    return false;
+                }
+                // Under the page's lock, the cache keeps its use.
+                if !engine.frames.words(frame).uses.try_add() {
+                    return false;
+                }
+                engine.rmap.add(&engine.frames, frame, owner);
+                engine.count_resident(self.space.id, frame, 1);
+                let to = self.shown_as(entry, frame, region, wanted.is_private).without_accessed();
+                let is_shown = walk.word().change(entry, to).is_ok();
+                if !is_shown {
+                    engine.disown(frame, owner);
+                }
+                shown += u32::from(is_shown);
+                is_shown
+            },
+        );
+        self.space.streams.note_shown(self.page, shown);
+    }
+
+    /// Returns whether a page still belongs to a region, after its entry was read.
+    fn still_shows(&self, region: &Region, page: PageNumber) -> bool {
+        self.space.regions.find(page).is_some_and(|now| now.options == region.options)
+    }
+
+    /// The entry that shows a frame of the file.
+    fn shown_as(&self, entry: Entry, frame: FrameId, region: &Region, is_private: bool) -> Entry {
+        let protection = region.options.entry_protection();
+        if is_private {
+            entry.to_copy_on_write(frame, protection)
+        } else {
+            entry.to_present(frame, protection)
         }
     }
 

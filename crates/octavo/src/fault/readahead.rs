@@ -11,10 +11,12 @@ use crate::counters::Counter;
 use crate::engine::{Engine, Figure, ReadaheadWindow, SpaceState, Waiter, in_place};
 use crate::frame::{Block, PinnedFrame};
 use crate::io::Urgency;
+use crate::page_cache::Inode;
 use crate::policy::Arrival;
 use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::{FilePart, Region};
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
+use crate::sync::Shared;
 use crate::table::entry::State;
 use crate::table::{PageNumberRange, Walk};
 use crate::units::{Order, PAGE_BYTES, PageNumber, StoredPage, SwapSlot};
@@ -39,6 +41,8 @@ struct ReadAheadRun<'e> {
     refused: u64,
     /// The pages are for the other side of a translation, and come along with a wanted page.
     along: bool,
+    /// The file that the last page was of.
+    inode: Option<Shared<Inode>>,
 }
 
 impl<'e> ReadAheadRun<'e> {
@@ -52,6 +56,7 @@ impl<'e> ReadAheadRun<'e> {
             is_refused: false,
             refused: 0,
             along: space.translation.is_some(),
+            inode: None,
         }
     }
 
@@ -190,7 +195,10 @@ fn add(
 /// behind the end.
 fn add_of_file(run: &mut ReadAheadRun<'_>, part: FilePart, page: PageNumber, room: Room) -> bool {
     let (engine, at) = (run.engine, part.page_at(page));
-    let Some(inode) = engine.page_cache.file(part.file) else { return false };
+    if run.inode.as_ref().is_none_or(|inode| inode.id != part.file) {
+        run.inode = engine.page_cache.file(part.file);
+    }
+    let Some(inode) = run.inode.clone() else { return false };
     let Some(stored) = engine.page_cache.number(&inode, at).ok().filter(|_| at < inode.pages()) else {
         return false;
     };

@@ -54,6 +54,7 @@ pub(crate) use tags::{Begin, Why};
 use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind, Result};
+use crate::frame::holds::Holds;
 use crate::frame::{FrameAllocator, PinnedFrame};
 use crate::io::FileBacking;
 use crate::mapping::{PageWord, Tag};
@@ -248,6 +249,31 @@ impl PageCache {
         let _lock = segment.mapping.lock();
         let is_cached = frames.words(frame).stored.page() == Some(page) && at < inode.pages();
         is_cached.then(show)
+    }
+
+    /// Calls `show` under the lock of `page` for up to `most` pages behind it, while these are of the same segment,
+    /// have a frame with their bytes, and are not behind the end. `show` gets the frame, and ends this if it refuses.
+    pub(crate) fn while_cached_behind(
+        &self,
+        frames: &FrameAllocator,
+        (inode, at): (&Inode, u64),
+        page: StoredPage,
+        most: u64,
+        mut show: impl FnMut(FrameId) -> bool,
+    ) {
+        let (segment, index) = self.segments.of(page);
+        let most = most.min(SEGMENT_PAGES - 1 - index).min(inode.pages().saturating_sub(at + 1));
+        let changes = segment.mapping.lock();
+        let is_there = |holds: Holds| holds.is_live() && !holds.is_reading() && !holds.was_read_in_vain();
+        for behind in 1..=most {
+            let frame = changes.get(index + behind).as_frame();
+            let Some(frame) = frame.filter(|frame| is_there(frames.words(*frame).holds.load())) else {
+                return;
+            };
+            if at + behind >= inode.pages() || !show(frame) {
+                return;
+            }
+        }
     }
 
     /// Puts a fresh frame, which is dirty and has one use, into the cache for a page that has none. `show`

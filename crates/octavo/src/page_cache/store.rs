@@ -52,9 +52,11 @@ impl PageStore for PageCache {
     ) {
         for (page, frame) in batch {
             let frame = frame.frame();
-            let is_dirty = leaving.frames.words(frame).holds.load().is_dirty();
+            if !leaving.frames.words(frame).holds.load().is_dirty() {
+                each(PutAway::Done { awaited: false });
+                continue;
+            }
             each(match self.place_of(*page) {
-                _ if !is_dirty => PutAway::Done { awaited: false },
                 Some((inode, at)) if self.begin_eviction(leaving.frames, &inode, (*page, frame)) => {
                     if self.may_go(leaving.frames, &inode, at, frame) {
                         PutAway::ToBeWritten
@@ -104,10 +106,16 @@ impl PageStore for PageCache {
         shadow: Shadow,
         each: &mut dyn FnMut(Evicted),
     ) {
+        // The segment of the last page, locked, and its owner.
+        let mut locked = None;
         for (page, frame) in run {
             let (segment, index) = self.segments.of(*page);
-            let owner = segment.owner();
-            let mut changes = segment.mapping.lock();
+            if !locked.as_ref().is_some_and(|(last, _, _)| std::ptr::eq(*last, segment)) {
+                drop(locked.take());
+                let owner = segment.owner();
+                locked = Some((segment, owner, segment.mapping.lock()));
+            }
+            let Some((_, owner, changes)) = &mut locked else { unreachable!("it was locked above") };
             let words = frames.words(frame.frame());
             let path = changes.find(index).filter(|_| words.stored.page() == Some(*page));
             // An entry begins to show a frame under this lock, so the only use stays the only one.
@@ -119,7 +127,7 @@ impl PageStore for PageCache {
                 each(Evicted::Kept);
                 continue;
             }
-            self.untag_dirty(&mut changes, &path, &owner.inode);
+            self.untag_dirty(changes, &path, &owner.inode);
             let left = self.may_leave_shadow().then_some(shadow);
             if left.is_some() {
                 self.shadows.fetch_add(1, Ordering::Relaxed);
