@@ -1,11 +1,12 @@
 //! An array in a file that is mapped shared, as in databases and readers of large files.
 #![expect(unsafe_code, reason = "others could change a file that is mapped")]
 
+use std::fs::File;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
-use memmap2::{Advice, MmapMut};
+use memmap2::{Advice, Mmap, MmapMut};
 
 use super::Pattern;
 
@@ -56,5 +57,30 @@ impl Deref for FileArray {
 impl DerefMut for FileArray {
     fn deref_mut(&mut self) -> &mut [u64] {
         bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+/// A file that is there, mapped for reading.
+#[derive(Debug)]
+pub struct MappedFile(Mmap);
+
+impl MappedFile {
+    /// Maps a file that nobody changes, with the best advice for the order of accesses.
+    ///
+    /// # Errors
+    /// Fails if the kernel does.
+    pub fn new(file: &File, pattern: Pattern) -> io::Result<Self> {
+        // SAFETY: the caller's own file, which it only reads from here on.
+        let map = unsafe { Mmap::map(file)? };
+        map.advise(if pattern == Pattern::InOrder { Advice::Sequential } else { Advice::Random })?;
+        Ok(Self(map))
+    }
+}
+
+impl Deref for MappedFile {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
     }
 }
