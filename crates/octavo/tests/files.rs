@@ -6,9 +6,11 @@ use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 
 use common::{MIB, PAGE, Random, says};
-use octavo::file::{File, FileOptions, Sharing};
+use octavo::file::{File, FileOptions, Sharing, WriteGate};
 use octavo::{Access, Advice, Counter, ErrorKind, Manager, Protection, RegionOptions, Space};
 
 const PAGE_LEN: usize = PAGE as usize;
@@ -318,4 +320,115 @@ fn a_mapping_keeps_its_file_and_a_manager_says_what_is_open() {
     says(Err::<(), _>(refused.error().clone()), ErrorKind::Busy, &["1 files are open"]);
     drop(file);
     refused.into_manager().shutdown().unwrap();
+}
+
+/// Threads that store all the time make pages dirty behind the sync's back. It writes only what was dirty
+/// before.
+#[test]
+fn a_sync_ends_while_others_store() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    let pages = MIB / PAGE;
+    file.set_len_bytes(MIB).unwrap();
+    let space = Arc::new(manager.space().unwrap());
+    let at = space.map_file(&file, 0, MIB, Sharing::Shared, RegionOptions::new()).unwrap();
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let storing: Vec<_> = (0..2)
+        .map(|thread| {
+            let (space, goes_on) = (Arc::clone(&space), Arc::clone(&goes_on));
+            thread::spawn(move || {
+                let mut round = 0_u64;
+                while goes_on.load(Ordering::Relaxed) {
+                    round += 1;
+                    let page = (round * 7 + thread) % pages;
+                    space.store(at + page * PAGE + 8 * thread, round).unwrap();
+                }
+            })
+        })
+        .collect();
+    for round in 0..20_u64 {
+        space.store(at + 64, round).unwrap();
+        file.sync().unwrap();
+        let bytes = fs::read(folder.path.join("data")).unwrap();
+        assert_eq!(bytes[64..72], round.to_le_bytes());
+    }
+    goes_on.store(false, Ordering::Relaxed);
+    storing.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Holds back the pages whose first word is above a mark.
+#[derive(Default)]
+struct Mark {
+    mark: AtomicU64,
+    asked_for: AtomicU64,
+}
+
+impl WriteGate for Mark {
+    fn may_write(&self, _offset: u64, page: &[u8]) -> bool {
+        u64::from_le_bytes(page[..8].try_into().unwrap()) <= self.mark.load(Ordering::Acquire)
+    }
+
+    fn make_writable(&self, _offset: u64, page: &[u8]) {
+        self.asked_for.fetch_add(1, Ordering::Relaxed);
+        self.mark.fetch_max(u64::from_le_bytes(page[..8].try_into().unwrap()), Ordering::Release);
+    }
+}
+
+#[test]
+fn a_gate_holds_its_pages_back_and_no_others() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    let pages = 12 * MIB / PAGE;
+    file.set_len_bytes(pages * PAGE).unwrap();
+    let gate = Arc::new(Mark::default());
+    file.set_write_gate(Some(Arc::<Mark>::clone(&gate))).unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map_file(&file, 0, pages * PAGE, Sharing::Shared, RegionOptions::new()).unwrap();
+    let is_held = |page: u64| page.is_multiple_of(8);
+    for page in 0..pages {
+        space.store(at + page * PAGE, u64::from(is_held(page))).unwrap();
+        space.store(at + page * PAGE + 8, page + 1).unwrap();
+    }
+    // Memory for as much again: seven of eight pages can go.
+    let more = space.map(6 * MIB, RegionOptions::new().compress(false)).unwrap();
+    (0..6 * MIB / PAGE).for_each(|page| space.store(more + page * PAGE, page).unwrap());
+    while manager.reclaim(64).unwrap() > 0 {}
+    let bytes = fs::read(folder.path.join("data")).unwrap();
+    let word = |page: u64| {
+        let at = (page * PAGE) as usize + 8;
+        bytes.get(at..at + 8).map_or(0, |word| u64::from_le_bytes(word.try_into().unwrap()))
+    };
+    assert!((0..pages).filter(|page| is_held(*page)).all(|page| word(page) == 0), "no held page is out");
+    assert!((0..pages).any(|page| word(page) == page + 1), "others are");
+    assert_eq!(gate.asked_for.load(Ordering::Relaxed), 0, "only a sync opens the gate");
+    file.sync().unwrap();
+    assert_eq!(gate.asked_for.load(Ordering::Relaxed), 1, "the first page opens it for all");
+    let bytes = fs::read(folder.path.join("data")).unwrap();
+    for page in 0..pages {
+        let at = (page * PAGE) as usize + 8;
+        assert_eq!(bytes[at..at + 8], (page + 1).to_le_bytes());
+    }
+}
+
+#[test]
+fn a_manager_without_threads_keeps_its_dirty_pages_few() {
+    let (folder, options) = (folder(), Manager::builder().budget_bytes(16 * MIB).background(false));
+    let manager = options.build().unwrap();
+    let file = open(&manager, &folder, "data");
+    for page in 0..8 * MIB / PAGE {
+        file.write_at(page * PAGE, &page_of(page)).unwrap();
+    }
+    assert!(file.dirty_bytes() <= 4 * MIB, "a fifth of the budget, and what is under way");
+}
+
+#[test]
+fn the_flusher_writes_what_nobody_syncs() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    (0..8 * MIB / PAGE).for_each(|page| file.write_at(page * PAGE, &page_of(page)).unwrap());
+    // It writes until a tenth of the budget is dirty, and the rest when that is old.
+    while file.dirty_bytes() > 0 {
+        thread::yield_now();
+    }
+    assert_eq!(manager.counters().get(Counter::FileSync), 0);
 }

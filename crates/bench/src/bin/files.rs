@@ -1,7 +1,7 @@
 //! Files larger than memory: Octavo's page cache beside the kernel's, and beside the device alone.
 //!
-//! `cargo run --release -p octavo-bench --bin files [-- ROUNDS [DIRECTORY]]`, as root: the kernel's page cache is
-//! limited by a control group.
+//! `cargo run --release -p octavo-bench --bin files [-- ROUNDS [DIRECTORY]]`, as root: the kernel's page
+//! cache is limited by a control group.
 //!
 //! | side | what |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | load, read | Octavo: a word of a mapping for each page, and `File::read_at` |
 //! | mmap, pread | the kernel's page cache: the same, with `MADV_RANDOM` or `MADV_SEQUENTIAL` and `posix_fadvise` |
 //!
-//! Each measurement is a process of its own, in a group of 256 MiB. Octavo's budget is less by 24 MiB, for the
-//! program itself. The file has 1 GiB.
+//! Each measurement is a process of its own, in a group of 256 MiB. Octavo's budget is less by 24 MiB, for
+//! the program itself. The file has 1 GiB.
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -212,8 +212,8 @@ impl Streams {
         self.state.try_lock().is_some_and(|state| state.in_order_at(page.0).is_some())
     }
 
-    /// Notes that the fault of a reader in order at `page` has also shown the next `pages` pages. They count as
-    /// wanted.
+    /// Notes that the fault of a reader in order at `page` has also shown the next `pages` pages. They
+    /// count as wanted.
     pub(crate) fn note_shown(&self, page: PageNumber, pages: u32) {
         if let Some(mut state) = self.state.try_lock()
             && let Some(at) = state.in_order_at(page.0)

@@ -213,8 +213,8 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// Shows pages behind the one that a reader in order wants, if they are in memory and the space does not show
-    /// them yet. So such a reader takes one fault for several pages (Linux's `do_fault_around`).
+    /// Shows pages behind the one that a reader in order wants, if they are in memory and the space does
+    /// not show them yet. So such a reader takes one fault for several pages (Linux's `do_fault_around`).
     fn show_behind(&self, region: &Region, wanted: &Wanted<'_>) {
         let engine = self.engine;
         // The pages of one node, and of this region.

@@ -251,8 +251,9 @@ impl PageCache {
         is_cached.then(show)
     }
 
-    /// Calls `show` under the lock of `page` for up to `most` pages behind it, while these are of the same segment,
-    /// have a frame with their bytes, and are not behind the end. `show` gets the frame, and ends this if it refuses.
+    /// Calls `show` under the lock of `page` for up to `most` pages behind it, while these are of the same
+    /// segment, have a frame with their bytes, and are not behind the end. `show` gets the frame, and ends
+    /// this if it refuses.
     pub(crate) fn while_cached_behind(
         &self,
         frames: &FrameAllocator,
