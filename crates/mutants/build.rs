@@ -19,11 +19,11 @@ struct Mutant {
     name: String,
     /// What is wrong then.
     what: String,
-    change: Vec<Change>,
+    change: Vec<SourceChange>,
 }
 
 #[derive(Deserialize)]
-struct Change {
+struct SourceChange {
     /// In the engine's source.
     file: String,
     /// What stands there once, and what stands there instead. `BROKEN` is whether the mutant is switched on.
@@ -75,8 +75,8 @@ fn copy_folder(from: &Path, to: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-fn put_in(copy: &Path, name: &str, change: &Change) -> Result<(), Problem> {
-    let Change { file, from, to } = change;
+fn put_in(copy: &Path, name: &str, change: &SourceChange) -> Result<(), Problem> {
+    let SourceChange { file, from, to } = change;
     let path = copy.join(file);
     let text = fs::read_to_string(&path)?;
     let from = from.trim_end();

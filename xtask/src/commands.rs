@@ -5,12 +5,12 @@ use std::process::{Command, ExitCode};
 
 use crate::root;
 use crate::step::Steps;
-use crate::suites::{self, Built, Job, Suite};
+use crate::suites::{self, Built, Suite, SuiteJob};
 use crate::tidy;
 
 /// Which tests run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum TestExtent {
     /// The tests of the packages that users get, without the [slow](SLOW) ones.
     Short,
     /// Every test of the project, and the loom models.
@@ -18,7 +18,7 @@ pub enum Extent {
 }
 
 /// Runs tests, each counted once, and prints the summary line.
-pub fn test(extent: Extent) -> ExitCode {
+pub fn test(extent: TestExtent) -> ExitCode {
     let mut steps = Steps::default();
     test_steps(&mut steps, extent);
     steps.finish()
@@ -72,10 +72,10 @@ pub fn soak(arguments: &[String]) -> ExitCode {
 
 /// Builds the tests, then runs them side by side. The models are built meanwhile. The documentation tests
 /// come last, because their build would wait for the models'.
-fn test_steps(steps: &mut Steps, extent: Extent) {
+fn test_steps(steps: &mut Steps, extent: TestExtent) {
     let mut build = cargo(&TESTS);
     let mut documentation = cargo(&TESTS);
-    if extent == Extent::Short {
+    if extent == TestExtent::Short {
         for package in TOOLS {
             build.args(["--exclude", package]);
             documentation.args(["--exclude", package]);
@@ -83,9 +83,9 @@ fn test_steps(steps: &mut Steps, extent: Extent) {
     }
     build.args(["--no-run", MESSAGES]);
     let mut suites = steps.build("build of the tests", build);
-    let models =
-        (extent == Extent::All).then(|| Job::Build("build of the loom models", Box::new(build_models)));
-    if extent == Extent::Short {
+    let models = (extent == TestExtent::All)
+        .then(|| SuiteJob::Build("build of the loom models", Box::new(build_models)));
+    if extent == TestExtent::Short {
         suites.iter_mut().for_each(|suite| {
             suite.command.args(["--skip", SLOW]);
         });
@@ -97,7 +97,8 @@ fn test_steps(steps: &mut Steps, extent: Extent) {
         documentation.args(["--exclude", copy]);
     }
     let documentation = Suite { name: "documentation tests".into(), command: documentation };
-    let jobs = models.into_iter().chain(suites.into_iter().map(Job::Run)).chain([Job::Run(documentation)]);
+    let jobs =
+        models.into_iter().chain(suites.into_iter().map(SuiteJob::Run)).chain([SuiteJob::Run(documentation)]);
     steps.side_by_side(jobs.collect(), &target_dir().join("test-output"));
 }
 

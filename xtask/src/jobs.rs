@@ -17,7 +17,7 @@ use octavo_measure::table::{markdown_header, markdown_row};
 use crate::machine;
 use crate::machine::document::{Marks, measured_on};
 use crate::machine::kernel::{self, Purpose};
-use crate::machine::run::{self, Run};
+use crate::machine::run::{self, CommandRun};
 use crate::machine::warden::Warden;
 
 const MARKS: Marks = Marks { begin: "<!-- jobs: begin -->", end: "<!-- jobs: end -->" };
@@ -40,17 +40,17 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// A side: its column, what `jobs` calls it, and its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Side {
+struct JobSide {
     column: &'static str,
     word: &'static str,
     is_limited: bool,
 }
 
-const fn side(column: &'static str, word: &'static str, is_limited: bool) -> Side {
-    Side { column, word, is_limited }
+const fn side(column: &'static str, word: &'static str, is_limited: bool) -> JobSide {
+    JobSide { column, word, is_limited }
 }
 
-const SIDES: [Side; 6] = [
+const SIDES: [JobSide; 6] = [
     side("`Vec`, no limit", "slices", false),
     side("guards, no limit", "guards", false),
     side("guards", "guards", true),
@@ -170,7 +170,7 @@ fn run_side(
     program: &Path,
     cache: &Path,
     job: &str,
-    side: Side,
+    side: JobSide,
     options: &Options,
 ) -> Result<(Option<String>, Seconds), String> {
     let budget_bytes = if side.is_limited { options.budget_bytes } else { 4 * options.bytes };
@@ -179,7 +179,7 @@ fn run_side(
     let limit =
         Purpose::Limit { bytes: options.budget_bytes + PROCESS_BYTES, may_swap: side.word == "slices" };
     let group = side.is_limited.then_some(limit);
-    let run = Run::new(words.clone(), group, LIMIT);
+    let run = CommandRun::new(words.clone(), group, LIMIT);
     let Some(said) = run::in_a_group(cache, run)?.said else { return Ok((None, None)) };
     match (said.value("answer"), said.number("seconds"), said.number("job")) {
         (Some(answer), Some(whole), Some(alone)) => Ok((Some(answer.to_owned()), Some((whole, alone)))),

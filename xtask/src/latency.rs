@@ -15,7 +15,7 @@ use octavo_measure::table::{markdown_header, markdown_row};
 use crate::machine;
 use crate::machine::document::{Marks, measured_on};
 use crate::machine::kernel::{self, Purpose};
-use crate::machine::run::{self, Run, Said};
+use crate::machine::run::{self, CommandRun, Said};
 use crate::machine::warden::Warden;
 
 const MARKS: Marks = Marks { begin: "<!-- latency: begin -->", end: "<!-- latency: end -->" };
@@ -107,10 +107,10 @@ fn measure(options: &Options) -> Result<(), String> {
     MARKS.show_benchmark(&part, options.write)
 }
 
-type Runs = [Vec<Said>; SIDES.len()];
+type SideRuns = [Vec<Said>; SIDES.len()];
 
-fn runs_at(pace: Option<u64>, program: &Path, cache: &Path, options: &Options) -> Result<Runs, String> {
-    let mut runs = Runs::default();
+fn runs_at(pace: Option<u64>, program: &Path, cache: &Path, options: &Options) -> Result<SideRuns, String> {
+    let mut runs = SideRuns::default();
     // The first round warms up, and does not count.
     for (round, side) in turns(1 + options.rounds, SIDES.len()) {
         std::thread::sleep(SETTLE);
@@ -142,12 +142,12 @@ fn run_side(
     let mut words =
         vec![program.display().to_string(), side.into(), budget, seconds, cache.display().to_string()];
     words.extend(pace.map(|pace| (pace * 1_000_000).to_string()));
-    run::in_a_group(cache, Run::new(words, Some(limit), LIMIT))?
+    run::in_a_group(cache, CommandRun::new(words, Some(limit), LIMIT))?
         .said
         .ok_or_else(|| format!("the kernel has killed the side `{side}` for want of memory"))
 }
 
-fn table(runs: &Runs) -> Result<String, String> {
+fn table(runs: &SideRuns) -> Result<String, String> {
     let all = |side: usize, figure: &str| -> Result<Vec<f64>, String> {
         let figures = runs[side].iter().map(|said| said.number(figure));
         figures

@@ -19,7 +19,7 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use commands::Extent;
+use commands::TestExtent;
 
 const USAGE: &str = "\
 Usage: cargo xtask <command>
@@ -44,8 +44,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match (command.as_str(), rest) {
-        ("test", []) => commands::test(Extent::Short),
-        ("test", [all]) if all == "--all" => commands::test(Extent::All),
+        ("test", []) => commands::test(TestExtent::Short),
+        ("test", [all]) if all == "--all" => commands::test(TestExtent::All),
         ("tidy", []) => commands::tidy(),
         ("models", rest) => commands::models(rest),
         ("soak", rest) => commands::soak(rest),

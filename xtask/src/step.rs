@@ -13,19 +13,19 @@ use std::thread;
 use std::time::Instant;
 
 use crate::root;
-use crate::suites::{self, Job, LIMIT, Outcome, Suite};
+use crate::suites::{self, LIMIT, Suite, SuiteJob, SuiteOutcome};
 
 /// The tests counted so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct TestTally {
     pub passed: u64,
     pub failed: u64,
     pub ignored: u64,
 }
 
-impl Tally {
-    pub fn plus(self, other: Tally) -> Tally {
-        Tally {
+impl TestTally {
+    pub fn plus(self, other: TestTally) -> TestTally {
+        TestTally {
             passed: self.passed + other.passed,
             failed: self.failed + other.failed,
             ignored: self.ignored + other.ignored,
@@ -34,9 +34,9 @@ impl Tally {
 
     /// Reads a harness's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`. Returns `None` for any other
     /// line.
-    pub fn from_result_line(line: &str) -> Option<Tally> {
+    pub fn from_result_line(line: &str) -> Option<TestTally> {
         let (_verdict, counts) = line.trim().strip_prefix("test result: ")?.split_once(". ")?;
-        let mut tally = Tally::default();
+        let mut tally = TestTally::default();
         for count in counts.split(';') {
             match count.trim().split_once(' ') {
                 Some((n, "passed")) => tally.passed = n.parse().ok()?,
@@ -51,20 +51,20 @@ impl Tally {
 
 /// Judges a program that has ended, by the sum of its result lines. If it went wrong without a failed test,
 /// that counts as one failure, and the text says why.
-pub fn judge(results: Option<Tally>, status: ExitStatus) -> (Tally, Option<String>) {
+pub fn judge(results: Option<TestTally>, status: ExitStatus) -> (TestTally, Option<String>) {
     let tally = results.unwrap_or_default();
     if tally.failed > 0 || (status.success() && results.is_some()) {
         return (tally, None);
     }
     let missing = if status.success() { "a test result" } else { "a failed test" };
-    (Tally { failed: 1, ..tally }, Some(format!("ENDED EARLY, without {missing}: {status}")))
+    (TestTally { failed: 1, ..tally }, Some(format!("ENDED EARLY, without {missing}: {status}")))
 }
 
 /// The steps of one command. All of them run, even if some fail, and the failed ones are remembered.
 pub struct Steps {
     /// Receives the output of the steps, and ours.
     out: Box<dyn Write + Send>,
-    tally: Tally,
+    tally: TestTally,
     failed_steps: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl Default for Steps {
 
 impl Steps {
     fn to(out: Box<dyn Write + Send>) -> Self {
-        Self { out, tally: Tally::default(), failed_steps: Vec::new() }
+        Self { out, tally: TestTally::default(), failed_steps: Vec::new() }
     }
 
     /// Prints a line. A reader that has gone away is no reason to stop.
@@ -100,7 +100,7 @@ impl Steps {
     /// Runs suites side by side, as many as there are CPUs. Prints the output of each when it has ended. The
     /// outputs are in a folder of this process below `outputs`, since other processes may run suites of the
     /// same names. The folder stays if a suite failed.
-    pub fn side_by_side(&mut self, jobs: Vec<Job>, outputs: &Path) {
+    pub fn side_by_side(&mut self, jobs: Vec<SuiteJob>, outputs: &Path) {
         let width = thread::available_parallelism().map_or(1, usize::from);
         let mine = outputs.join(process::id().to_string());
         let failed_before = self.failed_steps.len();
@@ -112,8 +112,8 @@ impl Steps {
         }
     }
 
-    fn take(&mut self, outcome: Outcome) {
-        let Outcome { name, tally, output, start } = outcome;
+    fn take(&mut self, outcome: SuiteOutcome) {
+        let SuiteOutcome { name, tally, output, start } = outcome;
         self.say(format_args!("==== {name}"));
         self.out.write_all(&output).ok();
         self.tally = self.tally.plus(tally);
@@ -127,7 +127,7 @@ impl Steps {
         let (tally, why) = match run_counting(&mut command, &mut self.out) {
             Ok((results, status)) => judge(results, status),
             Err(error) => {
-                (Tally { failed: 1, ..Tally::default() }, Some(format!("could not run it: {error}")))
+                (TestTally { failed: 1, ..TestTally::default() }, Some(format!("could not run it: {error}")))
             }
         };
         if let Some(why) = why {
@@ -166,19 +166,19 @@ impl Steps {
 }
 
 /// `.ci/run` looks for exactly this form.
-fn summary_line(tally: Tally) -> String {
+fn summary_line(tally: TestTally) -> String {
     format!("{} passed, {} failed", tally.passed, tally.failed)
 }
 
-fn run_counting(command: &mut Command, out: &mut dyn Write) -> io::Result<(Option<Tally>, ExitStatus)> {
+fn run_counting(command: &mut Command, out: &mut dyn Write) -> io::Result<(Option<TestTally>, ExitStatus)> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped"));
-    let mut results: Option<Tally> = None;
+    let mut results: Option<TestTally> = None;
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line)? > 0 {
         out.write_all(&line)?;
         out.flush()?;
-        if let Some(counts) = Tally::from_result_line(&String::from_utf8_lossy(&line)) {
+        if let Some(counts) = TestTally::from_result_line(&String::from_utf8_lossy(&line)) {
             results = Some(results.unwrap_or_default().plus(counts));
         }
         line.clear();
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn a_result_line_is_counted_and_other_lines_are_not() {
         let line = "test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.1s";
-        assert_eq!(Tally::from_result_line(line), Some(Tally { passed: 3, failed: 2, ignored: 1 }));
-        assert_eq!(Tally::from_result_line("test frame::tests::merges ... ok"), None);
-        assert_eq!(Tally::from_result_line("test result: none of these"), None);
+        assert_eq!(TestTally::from_result_line(line), Some(TestTally { passed: 3, failed: 2, ignored: 1 }));
+        assert_eq!(TestTally::from_result_line("test frame::tests::merges ... ok"), None);
+        assert_eq!(TestTally::from_result_line("test result: none of these"), None);
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         fs::write(&theirs, "theirs").unwrap();
         for (script, stays) in [("echo 'test result: ok. 1 passed; 0 failed'", false), ("exit 1", true)] {
             let suite = Suite { name: "suite".into(), command: shell(script) };
-            silent().side_by_side(vec![Job::Run(suite)], &outputs);
+            silent().side_by_side(vec![SuiteJob::Run(suite)], &outputs);
             assert_eq!(mine.join("suite.log").exists(), stays);
             assert_eq!(fs::read_to_string(&theirs).unwrap(), "theirs");
         }

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::step::{Tally, judge};
+use crate::step::{TestTally, judge};
 
 /// How long a suite may take, on the slowest and busiest machine.
 pub const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -33,7 +33,7 @@ pub struct Suite {
 }
 
 /// A job to run beside others.
-pub enum Job {
+pub enum SuiteJob {
     Run(Suite),
     /// Builds suites, which then run beside the others. The name says what is built.
     Build(&'static str, Box<dyn FnOnce() -> Built + Send>),
@@ -43,9 +43,9 @@ pub enum Job {
 pub type Built = (Vec<Suite>, Result<(), String>);
 
 /// How a suite ended.
-pub struct Outcome {
+pub struct SuiteOutcome {
     pub name: String,
-    pub tally: Tally,
+    pub tally: TestTally,
     /// The output, with a last line that says what went wrong if the output does not.
     pub output: Vec<u8>,
     pub start: Instant,
@@ -113,11 +113,11 @@ fn text_of<'a>(json: &'a str, field: &str) -> Option<&'a str> {
 /// Does all jobs, `width` of them at a time, and reports each outcome at once. Nobody else may use the folder
 /// `outputs`.
 pub fn run_all(
-    jobs: Vec<Job>,
+    jobs: Vec<SuiteJob>,
     width: usize,
     outputs: &Path,
     limit: Duration,
-    tell: impl FnMut(Outcome) + Send,
+    tell: impl FnMut(SuiteOutcome) + Send,
 ) {
     // The jobs, and the number of builds that may still add more.
     let queue = Mutex::new((VecDeque::from(jobs), 0));
@@ -126,7 +126,7 @@ pub fn run_all(
         loop {
             let (jobs, building) = &mut *queue.lock().expect("no job panics");
             if let Some(job) = jobs.pop_front() {
-                *building += usize::from(matches!(job, Job::Build(..)));
+                *building += usize::from(matches!(job, SuiteJob::Build(..)));
                 return Some(job);
             }
             if *building == 0 {
@@ -141,14 +141,14 @@ pub fn run_all(
             scope.spawn(|| {
                 while let Some(job) = next() {
                     let outcome = match job {
-                        Job::Run(suite) => Some(run(suite, outputs, limit)),
-                        Job::Build(name, build) => {
+                        SuiteJob::Run(suite) => Some(run(suite, outputs, limit)),
+                        SuiteJob::Build(name, build) => {
                             let start = Instant::now();
                             let (suites, built) = build();
                             let (jobs, building) = &mut *queue.lock().expect("no job panics");
-                            suites.into_iter().rev().for_each(|suite| jobs.push_front(Job::Run(suite)));
+                            suites.into_iter().rev().for_each(|suite| jobs.push_front(SuiteJob::Run(suite)));
                             *building -= 1;
-                            built.err().map(|why| Outcome::of_nothing(name, start, &why))
+                            built.err().map(|why| SuiteOutcome::of_nothing(name, start, &why))
                         }
                     };
                     if let Some(outcome) = outcome {
@@ -160,12 +160,12 @@ pub fn run_all(
     });
 }
 
-impl Outcome {
+impl SuiteOutcome {
     /// Makes the outcome of a job that ran no test.
     fn of_nothing(name: impl Into<String>, start: Instant, why: &str) -> Self {
         Self {
             name: name.into(),
-            tally: Tally { failed: 1, ..Tally::default() },
+            tally: TestTally { failed: 1, ..TestTally::default() },
             output: format!("{why}\n").into_bytes(),
             start,
         }
@@ -173,15 +173,15 @@ impl Outcome {
 }
 
 /// Runs one suite.
-fn run(suite: Suite, outputs: &Path, limit: Duration) -> Outcome {
+fn run(suite: Suite, outputs: &Path, limit: Duration) -> SuiteOutcome {
     let (start, name) = (Instant::now(), suite.name.clone());
     match try_run(suite, outputs, limit, start) {
         Ok(outcome) => outcome,
-        Err(error) => Outcome::of_nothing(name, start, &format!("could not run it: {error}")),
+        Err(error) => SuiteOutcome::of_nothing(name, start, &format!("could not run it: {error}")),
     }
 }
 
-fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io::Result<Outcome> {
+fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io::Result<SuiteOutcome> {
     let Suite { name, mut command } = suite;
     fs::create_dir_all(outputs)?;
     let path = outputs.join(format!("{}.log", name.replace(['/', ' '], "-")));
@@ -195,18 +195,18 @@ fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io:
         Ok(status) => judge(results_in(&output), status),
         Err(threads) => {
             let why = format!("{threads}KILLED: it had not ended after {limit:?}");
-            (Tally { failed: 1, ..Tally::default() }, Some(why))
+            (TestTally { failed: 1, ..TestTally::default() }, Some(why))
         }
     };
     if let Some(why) = why {
         writeln!(output, "{why}")?;
     }
-    Ok(Outcome { name, tally, output, start })
+    Ok(SuiteOutcome { name, tally, output, start })
 }
 
 /// Adds up the result lines. Returns `None` if there are none.
-fn results_in(output: &[u8]) -> Option<Tally> {
-    String::from_utf8_lossy(output).lines().filter_map(Tally::from_result_line).reduce(Tally::plus)
+fn results_in(output: &[u8]) -> Option<TestTally> {
+    String::from_utf8_lossy(output).lines().filter_map(TestTally::from_result_line).reduce(TestTally::plus)
 }
 
 /// Waits for the end. If the suite takes too long, kills it and returns what its threads waited for.
@@ -301,10 +301,10 @@ fn family(top: u32, output: &Path) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn shell(name: &str, script: &str) -> Job {
+    fn shell(name: &str, script: &str) -> SuiteJob {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Job::Run(Suite { name: name.into(), command })
+        SuiteJob::Run(Suite { name: name.into(), command })
     }
 
     /// Returns a folder of this process's own.
@@ -312,7 +312,7 @@ mod tests {
         std::env::temp_dir().join(format!("octavo-xtask-{}-{name}", std::process::id()))
     }
 
-    fn outcomes(name: &str, jobs: Vec<Job>, limit: Duration) -> Vec<Outcome> {
+    fn outcomes(name: &str, jobs: Vec<SuiteJob>, limit: Duration) -> Vec<SuiteOutcome> {
         let outputs = folder(name);
         let mut ended = Vec::new();
         run_all(jobs, 2, &outputs, limit, |outcome| ended.push(outcome));
@@ -321,7 +321,7 @@ mod tests {
         ended
     }
 
-    fn text(outcome: &Outcome) -> String {
+    fn text(outcome: &SuiteOutcome) -> String {
         String::from_utf8_lossy(&outcome.output).into_owned()
     }
 
@@ -343,7 +343,7 @@ mod tests {
         for (outcome, name) in ended.iter().zip(["left", "right"]) {
             let expected = format!("{name} 1\n{name} 2\ntest result: ok. 2 passed; 0 failed\n");
             assert_eq!(text(outcome), expected);
-            assert_eq!(outcome.tally, Tally { passed: 2, ..Tally::default() });
+            assert_eq!(outcome.tally, TestTally { passed: 2, ..TestTally::default() });
         }
     }
 
@@ -357,10 +357,11 @@ mod tests {
 
     #[test]
     fn a_failed_test_is_counted_once_and_a_program_that_is_missing_is_a_failure() {
-        let missing = Job::Run(Suite { name: "missing".into(), command: Command::new("/does/not/exist") });
+        let missing =
+            SuiteJob::Run(Suite { name: "missing".into(), command: Command::new("/does/not/exist") });
         let bad = shell("bad", "echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored'; exit 101");
         let ended = outcomes("bad", vec![missing, bad], LIMIT);
-        assert_eq!(ended[0].tally, Tally { passed: 1, failed: 2, ignored: 0 });
+        assert_eq!(ended[0].tally, TestTally { passed: 1, failed: 2, ignored: 0 });
         assert_eq!(ended[1].tally.failed, 1);
     }
 
@@ -402,8 +403,8 @@ mod tests {
             vec![Suite { name: "built".into(), command }]
         };
         let jobs = vec![
-            Job::Build("good", Box::new(move || (built(), Ok(())))),
-            Job::Build("not built", Box::new(|| (Vec::new(), Err("no compiler".into())))),
+            SuiteJob::Build("good", Box::new(move || (built(), Ok(())))),
+            SuiteJob::Build("not built", Box::new(|| (Vec::new(), Err("no compiler".into())))),
         ];
         let ended = outcomes("built", jobs, LIMIT);
         assert_eq!((ended[0].name.as_str(), ended[0].tally.passed), ("built", 7));
@@ -414,7 +415,7 @@ mod tests {
     #[test]
     fn a_suite_that_succeeds_without_a_result_is_a_failure() {
         let ended = outcomes("silent", vec![shell("silent", "echo running 3 tests; exit 0")], LIMIT);
-        assert_eq!(ended[0].tally, Tally { failed: 1, ..Tally::default() });
+        assert_eq!(ended[0].tally, TestTally { failed: 1, ..TestTally::default() });
         assert!(text(&ended[0]).contains("without a test result"), "{}", text(&ended[0]));
     }
 

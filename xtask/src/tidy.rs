@@ -15,8 +15,8 @@
 //! | `reasons` | an exception that does not say why it is one |
 //! | `commits` | a new commit whose first line is not `area: what it does` |
 //!
-//! Only [`policy`] says what is allowed where. The rules look at a [`Tree`], which holds the text of every
-//! file that is or could be committed. So tests can hand them a made-up tree.
+//! Only [`policy`] says what is allowed where. The rules look at a [`Repository`], which holds the text of
+//! every file that is or could be committed. So tests can hand them a made-up tree.
 //!
 //! The rules see Rust as tokens, before macros are expanded. So they miss a path that a macro puts together.
 
@@ -41,14 +41,14 @@ const POLICY: &str = "xtask/src/tidy/policy.rs";
 
 /// A place that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
+pub struct Violation {
     pub path: String,
     pub line: usize,
     pub rule: &'static str,
     pub what: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: [{}] {}", self.path, self.line, self.rule, self.what)
     }
@@ -57,11 +57,11 @@ impl fmt::Display for Finding {
 /// Every file of the repository, by its path from the top. A file that is not text is there with an empty
 /// text.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub struct Repository {
     files: BTreeMap<String, String>,
 }
 
-impl Tree {
+impl Repository {
     /// Loads the files that git tracks or would track. Without git it loads everything but build output.
     pub fn load(root: &Path) -> Self {
         let mut files = BTreeMap::new();
@@ -92,7 +92,7 @@ impl Tree {
 }
 
 #[cfg(test)]
-impl<const N: usize> From<[(&str, &str); N]> for Tree {
+impl<const N: usize> From<[(&str, &str); N]> for Repository {
     fn from(files: [(&str, &str); N]) -> Self {
         Self { files: files.into_iter().map(|(path, text)| (path.to_string(), text.to_string())).collect() }
     }
@@ -129,20 +129,20 @@ fn walked_files(root: &Path) -> Vec<String> {
 }
 
 /// Finds everything that breaks a rule: in the project's tree, and in its history.
-pub fn check_all(root: &Path) -> Vec<Finding> {
-    let mut findings = check(&Tree::load(root));
+pub fn check_all(root: &Path) -> Vec<Violation> {
+    let mut findings = check(&Repository::load(root));
     findings.extend(commits::check(root));
     findings
 }
 
 /// Finds everything in the tree that breaks a rule, in order of path and line.
-fn check(tree: &Tree) -> Vec<Finding> {
+fn check(tree: &Repository) -> Vec<Violation> {
     let mut findings = Vec::new();
     let mut sources = Vec::new();
     for (path, text) in tree.iter().filter(|(path, _)| path.ends_with(".rs")) {
         match RustFile::parse(path, text) {
             Ok(source) => sources.push(source),
-            Err(line) => findings.push(Finding {
+            Err(line) => findings.push(Violation {
                 path: path.into(),
                 line,
                 rule: "source",
@@ -172,9 +172,9 @@ fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Reports exceptions without a reason.
-fn check_reasons(exceptions: &[Allowed], findings: &mut Vec<Finding>) {
+fn check_reasons(exceptions: &[Allowed], findings: &mut Vec<Violation>) {
     for exception in exceptions.iter().filter(|exception| exception.reason.trim().is_empty()) {
-        findings.push(Finding {
+        findings.push(Violation {
             path: POLICY.into(),
             line: 1,
             rule: "reasons",
@@ -184,8 +184,8 @@ fn check_reasons(exceptions: &[Allowed], findings: &mut Vec<Finding>) {
 }
 
 /// Reports an exception that nothing needed.
-fn report_unused(list: &str, unused: &Allowed, rule: &'static str, findings: &mut Vec<Finding>) {
-    findings.push(Finding {
+fn report_unused(list: &str, unused: &Allowed, rule: &'static str, findings: &mut Vec<Violation>) {
+    findings.push(Violation {
         path: POLICY.into(),
         line: 1,
         rule,
@@ -206,7 +206,9 @@ mod tests {
 
     #[test]
     fn the_tree_that_is_checked_is_the_whole_one() {
-        for tree in [Tree::load(&crate::root()), Tree { files: as_files(walked_files(&crate::root())) }] {
+        for tree in
+            [Repository::load(&crate::root()), Repository { files: as_files(walked_files(&crate::root())) }]
+        {
             for path in ["Cargo.toml", "crates/octavo/src/lib.rs", "crates/platform/src", "xtask/src/tidy.rs"]
             {
                 assert!(tree.exists(path), "{path} is missing");
@@ -234,7 +236,7 @@ mod tests {
         let debt = format!("//! Docs.\n// {}\n", policy::DEBT_MARKS[0]);
         let place = format!("See {}notes.", policy::PRIVATE_PLACES[0]);
         let long = "//! Docs.\n".repeat(policy::MAX_LINES + 1);
-        let tree = Tree::from([
+        let tree = Repository::from([
             ("crates/octavo/src/frame/a.rs", "//! Docs.\nuse crate::fault::Fault;"),
             ("crates/octavo/src/frame/b.rs", "//! Docs.\nfn f() { unsafe { g() } }"),
             ("crates/octavo/src/frame/c.rs", "//! Docs.\nuse std::sync::atomic::AtomicU8;"),

@@ -27,104 +27,104 @@ const NEW_PAGES: usize = 4096;
 /// Pages that the writer writes between checks of its pace.
 const PAGES_AT_ONCE: u64 = 64;
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type LatencyResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// A page of incompressible bytes.
-type Page = [u8; PAGE];
+type RandomPage = [u8; PAGE];
 
-/// Memory in which areas are mapped. Dropping an area unmaps it.
-pub trait Memory: Sync {
-    /// An area.
-    type Area<'m>: Area
+/// Memory in which each thread maps its pages. Dropping [`ThreadPages`] unmaps them.
+pub trait MemoryUnderTest: Sync {
+    /// The pages of one thread.
+    type Pages<'m>: ThreadPages
     where
         Self: 'm;
 
-    /// Maps an area of `pages` pages.
+    /// Maps `pages` pages.
     ///
     /// # Errors
     /// The memory's own.
-    fn map(&self, pages: usize) -> Outcome<Self::Area<'_>>;
+    fn map(&self, pages: usize) -> LatencyResult<Self::Pages<'_>>;
 }
 
 /// Pages of one thread.
-pub trait Area {
+pub trait ThreadPages {
     /// Writes a whole page.
     ///
     /// # Errors
     /// The memory's own.
-    fn write(&mut self, page: usize, bytes: &Page) -> Outcome<()>;
+    fn write(&mut self, page: usize, bytes: &RandomPage) -> LatencyResult<()>;
     /// Loads the first word of a page.
     ///
     /// # Errors
     /// The memory's own.
-    fn load(&self, page: usize) -> Outcome<u64>;
+    fn load(&self, page: usize) -> LatencyResult<u64>;
     /// Stores the first word of a page.
     ///
     /// # Errors
     /// The memory's own.
-    fn store(&mut self, page: usize, word: u64) -> Outcome<()>;
+    fn store(&mut self, page: usize, word: u64) -> LatencyResult<()>;
     /// Returns whether a page is in swap.
     ///
     /// # Errors
     /// The memory's own.
-    fn is_out(&self, page: usize) -> Outcome<bool>;
+    fn is_out(&self, page: usize) -> LatencyResult<bool>;
 }
 
 /// A region of a space.
 #[derive(Debug)]
-pub struct Region<'s> {
+pub struct SpaceRegion<'s> {
     space: &'s Space,
     at: u64,
     pages: usize,
 }
 
-impl Region<'_> {
+impl SpaceRegion<'_> {
     fn address(&self, page: usize) -> u64 {
         self.at + (page * PAGE) as u64
     }
 }
 
-impl Drop for Region<'_> {
+impl Drop for SpaceRegion<'_> {
     fn drop(&mut self) {
         // The end of the space would unmap it too.
         let _ = self.space.unmap(self.at, (self.pages * PAGE) as u64);
     }
 }
 
-impl Memory for Space {
-    type Area<'m> = Region<'m>;
+impl MemoryUnderTest for Space {
+    type Pages<'m> = SpaceRegion<'m>;
 
-    fn map(&self, pages: usize) -> Outcome<Region<'_>> {
+    fn map(&self, pages: usize) -> LatencyResult<SpaceRegion<'_>> {
         let options = RegionOptions::new().protection(Protection::READ_WRITE);
-        Ok(Region { space: self, at: Space::map(self, (pages * PAGE) as u64, options)?, pages })
+        Ok(SpaceRegion { space: self, at: Space::map(self, (pages * PAGE) as u64, options)?, pages })
     }
 }
 
-impl Area for Region<'_> {
-    fn write(&mut self, page: usize, bytes: &Page) -> Outcome<()> {
+impl ThreadPages for SpaceRegion<'_> {
+    fn write(&mut self, page: usize, bytes: &RandomPage) -> LatencyResult<()> {
         Ok(self.space.write(self.address(page), bytes)?)
     }
 
-    fn load(&self, page: usize) -> Outcome<u64> {
+    fn load(&self, page: usize) -> LatencyResult<u64> {
         Ok(self.space.load(self.address(page))?)
     }
 
-    fn store(&mut self, page: usize, word: u64) -> Outcome<()> {
+    fn store(&mut self, page: usize, word: u64) -> LatencyResult<()> {
         Ok(self.space.store(self.address(page), word)?)
     }
 
-    fn is_out(&self, page: usize) -> Outcome<bool> {
+    fn is_out(&self, page: usize) -> LatencyResult<bool> {
         Ok(self.space.range_stats(self.address(page), PAGE as u64)?.swapped_bytes > 0)
     }
 }
 
 /// Plain memory of the process, with pages of 4 KiB. The kernel swaps it.
 #[derive(Debug)]
-pub struct Plain {
+pub struct PlainPages {
     pagemap: File,
 }
 
-impl Plain {
+impl PlainPages {
     /// Opens the kernel's map of where pages are.
     ///
     /// # Errors
@@ -136,38 +136,38 @@ impl Plain {
 
 /// A mapping without a file.
 #[derive(Debug)]
-pub struct Anonymous<'m> {
-    memory: &'m Plain,
+pub struct AnonymousMapping<'m> {
+    memory: &'m PlainPages,
     bytes: MmapMut,
 }
 
-impl Memory for Plain {
-    type Area<'m> = Anonymous<'m>;
+impl MemoryUnderTest for PlainPages {
+    type Pages<'m> = AnonymousMapping<'m>;
 
-    fn map(&self, pages: usize) -> Outcome<Anonymous<'_>> {
+    fn map(&self, pages: usize) -> LatencyResult<AnonymousMapping<'_>> {
         let bytes = MmapMut::map_anon(pages * PAGE)?;
         bytes.advise(Advice::NoHugePage)?;
-        Ok(Anonymous { memory: self, bytes })
+        Ok(AnonymousMapping { memory: self, bytes })
     }
 }
 
-impl Area for Anonymous<'_> {
-    fn write(&mut self, page: usize, bytes: &Page) -> Outcome<()> {
+impl ThreadPages for AnonymousMapping<'_> {
+    fn write(&mut self, page: usize, bytes: &RandomPage) -> LatencyResult<()> {
         self.bytes[page * PAGE..][..PAGE].copy_from_slice(bytes);
         Ok(())
     }
 
-    fn load(&self, page: usize) -> Outcome<u64> {
+    fn load(&self, page: usize) -> LatencyResult<u64> {
         let word = self.bytes[page * PAGE..][..8].first_chunk().expect("a page has a word");
         Ok(u64::from_ne_bytes(*std::hint::black_box(word)))
     }
 
-    fn store(&mut self, page: usize, word: u64) -> Outcome<()> {
+    fn store(&mut self, page: usize, word: u64) -> LatencyResult<()> {
         self.bytes[page * PAGE..][..8].copy_from_slice(std::hint::black_box(&word.to_ne_bytes()));
         Ok(())
     }
 
-    fn is_out(&self, page: usize) -> Outcome<bool> {
+    fn is_out(&self, page: usize) -> LatencyResult<bool> {
         const SWAPPED: u64 = 1 << 62;
         let mut entry = [0; 8];
         let number = (self.bytes.as_ptr() as usize / PAGE + page) as u64;
@@ -178,7 +178,7 @@ impl Area for Anonymous<'_> {
 
 /// Waits of one run, in nanoseconds.
 #[derive(Debug)]
-pub struct Waits {
+pub struct WaitTimes {
     /// Loads of pages that were out.
     pub refaults: Histogram<u64>,
     /// First stores to pages.
@@ -189,7 +189,7 @@ pub struct Waits {
 
 /// The work of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct LatencyWork {
     /// The memory, in bytes.
     pub budget_bytes: usize,
     /// How long waits are timed.
@@ -202,7 +202,7 @@ pub struct Work {
 ///
 /// # Errors
 /// Fails if the memory does, or if a word is not the one that was stored.
-pub fn run<M: Memory>(memory: &M, work: Work) -> Outcome<Waits> {
+pub fn run<M: MemoryUnderTest>(memory: &M, work: LatencyWork) -> LatencyResult<WaitTimes> {
     let budget_pages = work.budget_bytes / PAGE;
     let mut cold = memory.map(COLD_BUDGETS * budget_pages)?;
     let mut bytes = random_page();
@@ -222,13 +222,13 @@ pub fn run<M: Memory>(memory: &M, work: Work) -> Outcome<Waits> {
     })
 }
 
-fn write_on<M: Memory>(
+fn write_on<M: MemoryUnderTest>(
     memory: &M,
     pages: usize,
     pace: Option<f64>,
     stop: &AtomicBool,
     written: &AtomicU64,
-) -> Outcome<()> {
+) -> LatencyResult<()> {
     let (began, mut bytes) = (Instant::now(), random_page());
     loop {
         let mut stream = memory.map(pages)?;
@@ -247,14 +247,14 @@ fn write_on<M: Memory>(
     }
 }
 
-fn probe<M: Memory>(
+fn probe<M: MemoryUnderTest>(
     memory: &M,
-    cold: &M::Area<'_>,
+    cold: &M::Pages<'_>,
     cold_pages: usize,
     length: Duration,
     written: &AtomicU64,
     is_writing: impl Fn() -> bool,
-) -> Outcome<Waits> {
+) -> LatencyResult<WaitTimes> {
     let histogram = || Histogram::new(3).expect("three digits are allowed");
     let (mut refaults, mut new_pages) = (histogram(), histogram());
     // Nothing goes out until the writer has filled the memory.
@@ -286,10 +286,10 @@ fn probe<M: Memory>(
     }
     let pages = written.load(Ordering::Relaxed) - written_before;
     let written_per_s = (pages * PAGE as u64) as f64 / began.elapsed().as_secs_f64();
-    Ok(Waits { refaults, new_pages, written_per_s })
+    Ok(WaitTimes { refaults, new_pages, written_per_s })
 }
 
-fn random_page() -> Page {
+fn random_page() -> RandomPage {
     let mut bytes = [0; PAGE];
     for (number, word) in (0..).zip(bytes.chunks_exact_mut(8)) {
         word.copy_from_slice(&random::word(number).to_ne_bytes());
@@ -297,7 +297,7 @@ fn random_page() -> Page {
     bytes
 }
 
-fn number(bytes: &mut Page, page: usize) {
+fn number(bytes: &mut RandomPage, page: usize) {
     bytes[..8].copy_from_slice(&(page as u64).to_ne_bytes());
 }
 
@@ -308,12 +308,12 @@ mod tests {
     #[test]
     fn both_sides_find_what_was_written_and_count_their_waits() {
         let budget_bytes = 16 << 20;
-        let work = Work { budget_bytes, length: Duration::from_millis(300), pace: None };
+        let work = LatencyWork { budget_bytes, length: Duration::from_millis(300), pace: None };
         let manager = octavo::Manager::builder().budget_bytes(budget_bytes as u64).build().unwrap();
         let waits = run(&manager.space().unwrap(), work).unwrap();
         assert!(!waits.refaults.is_empty() && !waits.new_pages.is_empty(), "{waits:?}");
         // The pages need not be out here.
-        let waits = run(&Plain::new().unwrap(), Work { pace: Some(1e8), ..work }).unwrap();
+        let waits = run(&PlainPages::new().unwrap(), LatencyWork { pace: Some(1e8), ..work }).unwrap();
         assert!(!waits.new_pages.is_empty() && waits.written_per_s > 0.0, "{waits:?}");
     }
 }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use octavo_check::{MUTANTS, Pair, exhaust};
 
 #[global_allocator]
-static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+static MEMORY: octavo_sim::SimAllocator = octavo_sim::SimAllocator;
 
 /// More than the schedules of a meeting of two threads.
 const ENOUGH: u64 = 4000;

@@ -4,7 +4,7 @@ use octavo_check::{Case, MUTANTS, Mutant, Workload, run};
 use octavo_sim::{Stopped, interleaving};
 
 #[global_allocator]
-static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+static MEMORY: octavo_sim::SimAllocator = octavo_sim::SimAllocator;
 
 const SEEDS: u64 = 1000;
 /// Enough runs to find each bug below. Most need a tenth or a hundredth of them.

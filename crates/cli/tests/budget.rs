@@ -28,7 +28,7 @@ fn bound(processes: usize) -> u64 {
 
 /// A group that measures, with a shell that ends the group's processes and removes it, even if the test is
 /// killed.
-struct Group {
+struct ControlGroup {
     path: PathBuf,
     is_unified: bool,
     cleaner: Child,
@@ -47,7 +47,7 @@ struct Peak {
     processes: usize,
 }
 
-impl Group {
+impl ControlGroup {
     /// Returns `None` if this machine or this user cannot make a group.
     fn new(name: &str) -> Option<Self> {
         let roots = [("/sys/fs/cgroup/memory", false), ("/sys/fs/cgroup", true)];
@@ -112,7 +112,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         drop(self.cleaner.stdin.take());
         let _ = self.cleaner.wait();
@@ -122,7 +122,7 @@ impl Drop for Group {
 /// Runs a program within the budget. Returns its charges and the bound, with a sentence, or `None` if no
 /// group can be made.
 fn measure(name: &str, program: &[&str]) -> Option<(Peak, u64, String)> {
-    let Some(group) = Group::new(name) else {
+    let Some(group) = ControlGroup::new(name) else {
         println!(
             "skipped: no memory control group can be made here, which takes root and a memory controller"
         );

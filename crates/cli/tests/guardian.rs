@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::process::Stdio;
 
-use common::runs::{Mark, comm, is_watched, kill, octavo, userfaultfds, wait_for, wait_until_gone};
+use common::runs::{RunMark, comm, is_watched, kill, octavo, userfaultfds, wait_for, wait_until_gone};
 
 const CHILDREN: usize = 4;
 
@@ -31,7 +31,7 @@ fn forks_children_beneath_programs_that_nobody_manages_end_with_the_runner() {
     };
     let mut command = octavo(&["--memory", "128M"], "/bin/sh", &["-c", BENEATH_OTHERS]);
     command.current_dir(folder.path()).stdin(Stdio::null());
-    let (mark, mut runner) = Mark::start(command);
+    let (mark, mut runner) = RunMark::start(command);
     let first = wait_for("a shell", || pids("first").first().copied());
     wait_for("a shell under management", || is_watched(first).then_some(()));
     fs::write(folder.path().join("go"), "").unwrap();

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::{env, fs};
 
 use common::runs::{
-    Mark, Random, assert_passed, children, comm, is_guardian, is_there, is_watched, kill, octavo, signal,
+    Random, RunMark, assert_passed, children, comm, is_guardian, is_there, is_watched, kill, octavo, signal,
     text, torture, wait_for, wait_for_guardian, wait_until_gone,
 };
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -42,8 +42,8 @@ fn torture_of(kinds: &str, memory: &str, seconds: u64, seed: u64) -> String {
 }
 
 /// A run with its swap, its socket and its output in a separate folder.
-struct Run {
-    mark: Mark,
+struct KilledRun {
+    mark: RunMark,
     runner: Child,
     folder: TempDir,
 }
@@ -54,7 +54,7 @@ fn is_of_a_killed_child(line: &str) -> bool {
     line.ends_with("ended badly, with wait status 0x9.") || line.ends_with("an orphan ended badly.")
 }
 
-impl Run {
+impl KilledRun {
     /// Starts programs side by side in `memory`.
     fn start(memory: &str, parts: &[String]) -> Self {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -69,7 +69,7 @@ impl Run {
         command.env("TMPDIR", folder.path()).stdin(Stdio::null());
         command.stdout(fs::File::create(path("output")).unwrap());
         command.stderr(fs::File::create(path("errors")).unwrap());
-        let (mark, runner) = Mark::start(command);
+        let (mark, runner) = RunMark::start(command);
         Self { mark, runner, folder }
     }
 
@@ -165,8 +165,8 @@ impl Run {
 }
 
 /// Starts one torture, and waits until it has a mover. Returns the torture and the mover.
-fn start_paged() -> (Run, u32, u32) {
-    let run = Run::start("96M", &[torture_of("writers", "192M", 600, 1)]);
+fn start_paged() -> (KilledRun, u32, u32) {
+    let run = KilledRun::start("96M", &[torture_of("writers", "192M", 600, 1)]);
     let program = run.wait_for_managed(1)[0];
     let mover =
         wait_for("a mover", || run.mark.processes().into_iter().find(|pid| comm(*pid) == "octavo-mover"));
@@ -226,7 +226,7 @@ fn a_guardian_that_is_killed_with_the_runner_leaves_nothing() {
 
 #[test]
 fn what_octavo_has_started_has_ended_with_it() {
-    let mut run = Run::start("96M", &["writers", "orphans"].map(|kind| torture_of(kind, "80M", 2, 1)));
+    let mut run = KilledRun::start("96M", &["writers", "orphans"].map(|kind| torture_of(kind, "80M", 2, 1)));
     let guardian = wait_for_guardian(run.id(), None);
     let line = text(&fs::read(format!("/proc/{guardian}/cmdline")).unwrap());
     assert_eq!((comm(guardian).as_str(), line.trim_end_matches('\0')), ("octavo-guard", "octavo-guard"));
@@ -252,7 +252,7 @@ fn a_runner_that_may_open_no_more_files_stops_the_tree_and_no_program_reads_zero
 fn guardians_that_are_killed_are_not_missed_by_a_tree_that_ends_by_itself() {
     rounds(2, |seed, random| {
         let parts = ["writers", "fork"].map(|kind| torture_of(kind, "80M", 4, seed));
-        let mut run = Run::start("96M", &parts);
+        let mut run = KilledRun::start("96M", &parts);
         run.wait_for_managed(2);
         for _ in 0..4 {
             wait_for_guardian(run.id(), None);
@@ -274,7 +274,7 @@ fn where_programs_of_a_tree_are_killed_the_others_lose_nothing() {
     rounds(3, |seed, random| {
         let kinds = ["writers", "fork", "layout", "protect,brk"];
         let parts: Vec<_> = kinds.iter().map(|kind| torture_of(kind, "56M", 4, seed)).collect();
-        let mut run = Run::start("96M", &parts);
+        let mut run = KilledRun::start("96M", &parts);
         let mut victims = Vec::new();
         for _ in 0..1 + random.below(2) {
             random.pause(4000);
@@ -305,7 +305,7 @@ fn where_programs_of_a_tree_are_killed_the_others_lose_nothing() {
 fn a_program_that_is_killed_gives_its_part_of_the_budget_back() {
     const MIB: u64 = 1 << 20;
     let parts = [torture_of("writers", "40M", 600, 1), torture_of("writers", "256M", 600, 2)];
-    let mut run = Run::start("128M", &parts);
+    let mut run = KilledRun::start("128M", &parts);
     let managed = run.wait_for_managed(2);
     let figure = |name: &str| run.figures().and_then(|figures| figures[name].as_u64());
     wait_for("a large program that is out for the most part", || {
@@ -332,7 +332,7 @@ fn a_runner_that_is_killed_at_any_moment_leaves_nothing_and_gives_no_program_a_w
     rounds(8, |seed, random| {
         let kinds = ["writers,layout", "fork", "orphans,protect"];
         let parts: Vec<_> = kinds.iter().map(|kind| torture_of(kind, "64M", 600, seed)).collect();
-        let mut run = Run::start("96M", &parts);
+        let mut run = KilledRun::start("96M", &parts);
         random.pause(3000);
         // A stopped runner takes no process over, so that the test knows which ones it had.
         let looks = random.below(3) > 0;

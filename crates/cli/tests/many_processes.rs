@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::runs::{Mark, assert_passed, children, comm, kill, octavo, torture, wait_for};
+use common::runs::{RunMark, assert_passed, children, comm, kill, octavo, torture, wait_for};
 
 /// Starts children of a shell that share its memory, and wait for a line that never comes.
 const WAITING: &str = "mkfifo never; for i in $(seq $0); do ( read line <never ) & done; : >started; wait";
@@ -28,7 +28,7 @@ fn thousandths(count: usize) -> u128 {
     // The children have more than this limit, so that the monitor looks as often as it can.
     let mut command = octavo(&["--memory", "32M"], "/bin/sh", &["-c", WAITING, &count.to_string()]);
     command.current_dir(folder.path()).stdin(Stdio::null());
-    let (mark, runner) = Mark::start(command);
+    let (mark, runner) = RunMark::start(command);
     wait_for("all children", || folder.path().join("started").exists().then_some(()));
     let shell = children(runner.id()).into_iter().find(|pid| comm(*pid) == "sh").unwrap();
     wait_for("children that wait", || (children(shell).len() == count).then_some(()));

@@ -34,7 +34,7 @@ impl Evidence {
 
 /// A figure for all forms, from one kind of evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct FormFigures {
     /// What the figure is, with its unit.
     pub figure: String,
     /// Where it comes from.
@@ -63,12 +63,12 @@ pub struct Comparison {
     /// The seed of the simulations.
     pub seed: u64,
     /// The figures, each with the published one first.
-    pub lines: Vec<Line>,
+    pub lines: Vec<FormFigures>,
     /// Remarks on the figures.
     pub notes: Vec<String>,
 }
 
-impl Line {
+impl FormFigures {
     /// Makes a line without figures.
     pub fn new(figure: impl Into<String>, evidence: Evidence) -> Self {
         Self {
@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn a_line_says_how_far_a_prediction_is_off() {
-        let line = Line::new("throughput", Evidence::SimulatedLinux).of([100.0, 200.0, 250.0]).beside(2.5);
+        let line =
+            FormFigures::new("throughput", Evidence::SimulatedLinux).of([100.0, 200.0, 250.0]).beside(2.5);
         assert_eq!((line.ratio, line.error.map(|error| (error * 100.0).round())), (Some(2.0), Some(-20.0)));
     }
 }

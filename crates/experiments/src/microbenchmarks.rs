@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use octavo_sim::atomic::{AtomicU64, Ordering};
-use octavo_sim::{Machine, now, run, thread, work};
+use octavo_sim::{MachineModel, now, run, thread, work};
 use serde::{Deserialize, Serialize};
 
 /// The threads' operation on the one word that they share.
@@ -27,7 +27,7 @@ pub struct Published {
     /// The machine's name.
     pub machine: &'static str,
     /// What was measured.
-    pub what: What,
+    pub what: Microbenchmark,
     /// The figure in nanoseconds.
     pub nanoseconds: f64,
     /// Where it was published.
@@ -39,7 +39,7 @@ pub struct Published {
 /// A microbenchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum Microbenchmark {
     /// Two threads hand a word back and forth: the time of one way.
     PingPong {
         /// The CPUs of both.
@@ -82,7 +82,7 @@ pub const PUBLISHED: &[Published] = &[
 ];
 
 const fn ping_pong(machine: &'static str, cpus: (usize, usize), nanoseconds: f64, is_fit: bool) -> Published {
-    Published { machine, what: What::PingPong { cpus }, nanoseconds, source: CORES, is_fit }
+    Published { machine, what: Microbenchmark::PingPong { cpus }, nanoseconds, source: CORES, is_fit }
 }
 
 const fn counter(
@@ -94,7 +94,7 @@ const fn counter(
     source: &'static str,
     is_fit: bool,
 ) -> Published {
-    let what = What::Counter { threads, operation, between };
+    let what = Microbenchmark::Counter { threads, operation, between };
     Published { machine, what, nanoseconds, source, is_fit }
 }
 
@@ -103,7 +103,7 @@ const HANDOVERS: u64 = 2000;
 /// Operations of all threads together.
 const OPERATIONS: usize = 100_000;
 
-impl fmt::Display for What {
+impl fmt::Display for Microbenchmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PingPong { cpus: (one, other) } => {
@@ -121,9 +121,9 @@ impl fmt::Display for What {
     }
 }
 
-impl What {
+impl Microbenchmark {
     /// Simulates the figure, in nanoseconds. It depends on nothing but the machine and the seed.
-    pub fn simulate(self, machine: &Machine, seed: u64) -> f64 {
+    pub fn simulate(self, machine: &MachineModel, seed: u64) -> f64 {
         match self {
             Self::PingPong { cpus } => simulate_ping_pong(machine, seed, cpus),
             Self::Counter { threads, operation, between } => {
@@ -133,7 +133,7 @@ impl What {
     }
 }
 
-fn simulate_ping_pong(machine: &Machine, seed: u64, cpus: (usize, usize)) -> f64 {
+fn simulate_ping_pong(machine: &MachineModel, seed: u64, cpus: (usize, usize)) -> f64 {
     let timed = run(machine, seed, move || {
         let word = Arc::new(AtomicU64::new(0));
         let other = Arc::clone(&word);
@@ -157,7 +157,7 @@ fn simulate_ping_pong(machine: &Machine, seed: u64, cpus: (usize, usize)) -> f64
 }
 
 fn simulate_counter(
-    machine: &Machine,
+    machine: &MachineModel,
     seed: u64,
     threads: usize,
     operation: Operation,

@@ -12,10 +12,10 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Machine, Report, Stopped};
+use octavo_sim::{MachineModel, Report, Stopped};
 use serde::Serialize;
 
-use crate::comparison::{Comparison, Evidence, Line};
+use crate::comparison::{Comparison, Evidence, FormFigures};
 use crate::faces::simulated;
 use crate::{Form, until_it_gives};
 
@@ -48,7 +48,7 @@ pub fn nanoseconds(bytes: u64, megabits: f64) -> f64 {
 
 /// Where messages lie: in blocks of an order, with a number of messages to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MessagePlace {
     /// The block's order.
     pub order: u8,
     /// Messages of a block.
@@ -64,7 +64,7 @@ const OBJECTS: u64 = 32;
 /// The largest slab's order.
 const LARGEST_SLAB: u8 = 3;
 
-impl Place {
+impl MessagePlace {
     /// Returns where Linux puts a message of `bytes` bytes.
     pub fn of(bytes: u64) -> Self {
         let object = (bytes + BESIDE).next_power_of_two();
@@ -81,7 +81,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Where messages lie.
-    pub place: Place,
+    pub place: MessagePlace,
     /// The number of messages.
     pub messages: u64,
     /// Plain work for each message, in simulations only.
@@ -104,7 +104,7 @@ pub struct Row {
 ///
 /// # Errors
 /// [`Stopped`] if both ends wait for each other, or the simulation has no memory.
-pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
+pub fn simulate(machine: &MachineModel, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::percpu_lists::run(form, load))?;
     Ok(Row { form, message: per_message(load, &outcome.tasks), profile: Some(outcome.profile) })
@@ -118,7 +118,7 @@ fn per_message(load: Load, ends: &[Duration]) -> f64 {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn calibrate(machine: &Machine, seed: u64, load: Load, message: f64) -> Result<Duration, Stopped> {
+pub fn calibrate(machine: &MachineModel, seed: u64, load: Load, message: f64) -> Result<Duration, Stopped> {
     until_it_gives(message, |beside| {
         Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.message)
     })
@@ -137,20 +137,20 @@ pub struct Options {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stopped> {
+pub fn compare(machine: &MachineModel, options: Options) -> Result<Comparison, Stopped> {
     let Options { messages, seed } = options;
     let mut lines = Vec::new();
     for (bytes, base, patched) in PUBLISHED {
         let figure = figure(bytes);
-        lines.push(Line::new(&figure, Evidence::Published).of_two(base, patched));
-        let load = Load { place: Place::of(bytes), messages, beside: Duration::ZERO };
+        lines.push(FormFigures::new(&figure, Evidence::Published).of_two(base, patched));
+        let load = Load { place: MessagePlace::of(bytes), messages, beside: Duration::ZERO };
         let rate = |message: f64| bytes as f64 * 8.0 * 1000.0 / message;
         let all = |load: Load| -> Result<[f64; 3], Stopped> {
             let [base, patched, best] = Form::ALL.map(|form| simulate(machine, seed, form, load));
             Ok([base?, patched?, best?].map(|row| rate(row.message)))
         };
         let linux = Load { beside: calibrate(machine, seed, load, nanoseconds(bytes, patched))?, ..load };
-        let line = Line::new(&figure, Evidence::SimulatedLinux).of(all(linux)?);
+        let line = FormFigures::new(&figure, Evidence::SimulatedLinux).of(all(linux)?);
         lines.push(line.beside(patched / base).fitted(Form::Patched));
     }
     let notes = vec!["The patch does not name its machine. The simulated one is a guess.".into()];
@@ -163,8 +163,11 @@ mod tests {
 
     #[test]
     fn messages_lie_where_linux_puts_them() {
-        let places: Vec<_> =
-            PUBLISHED.iter().map(|(bytes, ..)| Place::of(*bytes)).map(|at| (at.order, at.messages)).collect();
+        let places: Vec<_> = PUBLISHED
+            .iter()
+            .map(|(bytes, ..)| MessagePlace::of(*bytes))
+            .map(|at| (at.order, at.messages))
+            .collect();
         assert_eq!(places, [(2, 32), (2, 32), (3, 32), (3, 16), (3, 8), (3, 8), (3, 4), (2, 1), (3, 1)]);
     }
 

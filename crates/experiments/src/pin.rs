@@ -9,10 +9,10 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Machine, Report, Stopped};
+use octavo_sim::{MachineModel, Report, Stopped};
 use serde::Serialize;
 
-use crate::comparison::{Comparison, Evidence, Line, in_turns};
+use crate::comparison::{Comparison, Evidence, FormFigures, in_turns};
 use crate::faces::{measured, simulated};
 use crate::functions::by_function;
 use crate::{Form, until_it_gives};
@@ -65,7 +65,7 @@ pub struct Row {
 ///
 /// # Errors
 /// [`Stopped`] if all threads wait for each other, or the simulation has no memory.
-pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
+pub fn simulate(machine: &MachineModel, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) = octavo_sim::run(machine, seed, move || simulated::workloads::pin::run(form, load))?;
     let mut row = row(form, load, &outcome.tasks);
     let spent: f64 = outcome.tasks.iter().map(Duration::as_secs_f64).sum();
@@ -100,7 +100,7 @@ fn row(form: Form, load: Load, threads: &[Duration]) -> Row {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn calibrate(machine: &Machine, seed: u64, load: Load, share: f64) -> Result<Duration, Stopped> {
+pub fn calibrate(machine: &MachineModel, seed: u64, load: Load, share: f64) -> Result<Duration, Stopped> {
     // The time divided by the time at the lock grows about in proportion to the work.
     until_it_gives(1.0 / share, |beside| {
         let row = simulate(machine, seed, Form::Base, Load { beside, ..load })?;
@@ -130,7 +130,7 @@ const READS_HERE: u64 = 200_000;
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stopped> {
+pub fn compare(machine: &MachineModel, options: Options) -> Result<Comparison, Stopped> {
     let Options { threads, reads, pages, seed, here } = options;
     let load = Load { threads, reads, pages, is_shared: true, beside: Duration::ZERO };
     let all = |load: Load| -> Result<[Row; 3], Stopped> {
@@ -145,17 +145,18 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stoppe
     }
     let (throughput, share) = ("throughput, reads/s", "share at the lock, %");
     let mut lines = vec![
-        Line::new(throughput, Evidence::Published).of_ratio(published::THROUGHPUT_RATIO),
-        Line::new(share, Evidence::Published)
+        FormFigures::new(throughput, Evidence::Published).of_ratio(published::THROUGHPUT_RATIO),
+        FormFigures::new(share, Evidence::Published)
             .of_two(100.0 * published::SHARES.0, 100.0 * published::SHARES.1),
     ];
     for (evidence, rows) in sides {
         let figures = |value: fn(&Row) -> f64| rows.each_ref().map(value);
-        let line = Line::new(throughput, evidence).of(figures(|row| row.throughput));
+        let line = FormFigures::new(throughput, evidence).of(figures(|row| row.throughput));
         let is_prediction = evidence == Evidence::SimulatedLinux;
         lines.push(if is_prediction { line.beside(published::THROUGHPUT_RATIO) } else { line });
         if rows.iter().all(|row| row.share.is_some()) {
-            let line = Line::new(share, evidence).of(figures(|row| 100.0 * row.share.unwrap_or_default()));
+            let line =
+                FormFigures::new(share, evidence).of(figures(|row| 100.0 * row.share.unwrap_or_default()));
             lines.push(if is_prediction { line.fitted(Form::Base) } else { line });
         }
     }

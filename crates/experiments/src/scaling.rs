@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Machine, Report, Stopped};
+use octavo_sim::{MachineModel, Report, Stopped};
 use serde::{Deserialize, Serialize};
 
 use crate::faces::simulated;
@@ -116,7 +116,7 @@ impl Mechanism {
     /// [`Stopped`] if all threads wait for each other, or the simulation has no memory.
     pub fn simulate(
         self,
-        machine: &Machine,
+        machine: &MachineModel,
         seed: u64,
         form: Form,
         cpus: usize,
@@ -212,7 +212,7 @@ impl Curve {
     /// # Errors
     /// As [`Mechanism::simulate`].
     pub fn simulate(
-        machine: &Machine,
+        machine: &MachineModel,
         seed: u64,
         mechanism: Mechanism,
         form: Form,
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_base_form_of_the_zero_page_stops_at_its_count_and_the_best_does_not() {
-        let machine = Machine::named("haswell-ep").unwrap();
+        let machine = MachineModel::named("haswell-ep").unwrap();
         let curve = |form| Curve::simulate(&machine, 1, Mechanism::ZeroPage, form, &[1, 16]).unwrap();
         let (base, best) = (curve(Form::Base), curve(Form::Best));
         assert!(base.linearity()[1] < 0.3, "{base:?}");
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_swap_cache_is_linear_in_its_best_form() {
-        let machine = Machine::named("haswell-ep").unwrap();
+        let machine = MachineModel::named("haswell-ep").unwrap();
         let curve = |form| Curve::simulate(&machine, 1, Mechanism::SwapCache, form, &[1, 8]).unwrap();
         let (base, best) = (curve(Form::Base), curve(Form::Best));
         assert!(base.linearity()[1] < 0.3, "{base:?}");

@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Machine, Report, Stopped};
+use octavo_sim::{MachineModel, Report, Stopped};
 use serde::Serialize;
 
-use crate::comparison::{Comparison, Evidence, Line, in_turns};
+use crate::comparison::{Comparison, Evidence, FormFigures, in_turns};
 use crate::faces::{measured, simulated};
 use crate::functions::by_function;
 use crate::{Form, until_it_gives};
@@ -66,7 +66,7 @@ pub struct Row {
 ///
 /// # Errors
 /// [`Stopped`] if all threads wait for each other, or the simulation has no memory.
-pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
+pub fn simulate(machine: &MachineModel, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let ((outcome, out), _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::swap_cache::run(form, load))?;
     let mut row = row(form, load, &outcome.tasks, out);
@@ -99,7 +99,7 @@ fn row(form: Form, load: Load, times: &[Duration], out: u64) -> Row {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn calibrate(machine: &Machine, seed: u64, load: Load, page: f64) -> Result<Duration, Stopped> {
+pub fn calibrate(machine: &MachineModel, seed: u64, load: Load, page: f64) -> Result<Duration, Stopped> {
     until_it_gives(page, |beside| Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.page))
 }
 
@@ -122,7 +122,7 @@ pub struct Options {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stopped> {
+pub fn compare(machine: &MachineModel, options: Options) -> Result<Comparison, Stopped> {
     let Options { tasks, pages, budget_bytes, seed, here } = options;
     let load = Load { tasks, warm_up: 0, pages, budget_bytes, background: true, beside: Duration::ZERO };
     let all = |load: Load| -> Result<[Row; 3], Stopped> {
@@ -140,25 +140,27 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stoppe
     let (throughput, time, share) =
         ("throughput, pages/s", "ns a page of a task", "share of taking the lock, %");
     let mut lines = vec![
-        Line::new(time, Evidence::Published)
+        FormFigures::new(time, Evidence::Published)
             .of_two(nanoseconds(published::SWAP_OUT.0), nanoseconds(published::SWAP_OUT.1)),
-        Line::new(throughput, Evidence::Published).of_ratio(published::THROUGHPUT_RATIO),
-        Line::new(share, Evidence::Published)
+        FormFigures::new(throughput, Evidence::Published).of_ratio(published::THROUGHPUT_RATIO),
+        FormFigures::new(share, Evidence::Published)
             .of_two(100.0 * published::SHARES.0, 100.0 * published::SHARES.1),
     ];
     for (evidence, rows) in sides {
         let figures = |value: fn(&Row) -> f64| rows.each_ref().map(value);
         let is_prediction = evidence == Evidence::SimulatedLinux;
-        let beside = |line: Line, ratio: f64| if is_prediction { line.beside(ratio) } else { line };
+        let beside = |line: FormFigures, ratio: f64| if is_prediction { line.beside(ratio) } else { line };
         let page = beside(
-            Line::new(time, evidence).of(figures(|row| row.page)),
+            FormFigures::new(time, evidence).of(figures(|row| row.page)),
             published::SWAP_OUT.0 / published::SWAP_OUT.1,
         );
         lines.push(if is_prediction { page.fitted(Form::Patched) } else { page });
-        let rate = Line::new(throughput, evidence).of(figures(|row| row.throughput));
+        let rate = FormFigures::new(throughput, evidence).of(figures(|row| row.throughput));
         lines.push(beside(rate, published::THROUGHPUT_RATIO));
         if rows.iter().all(|row| row.share.is_some()) {
-            lines.push(Line::new(share, evidence).of(figures(|row| 100.0 * row.share.unwrap_or_default())));
+            lines.push(
+                FormFigures::new(share, evidence).of(figures(|row| 100.0 * row.share.unwrap_or_default())),
+            );
         }
     }
     let notes = vec![

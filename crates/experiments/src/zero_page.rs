@@ -10,10 +10,10 @@
 
 use std::time::Duration;
 
-use octavo_sim::{Machine, Report, Stopped};
+use octavo_sim::{MachineModel, Report, Stopped};
 use serde::Serialize;
 
-use crate::comparison::{Comparison, Evidence, Line, in_turns};
+use crate::comparison::{Comparison, Evidence, FormFigures, in_turns};
 use crate::faces::{measured, simulated};
 use crate::functions::by_function;
 use crate::{Form, until_it_gives};
@@ -77,7 +77,7 @@ const GETS: &[&str] = &["get", "get_for_space", "get_reference", "get_live", "ge
 ///
 /// # Errors
 /// [`Stopped`] if all threads wait for each other, or the simulation has no memory.
-pub fn simulate(machine: &Machine, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
+pub fn simulate(machine: &MachineModel, seed: u64, form: Form, load: Load) -> Result<Row, Stopped> {
     let (outcome, _) =
         octavo_sim::run(machine, seed, move || simulated::workloads::zero_page::run(form, load))?;
     let spent: f64 = outcome.tasks.iter().map(Duration::as_secs_f64).sum();
@@ -114,7 +114,7 @@ fn row(form: Form, load: Load, tasks: &[Duration], elapsed: Duration) -> Row {
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn calibrate(machine: &Machine, seed: u64, load: Load, access: f64) -> Result<Duration, Stopped> {
+pub fn calibrate(machine: &MachineModel, seed: u64, load: Load, access: f64) -> Result<Duration, Stopped> {
     until_it_gives(access, |beside| {
         Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.access)
     })
@@ -142,7 +142,7 @@ const RUNS_OF_ONE: usize = 5;
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stopped> {
+pub fn compare(machine: &MachineModel, options: Options) -> Result<Comparison, Stopped> {
     let Options { tasks, steps, seed, here } = options;
     let load = Load { tasks, steps, warm_up: 0, beside: Duration::ZERO };
     let all = |load: Load| -> Result<[Row; 3], Stopped> {
@@ -164,7 +164,7 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stoppe
         let load = Load { tasks, steps: STEPS_HERE, ..load };
         sides.push((Evidence::Measured, in_turns(|form| measure(form, load), |row| row.access)));
     }
-    let published = |figure: &str| Line::new(figure, Evidence::Published);
+    let published = |figure: &str| FormFigures::new(figure, Evidence::Published);
     let (time, throughput, runtime, share) =
         ("ns an access", "throughput, accesses/s", "runtime, s", "share of the get function, %");
     let base_access = published::PATCHED_ACCESS * published::THROUGHPUT_RATIO;
@@ -176,9 +176,9 @@ pub fn compare(machine: &Machine, options: Options) -> Result<Comparison, Stoppe
     ];
     for (evidence, rows) in sides {
         let figures = |value: fn(&Row) -> f64| rows.each_ref().map(value);
-        let line = |figure: &str| Line::new(figure, evidence);
+        let line = |figure: &str| FormFigures::new(figure, evidence);
         let is_prediction = evidence == Evidence::SimulatedLinux;
-        let beside = |line: Line, ratio: f64| if is_prediction { line.beside(ratio) } else { line };
+        let beside = |line: FormFigures, ratio: f64| if is_prediction { line.beside(ratio) } else { line };
         let mut access = line(time).of(figures(|row| row.access));
         if is_prediction {
             access = access.beside(1.0 / published::THROUGHPUT_RATIO).fitted(Form::Patched);

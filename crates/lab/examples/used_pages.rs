@@ -25,8 +25,8 @@ use std::thread;
 use std::time::Duration;
 
 use octavo::PAGE_BYTES;
-use octavo_platform::accessed::{self, AccessedBits, Seen};
-use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
+use octavo_platform::accessed::{self, AccessedBits, PageUse};
+use octavo_platform::pagemap::{Categories, Pagemap, ScanFilter};
 use octavo_trace::{Accesses, TraceWriter};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(8);
@@ -58,7 +58,7 @@ fn record(trace: &str, program: &mut Command) -> Result<String, Box<dyn Error>> 
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::thread::disable_transparent_huge_pages(true)?;
     let mut child = program.spawn()?;
-    let mut tree = Tree::default();
+    let mut tree = UsedTree::default();
     while child.try_wait()?.is_none() {
         tree.look(bits, &mut to)?;
         thread::sleep(BETWEEN_LOOKS);
@@ -70,21 +70,21 @@ fn record(trace: &str, program: &mut Command) -> Result<String, Box<dyn Error>> 
 
 /// The processes, and their pages in memory.
 #[derive(Default)]
-struct Tree {
-    processes: HashMap<u32, Process>,
+struct UsedTree {
+    processes: HashMap<u32, UsedProcess>,
     /// All pages so far, and the most at once.
     pages: u64,
     most: usize,
 }
 
-struct Process {
+struct UsedProcess {
     descriptor: OwnedFd,
     pagemap: Pagemap,
     /// The numbers in the trace of the pages in memory, by address.
     pages: HashMap<u64, u64>,
 }
 
-impl Tree {
+impl UsedTree {
     fn look(
         &mut self,
         bits: &AccessedBits,
@@ -109,11 +109,11 @@ impl Tree {
         if private_pages(pid)? < LEAST_PAGES {
             return None;
         }
-        let Process { descriptor, pagemap, pages } = match self.processes.entry(pid) {
+        let UsedProcess { descriptor, pagemap, pages } = match self.processes.entry(pid) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let (descriptor, pagemap) = (accessed::open(pid).ok()?, Pagemap::of(pid).ok()?);
-                new.insert(Process { descriptor, pagemap, pages: HashMap::new() })
+                new.insert(UsedProcess { descriptor, pagemap, pages: HashMap::new() })
             }
         };
         let there = pages_there(pid, pagemap)?;
@@ -121,7 +121,7 @@ impl Tree {
         pages.retain(|page, _| is_there.contains(page));
         let mut used = there;
         let mut seen = bits.look(pid, &used).ok()?.into_iter();
-        used.retain(|_| seen.next().is_some_and(Seen::is_used));
+        used.retain(|_| seen.next().is_some_and(PageUse::is_used));
         let refused: HashSet<u64> = accessed::forget(descriptor.as_fd(), &used).ok()?.into_iter().collect();
         let still = bits.look(pid, &used).ok()?;
         let numbers = used.iter().zip(still).filter_map(|(page, still)| {
@@ -160,7 +160,7 @@ fn private_pages(pid: u32) -> Option<u64> {
 
 /// Returns the anonymous pages of private, writable mappings that are in memory, in order.
 fn pages_there(pid: u32, pagemap: &Pagemap) -> Option<Vec<u64>> {
-    let wanted = Wanted {
+    let wanted = ScanFilter {
         all_of: Categories::PRESENT,
         any_of: Categories::NONE,
         none_of: Categories::FILE | Categories::ZERO,

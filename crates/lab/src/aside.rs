@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use crate::profile::Samples;
-use crate::progress::Progress;
+use crate::progress::TurnProgress;
 use crate::record::Recorder;
 
 /// The observers of a run. By default, there are none.
@@ -19,7 +19,7 @@ pub struct Aside<'a> {
 
 impl<'a> Aside<'a> {
     /// A progress bar only.
-    pub fn of(progress: &'a Progress) -> Self {
+    pub fn of(progress: &'a TurnProgress) -> Self {
         Self { progress: progress.counter(), ..Self::default() }
     }
 }

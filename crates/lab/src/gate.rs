@@ -19,7 +19,7 @@ pub fn all_at_once<W: Copy + Display + Send, T: Send>(
     work: impl Fn(W) -> Result<T, Failure> + Sync,
     samples: Option<&mut Samples>,
 ) -> Result<Vec<T>, Failure> {
-    let gate = Gate::default();
+    let gate = StartGate::default();
     thread::scope(|scope| {
         let (gate, work) = (&gate, &work);
         let mut handles = Vec::new();
@@ -55,7 +55,7 @@ pub fn all_at_once<W: Copy + Display + Send, T: Send>(
 
 /// A gate that opens once. Unlike a barrier, it can also send all threads home, if not all could be started.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct StartGate {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -66,7 +66,7 @@ struct State {
     verdict: Option<bool>,
 }
 
-impl Gate {
+impl StartGate {
     /// Waits for the gate. Returns whether to start work. Otherwise, the thread must go home.
     pub fn pass(&self) -> bool {
         let mut state = self.lock();
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn everyone_waits_for_the_verdict() {
         for verdict in [true, false] {
-            let gate = Gate::default();
+            let gate = StartGate::default();
             std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| gate.pass())).collect();
                 gate.wait_for(4);

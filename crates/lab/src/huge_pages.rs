@@ -28,13 +28,13 @@ impl KernelPages {
 
 /// The setting of this machine's administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HugePages {
+pub struct HugePageSetting {
     allowed: bool,
     /// The kernel's name for the setting.
     setting: String,
 }
 
-impl HugePages {
+impl HugePageSetting {
     /// Reads the setting of this machine.
     pub fn here() -> Self {
         let read = |file: &str| fs::read_to_string(format!("{FOLDER}/{file}")).ok();
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn the_kernels_side_runs_with_huge_pages_wherever_they_can_be_had() {
-        let runs = |enabled, of_2_mib| HugePages::of(enabled, of_2_mib).kernel_runs().len();
+        let runs = |enabled, of_2_mib| HugePageSetting::of(enabled, of_2_mib).kernel_runs().len();
         assert_eq!(runs(Some("always [madvise] never\n"), None), 2);
         assert_eq!(runs(Some("[always] madvise never\n"), Some("always [inherit] madvise never\n")), 2);
         assert_eq!(runs(Some("always madvise [never]\n"), Some("always [inherit] madvise never\n")), 1);
@@ -93,10 +93,10 @@ mod tests {
 
     #[test]
     fn what_is_not_allowed_is_said_with_the_remedy() {
-        let never = HugePages::of(Some("always madvise [never]"), None);
+        let never = HugePageSetting::of(Some("always madvise [never]"), None);
         let remedy = "set to \"never\" here; allow them by echo madvise >";
         assert!(never.note().contains(remedy), "{}", never.note());
-        let madvise = HugePages::of(Some("always [madvise] never"), None).note();
+        let madvise = HugePageSetting::of(Some("always [madvise] never"), None).note();
         assert!(madvise.contains("by MADV_HUGEPAGE (they are set to \"madvise\" here)"), "{madvise}");
     }
 }

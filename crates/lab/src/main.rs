@@ -54,14 +54,14 @@ use clap::Parser;
 use octavo_command::failure::{Failure, exit_code};
 
 use crate::args::{Cli, Command};
-use crate::swap::args::Refused;
-use crate::swap::job::Job as SwapJob;
-use crate::swap::plan::Pattern;
+use crate::swap::args::JobRefusal;
+use crate::swap::job::SwapJob;
+use crate::swap::plan::TaskPattern;
 
 /// Simulations have memory of their own, so that they are the same on every machine. Everything else uses the
 /// system's allocator.
 #[global_allocator]
-static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+static MEMORY: octavo_sim::SimAllocator = octavo_sim::SimAllocator;
 
 fn main() -> ExitCode {
     let done = started_by_ourselves().map(|done| done.map(|()| 0)).unwrap_or_else(command);
@@ -91,9 +91,9 @@ fn command() -> Result<u8, Failure> {
             Ok(job) => usemem::run(&job),
             Err(complaint) => args::refuse("usemem", &complaint),
         },
-        Command::SwapWSeq(args) => swap_job("swap-w-seq", args.into_job(Pattern::WriteSequential)),
-        Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(Pattern::WriteRandom)),
-        Command::Swapin(args) => swap_job("swapin", args.into_job(Pattern::ReadSequential)),
+        Command::SwapWSeq(args) => swap_job("swap-w-seq", args.into_job(TaskPattern::WriteSequential)),
+        Command::SwapWRand(args) => swap_job("swap-w-rand", args.into_job(TaskPattern::WriteRandom)),
+        Command::Swapin(args) => swap_job("swapin", args.into_job(TaskPattern::ReadSequential)),
         Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
         Command::UdpStream(args) => udp_stream::run(&args.into_job()),
         Command::Replay(args) => match args.into_job() {
@@ -107,10 +107,10 @@ fn command() -> Result<u8, Failure> {
     done.map(|()| 0)
 }
 
-fn swap_job(subcommand: &str, job: Result<SwapJob, Refused>) -> Result<(), Failure> {
+fn swap_job(subcommand: &str, job: Result<SwapJob, JobRefusal>) -> Result<(), Failure> {
     match job {
         Ok(job) => swap::run(&job),
-        Err(Refused::Nonsense(complaint)) => args::refuse(subcommand, &complaint),
-        Err(Refused::Failure(failure)) => Err(failure),
+        Err(JobRefusal::Nonsense(complaint)) => args::refuse(subcommand, &complaint),
+        Err(JobRefusal::Failure(failure)) => Err(failure),
     }
 }

@@ -77,14 +77,14 @@ pub fn curves(axes: Axes<'_>, series: &[Series]) -> Result<String, Failure> {
 
 /// A group of bars, one for each value. Values may be below zero.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct BarGroup {
     pub name: String,
     /// The values in the order of the bars' names, `None` if there is no value.
     pub values: Vec<Option<f64>>,
 }
 
 /// Draws horizontal bars, one group below the other. `names` are the names of the bars in a group.
-pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[Group]) -> Result<String, Failure> {
+pub fn bars(title: &str, unit: &str, names: &[&str], groups: &[BarGroup]) -> Result<String, Failure> {
     // A row for each bar, an empty one between groups, and room for the names of the colors.
     let step = names.len() + 1;
     let rows = (step * groups.len() + names.len()) as i32;
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn bars_stand_for_values_and_nothing_stands_for_none() {
-        let group = |name: &str, values| Group { name: name.into(), values };
+        let group = |name: &str, values| BarGroup { name: name.into(), values };
         let groups =
             [group("send-64", vec![Some(1.85), Some(-0.4)]), group("send-128", vec![Some(3.96), None])];
         let image = bars("change", "percent", &["published", "simulated"], &groups).unwrap();

@@ -19,7 +19,7 @@ const READY: &str = "ready\n";
 
 /// The last line of a process.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer<T> {
+enum LastLine<T> {
     Done(T),
     Failed(String),
 }
@@ -27,11 +27,11 @@ enum Answer<T> {
 /// The processes of a run. Dropping the value ends those that still run.
 #[derive(Debug, Default)]
 pub struct Processes {
-    running: Vec<Process>,
+    running: Vec<WorkerProcess>,
 }
 
 #[derive(Debug)]
-struct Process {
+struct WorkerProcess {
     child: Child,
     /// `None` if the process waits on another input.
     input: Option<ChildStdin>,
@@ -55,13 +55,13 @@ impl Processes {
         let Some(output) = child.stdout.take() else {
             return Err(cannot_start(io::ErrorKind::BrokenPipe.into()));
         };
-        self.running.push(Process { child, input, output: BufReader::new(output) });
+        self.running.push(WorkerProcess { child, input, output: BufReader::new(output) });
         Ok(())
     }
 
     /// Waits until every process has said that it is ready.
     pub fn wait_until_ready(&mut self) -> Result<(), Failure> {
-        for Process { child, output, .. } in &mut self.running {
+        for WorkerProcess { child, output, .. } in &mut self.running {
             let mut line = String::new();
             // A line that cannot be read counts as a missing one.
             let _ = output.read_line(&mut line);
@@ -69,7 +69,7 @@ impl Processes {
                 continue;
             }
             return Err(match serde_json::from_str(&line) {
-                Ok(Answer::<()>::Failed(sentence)) => Failure::Said(sentence),
+                Ok(LastLine::<()>::Failed(sentence)) => Failure::Said(sentence),
                 _ => died(child.wait()),
             });
         }
@@ -89,13 +89,13 @@ impl Processes {
     /// Returns the results of all processes, in the order in which they were started.
     pub fn collect<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, Failure> {
         let mut all = Vec::with_capacity(self.running.len());
-        for Process { child, output, .. } in &mut self.running {
+        for WorkerProcess { child, output, .. } in &mut self.running {
             let mut text = String::new();
             let read = output.read_to_string(&mut text);
             let status = child.wait();
             match (read, serde_json::from_str(&text)) {
-                (Ok(_), Ok(Answer::Done(done))) => all.push(done),
-                (Ok(_), Ok(Answer::Failed(sentence))) => return Err(Failure::Said(sentence)),
+                (Ok(_), Ok(LastLine::Done(done))) => all.push(done),
+                (Ok(_), Ok(LastLine::Failed(sentence))) => return Err(Failure::Said(sentence)),
                 _ => return Err(died(status)),
             }
         }
@@ -106,7 +106,7 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        for Process { child, .. } in &mut self.running {
+        for WorkerProcess { child, .. } in &mut self.running {
             // The process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
@@ -137,9 +137,9 @@ pub fn ready_and_told_to_go() -> Result<bool, Failure> {
 /// For a started process: writes its results, or nothing if it was sent home.
 pub fn answer<T: Serialize>(done: Result<Option<T>, Failure>) -> Result<(), Failure> {
     let answer = match done {
-        Ok(Some(done)) => Answer::Done(done),
+        Ok(Some(done)) => LastLine::Done(done),
         Ok(None) => return Ok(()),
-        Err(failure) => Answer::Failed(failure.to_string()),
+        Err(failure) => LastLine::Failed(failure.to_string()),
     };
     let json = serde_json::to_string(&answer).map_err(|error| Failure::Said(error.to_string()))?;
     io::stdout().write_all(json.as_bytes()).map_err(|_| Failure::OutputClosed)

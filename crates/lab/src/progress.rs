@@ -98,14 +98,14 @@ fn in_words(time: Duration) -> String {
 
 /// The progress of a turn, or of a part of the preparations. Dropping it removes the bar.
 #[derive(Debug)]
-pub struct Progress {
+pub struct TurnProgress {
     done: Arc<AtomicU64>,
     looker: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
     /// Present if the work is a turn.
     turn: Option<(Arc<Pace>, Instant)>,
 }
 
-impl Progress {
+impl TurnProgress {
     /// Begins a turn. Shows `title` and how much of `total` is done, or only the time if the total is
     /// unknown.
     pub fn turn(pace: &Arc<Pace>, title: String, total: Option<u64>) -> Self {
@@ -138,7 +138,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for TurnProgress {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.looker.take() {
             drop(stop);

@@ -19,18 +19,18 @@ use serde::Serialize;
 
 /// All runs of a workload, and the ratios between its modes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct WorkloadReport {
     /// The workload with its options, as a command line.
     pub workload: String,
     /// Every run, in the order they were made.
-    pub runs: Vec<Run>,
-    /// A ratio for each pair of modes and each [`Metric`] that both have.
+    pub runs: Vec<ModeRun>,
+    /// A ratio for each pair of modes and each [`ModeMetric`] that both have.
     pub ratios: Vec<Ratio>,
 }
 
 /// One run of one mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Run {
+pub struct ModeRun {
     pub mode: String,
     pub tasks: u64,
     /// Null if there is no budget: the kernel uses all memory of the machine.
@@ -61,7 +61,7 @@ pub fn failures(is_wrong: bool) -> BTreeMap<&'static str, u64> {
     is_wrong.then_some(("wrong_data", 1)).into_iter().collect()
 }
 
-impl Run {
+impl ModeRun {
     /// Returns one of the measures. NaN if it was not taken.
     pub fn measure(&self, name: &str) -> f64 {
         self.measures.get(name).copied().unwrap_or(f64::NAN)
@@ -69,14 +69,14 @@ impl Run {
 }
 
 /// Returns the median of a figure over runs. NaN if there are none.
-pub fn median_of(runs: &[&Run], value: impl Fn(&Run) -> f64) -> f64 {
+pub fn median_of(runs: &[&ModeRun], value: impl Fn(&ModeRun) -> f64) -> f64 {
     Spread::of(runs.iter().map(|run| value(run))).map_or(f64::NAN, |spread| spread.median)
 }
 
 /// A figure by which modes are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Metric {
+pub enum ModeMetric {
     Seconds,
     /// The rate as usemem counts it.
     UsememKbPerS,
@@ -92,13 +92,13 @@ pub enum Metric {
 pub struct Ratio {
     pub of: String,
     pub to: String,
-    pub metric: Metric,
+    pub metric: ModeMetric,
     pub median: f64,
     pub min: f64,
     pub max: f64,
 }
 
-impl Metric {
+impl ModeMetric {
     /// Returns the metric's name for people.
     pub fn title(self) -> &'static str {
         match self {
@@ -111,7 +111,7 @@ impl Metric {
     }
 
     /// Returns the run's figure. NaN if it has none.
-    fn value(self, run: &Run) -> f64 {
+    fn value(self, run: &ModeRun) -> f64 {
         match self {
             Self::Seconds => run.seconds,
             Self::UsememKbPerS => run.usemem_kb_per_s.map_or(f64::NAN, |kb_per_s| kb_per_s as f64),
@@ -127,16 +127,16 @@ impl Metric {
     }
 }
 
-impl Report {
+impl WorkloadReport {
     /// Makes a report of runs, in the order in which they were made. In each pair of `modes`, the later is
     /// compared to the earlier. A metric that a run does not have is left out.
-    pub fn new(workload: String, runs: Vec<Run>, modes: &[&str], metrics: &[Metric]) -> Self {
+    pub fn new(workload: String, runs: Vec<ModeRun>, modes: &[&str], metrics: &[ModeMetric]) -> Self {
         let ratios = ratios(&runs, modes, metrics);
         Self { workload, runs, ratios }
     }
 
     /// Returns the mode among these with the best median of `metric`, the first among equals.
-    pub fn best_of<'n>(&self, names: &[&'n str], metric: Metric) -> Option<&'n str> {
+    pub fn best_of<'n>(&self, names: &[&'n str], metric: ModeMetric) -> Option<&'n str> {
         let median = |name: &str| median_of(&self.runs_of(name).collect::<Vec<_>>(), |run| metric.value(run));
         names
             .iter()
@@ -145,7 +145,7 @@ impl Report {
     }
 
     /// Returns the runs of one mode.
-    pub fn runs_of<'a>(&'a self, mode: &'a str) -> impl Iterator<Item = &'a Run> + 'a {
+    pub fn runs_of<'a>(&'a self, mode: &'a str) -> impl Iterator<Item = &'a ModeRun> + 'a {
         self.runs.iter().filter(move |run| run.mode == mode)
     }
 }
@@ -156,7 +156,7 @@ pub fn usemem_kb_per_s(bytes: u64, usecs: u64) -> u64 {
     u64::try_from(per_second).unwrap_or(u64::MAX)
 }
 
-fn ratios(runs: &[Run], modes: &[&str], metrics: &[Metric]) -> Vec<Ratio> {
+fn ratios(runs: &[ModeRun], modes: &[&str], metrics: &[ModeMetric]) -> Vec<Ratio> {
     let by_mode = |mode: &str| runs.iter().filter(move |run| run.mode == mode).collect::<Vec<_>>();
     let mut ratios = Vec::new();
     for (index, to) in modes.iter().enumerate() {
@@ -183,10 +183,10 @@ fn ratios(runs: &[Run], modes: &[&str], metrics: &[Metric]) -> Vec<Ratio> {
 mod tests {
     use super::*;
 
-    const BOTH: [Metric; 2] = [Metric::Seconds, Metric::UsememKbPerS];
+    const BOTH: [ModeMetric; 2] = [ModeMetric::Seconds, ModeMetric::UsememKbPerS];
 
-    fn run(mode: &str, seconds: f64, usemem_kb_per_s: u64) -> Run {
-        Run {
+    fn run(mode: &str, seconds: f64, usemem_kb_per_s: u64) -> ModeRun {
+        ModeRun {
             mode: mode.into(),
             tasks: 1,
             seconds,
@@ -194,34 +194,38 @@ mod tests {
             usemem_kb_per_s: Some(usemem_kb_per_s),
             faults: 3,
             faults_per_s: 3.0 / seconds,
-            ..Run::default()
+            ..ModeRun::default()
         }
     }
 
     #[test]
     fn a_measure_that_one_side_lacks_is_not_compared() {
-        let measured = |mode, figure| Run {
+        let measured = |mode, figure| ModeRun {
             measures: BTreeMap::from([("loads_per_s".into(), figure)]),
             ..run(mode, 1.0, 1)
         };
         let runs = vec![measured("disk", 2.0), measured("best", 3.0)];
-        let report =
-            Report::new("w".into(), runs, &["disk", "best"], &[Metric::LoadsPerS, Metric::DeviceMbPerS]);
+        let report = WorkloadReport::new(
+            "w".into(),
+            runs,
+            &["disk", "best"],
+            &[ModeMetric::LoadsPerS, ModeMetric::DeviceMbPerS],
+        );
         assert_eq!(report.ratios.len(), 1);
-        assert_eq!((report.ratios[0].metric, report.ratios[0].median), (Metric::LoadsPerS, 1.5));
+        assert_eq!((report.ratios[0].metric, report.ratios[0].median), (ModeMetric::LoadsPerS, 1.5));
     }
 
     #[test]
     fn a_ratio_above_one_means_that_of_is_better_for_every_metric() {
         let runs =
             vec![run("base", 2.0, 100), run("best", 1.0, 300), run("best", 2.0, 100), run("base", 8.0, 50)];
-        let report = Report::new("test".into(), runs, &["base", "best"], &BOTH);
+        let report = WorkloadReport::new("test".into(), runs, &["base", "best"], &BOTH);
         assert_eq!(report.ratios.len(), 2);
         assert!(report.ratios.iter().all(|ratio| ratio.of == "best" && ratio.to == "base"));
         let seconds = &report.ratios[0];
         assert_eq!(
             (seconds.metric, seconds.min, seconds.median, seconds.max),
-            (Metric::Seconds, 2.0, 3.0, 4.0)
+            (ModeMetric::Seconds, 2.0, 3.0, 4.0)
         );
         assert_eq!((report.ratios[1].min, report.ratios[1].max), (2.0, 3.0));
     }
@@ -229,15 +233,22 @@ mod tests {
     #[test]
     fn every_pair_is_compared_and_one_mode_alone_is_not() {
         let runs = ["kernel", "base", "patched", "best"].map(|mode| run(mode, 1.0, 1));
-        let report = Report::new("test".into(), runs.to_vec(), &["kernel", "base", "patched", "best"], &BOTH);
+        let report =
+            WorkloadReport::new("test".into(), runs.to_vec(), &["kernel", "base", "patched", "best"], &BOTH);
         assert_eq!(report.ratios.len(), 6 * BOTH.len());
-        assert!(Report::new("test".into(), vec![run("best", 1.0, 1)], &["best"], &BOTH).ratios.is_empty());
+        assert!(
+            WorkloadReport::new("test".into(), vec![run("best", 1.0, 1)], &["best"], &BOTH).ratios.is_empty()
+        );
     }
 
     #[test]
     fn the_keys_are_the_documented_ones() {
-        let report =
-            Report::new("w".into(), vec![run("base", 1.0, 1), run("best", 1.0, 1)], &["base", "best"], &BOTH);
+        let report = WorkloadReport::new(
+            "w".into(),
+            vec![run("base", 1.0, 1), run("best", 1.0, 1)],
+            &["base", "best"],
+            &BOTH,
+        );
         let json = serde_json::to_value(&report).unwrap();
         let keys = |value: &serde_json::Value| {
             value.as_object().unwrap().keys().cloned().collect::<std::collections::BTreeSet<_>>()
@@ -269,7 +280,7 @@ mod tests {
         let of = |base: f64, huge: f64| {
             let runs = vec![run("kernel", base, 1), run("kernel-huge", huge, 1), run("best", 1.0, 1)];
             let names = ["kernel", "kernel-huge", "best"];
-            Report::new("w".into(), runs, &names, &BOTH).best_of(&names[..2], Metric::Seconds)
+            WorkloadReport::new("w".into(), runs, &names, &BOTH).best_of(&names[..2], ModeMetric::Seconds)
         };
         assert_eq!(of(2.0, 1.5), Some("kernel-huge"));
         assert_eq!(of(1.5, 2.0), Some("kernel"));
@@ -277,12 +288,12 @@ mod tests {
         // Round by round, the second is better in the mean, but its median is worse.
         let rounds = [("kernel", 1.9), ("kernel-huge", 1.0), ("kernel", 0.5), ("kernel-huge", 2.7)];
         let runs = rounds.map(|(side, seconds)| run(side, seconds, 1)).to_vec();
-        let report = Report::new("w".into(), runs, &["kernel", "kernel-huge"], &BOTH);
+        let report = WorkloadReport::new("w".into(), runs, &["kernel", "kernel-huge"], &BOTH);
         assert!(report.ratios[0].median > 1.0);
-        assert_eq!(report.best_of(&["kernel", "kernel-huge"], Metric::Seconds), Some("kernel"));
-        let alone = Report::new("w".into(), vec![run("kernel", 1.0, 1)], &["kernel"], &BOTH);
-        assert_eq!(alone.best_of(&["kernel"], Metric::Seconds), Some("kernel"));
-        assert_eq!(alone.best_of(&[], Metric::Seconds), None);
+        assert_eq!(report.best_of(&["kernel", "kernel-huge"], ModeMetric::Seconds), Some("kernel"));
+        let alone = WorkloadReport::new("w".into(), vec![run("kernel", 1.0, 1)], &["kernel"], &BOTH);
+        assert_eq!(alone.best_of(&["kernel"], ModeMetric::Seconds), Some("kernel"));
+        assert_eq!(alone.best_of(&[], ModeMetric::Seconds), None);
     }
 
     #[test]

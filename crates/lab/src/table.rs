@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use octavo_measure::statistics::Spread;
-use octavo_measure::table::Table;
+use octavo_measure::table::TextTable;
 
-use crate::report::{Metric, Ratio, Report, Run};
+use crate::report::{ModeMetric, ModeRun, Ratio, WorkloadReport};
 
 /// A figure over the rounds of a side: its median and, if there are several rounds, the least and the
 /// greatest.
 #[derive(Clone, Copy, Debug)]
-pub struct Rounds {
+pub struct FigureOverRounds {
     several: bool,
 }
 
-impl Rounds {
+impl FigureOverRounds {
     pub fn new(rounds: u32) -> Self {
         Self { several: rounds > 1 }
     }
@@ -26,8 +26,8 @@ impl Rounds {
 
     pub fn cells<'r>(
         self,
-        runs: impl IntoIterator<Item = &'r Run>,
-        value: impl Fn(&Run) -> f64,
+        runs: impl IntoIterator<Item = &'r ModeRun>,
+        value: impl Fn(&ModeRun) -> f64,
         show: impl Fn(f64) -> String,
     ) -> Vec<String> {
         let Some(spread) = Spread::of(runs.into_iter().map(value)) else { return Vec::new() };
@@ -47,14 +47,14 @@ impl Rounds {
 
 /// Says how much better some modes are than others, by these metrics. Returns `None` if no mode is compared.
 pub fn ratios(
-    report: &Report,
-    metrics: &[Metric],
-    rounds: Rounds,
+    report: &WorkloadReport,
+    metrics: &[ModeMetric],
+    rounds: FigureOverRounds,
     is_shown: impl Fn(&Ratio) -> bool,
-) -> Option<Table> {
+) -> Option<TextTable> {
     let mut header = vec!["better by", "in"];
     header.extend(rounds.header("times"));
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     let mut any = false;
     for ratio in metrics.iter().flat_map(|&metric| report.ratios.iter().filter(move |r| r.metric == metric)) {
         if is_shown(ratio) {
@@ -72,7 +72,7 @@ pub fn ratios(
 pub fn shares(mode: &str, shares: &BTreeMap<String, f64>) -> String {
     let mut largest: Vec<_> = shares.iter().filter(|&(_, &share)| share >= 0.01).collect();
     largest.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    let mut table = Table::new(&["function", "share"]);
+    let mut table = TextTable::new(&["function", "share"]);
     for (name, share) in largest {
         table.row(vec![name.clone(), percent(*share)]);
     }
@@ -151,11 +151,11 @@ mod tests {
     fn one_round_has_no_median() {
         let spread = Spread { median: 2.0, min: 1.0, max: 3.0 };
         let show = |value: f64| value.to_string();
-        assert_eq!(Rounds::new(1).spread(spread, show), ["2"]);
-        assert_eq!(Rounds::new(1).note(1), "one round");
-        assert_eq!(Rounds::new(3).spread(spread, show), ["2", "1", "3"]);
+        assert_eq!(FigureOverRounds::new(1).spread(spread, show), ["2"]);
+        assert_eq!(FigureOverRounds::new(1).note(1), "one round");
+        assert_eq!(FigureOverRounds::new(3).spread(spread, show), ["2", "1", "3"]);
         assert_eq!(
-            (Rounds::new(3).header("s"), Rounds::new(1).header("s")),
+            (FigureOverRounds::new(3).header("s"), FigureOverRounds::new(1).header("s")),
             (vec!["s", "least", "most"], vec!["s"])
         );
     }

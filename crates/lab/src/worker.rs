@@ -21,7 +21,7 @@ impl fmt::Display for Toucher {
 
 /// The flags and counters that a thread uses between batches.
 #[derive(Clone, Copy, Debug)]
-pub struct Watch<'a> {
+pub struct WorkerFlags<'a> {
     /// Set when another thread has failed, so that the rest of the work is not worth doing.
     pub stop: &'a AtomicBool,
     /// Counts accesses, if there is a progress bar.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{lab, refusal, report_of, text_of};
-use octavo_trace::{Accesses, Outcome, Trace, TraceReader, optimum};
+use octavo_trace::{Accesses, ReplayOutcome, Trace, TraceReader, optimum};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -160,7 +160,7 @@ fn keys_and_objects_of_the_same_trace_have_the_same_figures() {
         // Frames that a CPU keeps to itself may cause a small difference.
         assert!(one.abs_diff(other) <= one / 50, "{policy}: {one} and {other}");
     }
-    let Outcome { misses, .. } =
+    let ReplayOutcome { misses, .. } =
         optimum(&Trace::of_reads(&pages).unwrap(), figure(&of_keys, "belady", "frames"));
     assert_eq!(figure(&of_keys, "belady", "misses"), misses);
     assert_eq!(figure(&of_keys, "fifo", "write_backs"), 0, "what was only read is not written");

@@ -1,7 +1,7 @@
 //! Memory control groups of version 1 or 2, wherever their hierarchy is mounted.
 //!
-//! This module only names files: the caller makes the changes, and undoes them. [`Group::new`] makes nothing,
-//! so the caller can note each step before it takes it.
+//! This module only names files: the caller makes the changes, and undoes them. [`ControlGroup::new`] makes
+//! nothing, so the caller can note each step before it takes it.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ const CONTROLLER: &str = "memory";
 
 /// The version of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
+enum ControllerVersion {
     One,
     Two,
 }
@@ -20,7 +20,7 @@ enum Version {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
     root: PathBuf,
-    version: Version,
+    version: ControllerVersion,
 }
 
 impl Hierarchy {
@@ -34,7 +34,7 @@ impl Hierarchy {
 
     /// The hierarchy of version 1 that the caller has mounted.
     pub fn mounted_at(root: PathBuf) -> Self {
-        Self { root, version: Version::One }
+        Self { root, version: ControllerVersion::One }
     }
 
     /// The hierarchy among the lines of /proc/self/mountinfo.
@@ -50,7 +50,7 @@ impl Hierarchy {
         };
         let v1 = of("cgroup", |_, options| options.split(',').any(|option| option == CONTROLLER));
         let v2 = || of("cgroup2", |at, _| names_memory(&at.join("cgroup.controllers")).unwrap_or(false));
-        v1.map(Self::mounted_at).or_else(|| v2().map(|root| Self { root, version: Version::Two }))
+        v1.map(Self::mounted_at).or_else(|| v2().map(|root| Self { root, version: ControllerVersion::Two }))
     }
 
     /// Returns the file that gives the controller to the groups below, if they do not have it yet: version 2
@@ -59,7 +59,7 @@ impl Hierarchy {
     /// # Errors
     /// The file cannot be read.
     pub fn delegation(&self) -> io::Result<Option<PathBuf>> {
-        if self.version == Version::One {
+        if self.version == ControllerVersion::One {
             return Ok(None);
         }
         let file = self.root.join("cgroup.subtree_control");
@@ -76,12 +76,12 @@ pub const DELEGATE: &str = "+memory";
 
 /// A control group.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct ControlGroup {
     path: PathBuf,
-    version: Version,
+    version: ControllerVersion,
 }
 
-impl Group {
+impl ControlGroup {
     /// Names a group of the hierarchy, and does not make it.
     pub fn new(hierarchy: &Hierarchy, name: &str) -> Self {
         Self { path: hierarchy.root.join(name), version: hierarchy.version }
@@ -106,7 +106,7 @@ impl Group {
     /// limit that forbids swap to a group of `bytes`. Returns `None` if the kernel does not account swap.
     pub fn limit_without_swap(&self, bytes: u64) -> Option<(PathBuf, u64)> {
         let file = self.file("memory.memsw.limit_in_bytes", "memory.swap.max");
-        let least = if self.version == Version::One { bytes } else { 0 };
+        let least = if self.version == ControllerVersion::One { bytes } else { 0 };
         file.exists().then_some((file, least))
     }
 
@@ -129,7 +129,7 @@ impl Group {
     /// Returns the anonymous memory of the group now, in bytes.
     pub fn anonymous_bytes(&self) -> Option<u64> {
         let stat = fs::read_to_string(self.figures()).ok()?;
-        figure(&stat, if self.version == Version::One { "rss" } else { "anon" })
+        figure(&stat, if self.version == ControllerVersion::One { "rss" } else { "anon" })
     }
 
     /// Returns whether the kernel has killed a process of the group for lack of memory.
@@ -146,7 +146,7 @@ impl Group {
     }
 
     fn file(&self, v1: &str, v2: &str) -> PathBuf {
-        self.path.join(if self.version == Version::One { v1 } else { v2 })
+        self.path.join(if self.version == ControllerVersion::One { v1 } else { v2 })
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(Hierarchy::among(&v2), None, "without the controller it is of no use");
         fs::write(folder.join("cgroup.controllers"), "cpu memory io\n").unwrap();
         let found = Hierarchy::among(&v2).unwrap();
-        assert_eq!((&found.root, found.version), (&folder, Version::Two));
+        assert_eq!((&found.root, found.version), (&folder, ControllerVersion::Two));
         fs::write(folder.join("cgroup.subtree_control"), "cpu\n").unwrap();
         assert_eq!(found.delegation().unwrap(), Some(folder.join("cgroup.subtree_control")));
         fs::write(folder.join("cgroup.subtree_control"), "cpu memory\n").unwrap();

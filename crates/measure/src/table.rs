@@ -4,11 +4,11 @@ use std::fmt;
 
 /// Rows of cells under a header: the first column is aligned left, figures right.
 #[derive(Debug)]
-pub struct Table {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with this header.
     pub fn new(header: &[impl ToString]) -> Self {
         Self { rows: vec![header.iter().map(ToString::to_string).collect()] }
@@ -26,7 +26,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&["mode", "seconds"]);
+        let mut table = TextTable::new(&["mode", "seconds"]);
         table.row(vec!["patched".into(), "1.5".into()]);
         assert_eq!(table.to_string(), "mode     seconds\npatched      1.5");
     }

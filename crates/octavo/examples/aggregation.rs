@@ -14,13 +14,13 @@ const TIMES: u64 = THREADS;
 const SLOT_BYTES: u64 = 16;
 
 /// Slots of a key and a count. The key 0 means that a slot is free.
-struct Table<'s> {
+struct CountTable<'s> {
     space: &'s Space,
     at: u64,
     slots: u64,
 }
 
-impl<'s> Table<'s> {
+impl<'s> CountTable<'s> {
     fn new(space: &'s Space, keys: u64) -> octavo::Result<Self> {
         let slots = (keys * 2).next_power_of_two();
         let options = RegionOptions::new().pattern(AccessPattern::Random);
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Counts `keys` keys in `budget_bytes` of memory, and checks that all are there.
 pub fn run(keys: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
     let space = Manager::builder().budget_bytes(budget_bytes).build()?.space()?;
-    let table = Table::new(&space, keys)?;
+    let table = CountTable::new(&space, keys)?;
     thread::scope(|scope| {
         let counting = |thread: u64| {
             let table = &table;

@@ -9,7 +9,7 @@ use std::error::Error;
 use octavo::{Manager, RegionOptions, SharedGuard, Space};
 
 /// Values by keys. An index in plain memory says where each value lies.
-struct Cache {
+struct ValueCache {
     space: Space,
     places: HashMap<String, (u64, usize)>,
     /// Where the next value comes, and where the addresses end.
@@ -17,7 +17,7 @@ struct Cache {
     end: u64,
 }
 
-impl Cache {
+impl ValueCache {
     /// Addresses cost nothing, so there are many.
     const ADDRESSES: u64 = 1 << 40;
     /// A guard lends what lies in one piece of so many bytes.
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Makes and gets `values` values in `budget_bytes` of memory, and checks each.
 pub fn run(values: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
-    let mut cache = Cache::new(budget_bytes)?;
+    let mut cache = ValueCache::new(budget_bytes)?;
     let make = |key: u64| format!("value {key}, ").repeat(1 + (key % 600) as usize).into_bytes();
     let mut made = 0_u64;
     for round in 0..3 {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use octavo::{Manager, SpaceVec};
 
 /// A key, and the number of the row.
-type Row = [u64; 2];
+type KeyedRow = [u64; 2];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mib: Vec<u64> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
@@ -22,8 +22,8 @@ fn key_of(number: u64) -> u64 {
 /// Sorts `bytes` of rows in `budget_bytes` of memory, and checks their order.
 pub fn run(bytes: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
     let space = Arc::new(Manager::builder().budget_bytes(budget_bytes).build()?.space()?);
-    let mut rows = SpaceVec::<Row>::new(&space);
-    rows.extend((0..bytes / size_of::<Row>() as u64).map(|number| [key_of(number), number]))?;
+    let mut rows = SpaceVec::<KeyedRow>::new(&space);
+    rows.extend((0..bytes / size_of::<KeyedRow>() as u64).map(|number| [key_of(number), number]))?;
 
     rows.sort_unstable_by_key(|row| row[0])?;
 

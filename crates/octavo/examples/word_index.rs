@@ -186,7 +186,7 @@ impl<'a> Index<'a> {
     }
 
     /// Adds words in the order of their hashes, each with further places.
-    fn add(&mut self, batch: &Batch) -> octavo::Result<()> {
+    fn add(&mut self, batch: &WordBatch) -> octavo::Result<()> {
         // The table grows once for all words. Words in order fill it from one end, and would crowd that end
         // before the table as a whole is full.
         self.make_room_for(batch.len() as u64)?;
@@ -208,8 +208,8 @@ impl<'a> Index<'a> {
         for (first, number) in known {
             let (word, places) = &batch[number];
             let record = match self.record_of(word, first)? {
-                Found::Record(record) => record,
-                Found::EndOfChain(last) => {
+                ChainPlace::Record(record) => record,
+                ChainPlace::EndOfChain(last) => {
                     let record = self.new_record(word)?;
                     self.space.store(last + record::NEXT, record)?;
                     record
@@ -225,7 +225,7 @@ impl<'a> Index<'a> {
         if first == 0 {
             return Ok(Vec::new());
         }
-        let Found::Record(record) = self.record_of(word, first)? else { return Ok(Vec::new()) };
+        let ChainPlace::Record(record) = self.record_of(word, first)? else { return Ok(Vec::new()) };
         let mut places = Vec::new();
         let mut at = self.load(record + record::FIRST)?;
         while at != 0 {
@@ -256,14 +256,14 @@ impl<'a> Index<'a> {
     }
 
     /// Finds the word's record among those of its hash. `first` is the first of them.
-    fn record_of(&self, word: &[u8], first: u64) -> octavo::Result<Found> {
+    fn record_of(&self, word: &[u8], first: u64) -> octavo::Result<ChainPlace> {
         let mut record = first;
         loop {
             if self.holds(record, word)? {
-                return Ok(Found::Record(record));
+                return Ok(ChainPlace::Record(record));
             }
             match self.load(record + record::NEXT)? {
-                0 => return Ok(Found::EndOfChain(record)),
+                0 => return Ok(ChainPlace::EndOfChain(record)),
                 next => record = next,
             }
         }
@@ -346,7 +346,7 @@ impl<'a> Index<'a> {
 }
 
 /// Where a word stands in the chain of its hash.
-enum Found {
+enum ChainPlace {
     Record(u64),
     /// The word is not there. This is the chain's last record.
     EndOfChain(u64),
@@ -405,7 +405,7 @@ struct PlainIndex {
 }
 
 impl PlainIndex {
-    fn add(&mut self, batch: Batch) {
+    fn add(&mut self, batch: WordBatch) {
         for (word, mut places) in batch {
             match self.number_of.get(&word) {
                 Some(&number) => self.words[number].1.append(&mut places),
@@ -419,7 +419,7 @@ impl PlainIndex {
 }
 
 /// Words of some text with their places, sorted by hash as the table is.
-type Batch = Vec<(Vec<u8>, Vec<u64>)>;
+type WordBatch = Vec<(Vec<u8>, Vec<u64>)>;
 
 /// The words of the files, over and over.
 struct Texts<'a> {
@@ -451,7 +451,7 @@ impl<'a> Texts<'a> {
     }
 
     /// Returns the words of the next files, until there is enough text or the last file was read.
-    fn next_batch(&mut self, enough_bytes: usize) -> AnyResult<Batch> {
+    fn next_batch(&mut self, enough_bytes: usize) -> AnyResult<WordBatch> {
         let mut places_of: HashMap<Vec<u8>, Vec<u64>> = HashMap::new();
         let mut bytes = 0;
         while bytes < enough_bytes {
@@ -470,7 +470,7 @@ impl<'a> Texts<'a> {
             }
         }
         self.bytes_read += bytes as u64;
-        let mut batch: Batch = places_of.into_iter().collect();
+        let mut batch: WordBatch = places_of.into_iter().collect();
         batch.sort_by_cached_key(|(word, _)| (hash_of(word), word.clone()));
         Ok(batch)
     }

@@ -86,18 +86,18 @@ pub(crate) struct ReverseMap {
     seconds: WordArray<AtomicU64>,
     /// A bit for each page of `seconds` that has been charged.
     charged: Box<[AtomicU64]>,
-    lists: Box<[CachePadded<Mutex<Lists>>]>,
+    lists: Box<[CachePadded<Mutex<OwnerLists>>]>,
     budget: Arc<Budget>,
 }
 
 /// The lists of the frames of one lock.
 #[derive(Debug, Default)]
-struct Lists {
+struct OwnerLists {
     lists: Vec<Vec<u64>>,
     free: Vec<usize>,
 }
 
-impl Lists {
+impl OwnerLists {
     fn of(&mut self, word: u64) -> &mut Vec<u64> {
         &mut self.lists[(word & !KIND) as usize]
     }
@@ -156,7 +156,7 @@ impl ReverseMap {
         })
     }
 
-    fn lock(&self, frame: FrameId) -> MutexGuard<'_, Lists> {
+    fn lock(&self, frame: FrameId) -> MutexGuard<'_, OwnerLists> {
         // Heads of huge blocks are multiples of a chunk's frames. The XOR spreads them over the locks too.
         let index = frame.0 ^ (frame.0 / CHUNK_FRAMES);
         self.lists[index as usize % OWNER_LOCKS].lock()

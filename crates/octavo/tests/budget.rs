@@ -120,9 +120,9 @@ fn lowered(manager: &Manager, space: &Space) {
 }
 
 /// A workload's name and function.
-type Workload = (&'static str, fn(&Manager, &Space));
+type NamedWorkload = (&'static str, fn(&Manager, &Space));
 
-const WORKLOADS: &[Workload] = &[
+const WORKLOADS: &[NamedWorkload] = &[
     ("sequential", sequential),
     ("random", random),
     ("huge", huge),
@@ -174,9 +174,9 @@ fn the_peak_of_the_resident_set_stays_within_the_budget() {
 }
 
 /// A control group of this test's own, of either version, and the name of the file with its peak.
-struct Group(PathBuf, &'static str);
+struct ControlGroup(PathBuf, &'static str);
 
-impl Group {
+impl ControlGroup {
     fn new(name: &str) -> Option<Self> {
         let name = format!("octavo-test-{}-{name}", std::process::id());
         let homes = [
@@ -202,7 +202,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.0);
     }
@@ -215,7 +215,7 @@ fn the_peak_of_a_control_group_around_the_process_stays_within_the_budget() {
         if ["many_blocks", "lowered"].contains(workload) {
             continue;
         }
-        let Some(group) = Group::new(workload) else { return };
+        let Some(group) = ControlGroup::new(workload) else { return };
         run(workload, Some(&group.0));
         let peak = group.peak_bytes();
         println!("{workload}: the group's peak {} KiB", peak >> 10);

@@ -9,18 +9,18 @@ use std::thread;
 use octavo::translation::Answer;
 use octavo::{Access, ErrorKind, HugePolicy, Protection, RegionOptions};
 
-use common::target::{Able, Ask, BUDGET, Pair, Target, builder, pair, pair_of};
+use common::target::{Able, BUDGET, QuestionKind, TestTarget, TranslatedPair, builder, pair, pair_of};
 use common::{MIB, PAGE, stay_on_this_cpu};
 
 const PAGES: u64 = 600;
 
-fn small() -> Pair {
+fn small() -> TranslatedPair {
     pair(HugePolicy::Never, PAGES * PAGE)
 }
 
 /// Returns the page counts of the runs installed since the last call.
-fn installed(pair: &Pair) -> Vec<u32> {
-    pair.target.take_asked(Ask::Install).into_iter().map(|(_, count)| count).collect()
+fn installed(pair: &TranslatedPair) -> Vec<u32> {
+    pair.target.take_asked(QuestionKind::Install).into_iter().map(|(_, count)| count).collect()
 }
 
 #[test]
@@ -32,10 +32,14 @@ fn dropped_pages_read_as_zeros_and_their_neighbours_stay() {
     (0..16).for_each(|page| assert_eq!(pair.load(page), page + 1));
     assert_eq!(pair.space.load::<u64>(pair.page(12)).unwrap(), 13);
     pair.target.drop_range(pair.page(8), 16 * PAGE);
-    let asked = pair.target.take_asked(Ask::Remove).len();
+    let asked = pair.target.take_asked(QuestionKind::Remove).len();
     assert!(asked > 0, "the test looks at removals");
     pair.space.forget(pair.page(8), 16 * PAGE).unwrap();
-    assert_eq!(pair.target.take_asked(Ask::Remove), [], "nothing is asked about pages that are gone");
+    assert_eq!(
+        pair.target.take_asked(QuestionKind::Remove),
+        [],
+        "nothing is asked about pages that are gone"
+    );
     pair.agree(8, 0);
     for page in 0..32 {
         let expected = if (8..24).contains(&page) { 0 } else { page + 1 };
@@ -146,7 +150,7 @@ fn a_fork_gets_what_its_parent_had_and_each_writes_its_own() {
     // Some pages are away, where both sides would show them. One is at home.
     (0..8).for_each(|page| assert_eq!(pair.load(page), page + 1));
     assert_eq!(pair.space.load::<u64>(pair.page(40)).unwrap(), 41);
-    let target = Target::new(Able::ALL);
+    let target = TestTarget::new(Able::ALL);
     let child = pair.manager.translated_space("child", target.clone()).unwrap();
     child.fork_from(&pair.space).unwrap();
     pair.manager.validate();
@@ -178,7 +182,7 @@ fn after_a_fork_handles_store_to_their_own_pages_only() {
     let pair = small();
     (0..96).for_each(|page| pair.store(page, page + 1));
     pair.evict_all();
-    let target = Target::new(Able::ALL);
+    let target = TestTarget::new(Able::ALL);
     let child = pair.manager.translated_space("child", target.clone()).unwrap();
     child.fork_from(&pair.space).unwrap();
     let whole = 7_u64.to_ne_bytes().repeat(PAGE as usize / 8);
@@ -219,7 +223,7 @@ fn after_a_fork_handles_store_to_their_own_pages_only() {
 fn a_fork_gets_blocks_that_handles_have_made() {
     let pair = pair(HugePolicy::Always, 2 * 2 * MIB);
     (0..1024).for_each(|page| pair.space.store(pair.page(page), page + 1).unwrap());
-    let target = Target::new(Able::ALL);
+    let target = TestTarget::new(Able::ALL);
     let child = pair.manager.translated_space("child", target.clone()).unwrap();
     child.fork_from(&pair.space).unwrap();
     for page in 0..1024 {
@@ -238,7 +242,7 @@ fn a_fault_that_takes_one_read_at_most_is_served_at_once_and_others_are_not() {
         pair.space.fault_now(pair.page(page), Access::Read).unwrap().unwrap();
         assert_eq!(pair.target.try_load(pair.page(page)), Some(page + 1));
     }
-    pair.target.script(Ask::Install, [Answer::Busy]);
+    pair.target.script(QuestionKind::Install, [Answer::Busy]);
     assert!(pair.space.fault_now(pair.page(20), Access::Read).is_none(), "it does not wait for others");
     assert_eq!(pair.load(20), 21);
     let error = pair.space.fault_now(pair.page(PAGES), Access::Read).unwrap().unwrap_err();
@@ -289,9 +293,9 @@ fn pages_that_were_read_ahead_go_there_together() {
     assert!(runs < PAGES / 4, "{runs} faults for {PAGES} pages");
     // The pages are clean: the first store to each is a fault, and a run of stores takes one call.
     assert!(!pair.target.try_store(pair.page(5), 1));
-    pair.target.take_asked(Ask::Protect);
+    pair.target.take_asked(QuestionKind::Protect);
     assert_eq!(pair.space.show(pair.page(0), 64 * PAGE, Access::Write).unwrap(), 64);
-    assert_eq!(pair.target.take_asked(Ask::Protect).len(), 1);
+    assert_eq!(pair.target.take_asked(QuestionKind::Protect).len(), 1);
     assert!(pair.target.try_store(pair.page(5), 1));
     pair.evict_all();
     assert_eq!((pair.load(5), pair.load(6)), (1, 7));
@@ -317,13 +321,13 @@ fn a_run_of_the_pages_that_are_to_spare_leaves_room_for_single_ones() {
 #[test]
 fn a_run_that_is_refused_leaves_its_pages_as_they_were() {
     let pair = small();
-    pair.target.script(Ask::Install, [Answer::Partly(10)]);
+    pair.target.script(QuestionKind::Install, [Answer::Partly(10)]);
     assert_eq!(pair.space.show(pair.page(0), 64 * PAGE, Access::Write).unwrap(), 10);
     pair.agree(10, 0);
-    pair.target.script(Ask::Install, [Answer::Busy]);
+    pair.target.script(QuestionKind::Install, [Answer::Busy]);
     assert_eq!(pair.space.show(pair.page(10), 64 * PAGE, Access::Write).unwrap(), 0);
     pair.agree(10, 0);
-    pair.target.panic_at_next(Ask::Install);
+    pair.target.panic_at_next(QuestionKind::Install);
     assert_eq!(pair.space.show(pair.page(10), 64 * PAGE, Access::Write).unwrap(), 0);
     pair.agree(10, 0);
     (0..64).for_each(|page| pair.store(page, 3));

@@ -478,12 +478,12 @@ fn an_access_whose_device_is_full_ends_in_time_though_another_device_answers_all
 }
 
 /// Counts how often its name is asked for.
-struct Named {
+struct CountedName {
     device: TestDevice,
     asked: Arc<AtomicU64>,
 }
 
-impl Device for Named {
+impl Device for CountedName {
     fn capacity_pages(&self) -> u32 {
         self.device.capacity_pages()
     }
@@ -502,7 +502,7 @@ impl Device for Named {
 #[test]
 fn a_device_is_asked_for_its_name_when_it_is_opened_and_not_again() {
     let (device, asked) = (TestDevice::new(2 * PAGES as u32), Arc::new(AtomicU64::new(0)));
-    let named = Named { device: device.clone(), asked: Arc::clone(&asked) };
+    let named = CountedName { device: device.clone(), asked: Arc::clone(&asked) };
     let manager = builder().swap_device(Box::new(named)).io_timeout(TIMEOUT).build().unwrap();
     let space = manager.space().unwrap();
     let at = map(&space);

@@ -6,7 +6,7 @@ mod common;
 use std::task::Poll;
 
 use common::device::TestDevice;
-use common::futures::Pending;
+use common::futures::PendingFault;
 use common::{MIB, PAGE, Watchdog};
 use octavo::io::SwapArea;
 use octavo::{Access, Compression, Manager, ManagerBuilder, RegionOptions, Space};
@@ -36,7 +36,7 @@ fn builder(device: &TestDevice) -> ManagerBuilder {
 
 /// Polls the fault to its end. Between polls, the device does its pending transfers.
 fn fault(space: &Space, device: &TestDevice, at: u64, access: Access) {
-    let mut pending = Pending::new(space, at / PAGE, access);
+    let mut pending = PendingFault::new(space, at / PAGE, access);
     loop {
         if pending.is_woken()
             && let Poll::Ready(outcome) = pending.poll()

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::device::{Manner, TestDevice, Whims};
-use common::futures::Pending;
+use common::futures::PendingFault;
 use common::{MIB, PAGE};
 use octavo::{
     Access, Advice, Compression, Counter, ErrorKind, Manager, ManagerBuilder, RegionOptions, Space,
@@ -124,7 +124,7 @@ fn a_future_that_finds_no_room_is_woken_when_a_transfer_ends() {
     device.hold();
     device.set_room(1);
     let mut faults: Vec<_> =
-        (0..8).map(|page| Pending::new(&space, at / PAGE + page, Access::Read)).collect();
+        (0..8).map(|page| PendingFault::new(&space, at / PAGE + page, Access::Read)).collect();
     assert!(faults.iter_mut().all(|fault| fault.poll().is_pending()));
     assert_eq!((device.under_way(), device.refused()), (1, 7));
     assert!(faults.iter().all(|fault| !fault.is_woken()), "nothing has ended");

@@ -29,14 +29,14 @@ fn bytes_of(page: u64) -> Vec<u8> {
 }
 
 /// A space that was filled until there was no room.
-struct Full {
+struct FullSpace {
     manager: Manager,
     space: Space,
     at: u64,
     pages: u64,
 }
 
-impl Full {
+impl FullSpace {
     fn new(builder: ManagerBuilder, quota_bytes: Option<u64>) -> Self {
         let manager = builder.build().unwrap();
         let space = manager.space().unwrap();
@@ -91,7 +91,7 @@ fn builders(device: &TestDevice) -> Vec<ManagerBuilder> {
 fn all_that_is_out_can_be_read_in_order_and_at_random() {
     let _watchdog = Watchdog::new("reading at full swap");
     for builder in builders(&TestDevice::new(SLOTS)) {
-        let full = Full::new(builder, None);
+        let full = FullSpace::new(builder, None);
         assert!(full.pages > u64::from(SLOTS), "memory and swap are filled");
         (0..3).for_each(|_| (0..full.pages).for_each(|page| full.read(page)));
         let mut random = Random::new(7);
@@ -104,7 +104,7 @@ fn all_that_is_out_can_be_read_in_order_and_at_random() {
 fn words_pins_and_futures_bring_in_what_is_out() {
     let _watchdog = Watchdog::new("pins at full swap");
     for builder in builders(&TestDevice::new(SLOTS)) {
-        let full = Full::new(builder, None);
+        let full = FullSpace::new(builder, None);
         let (space, mut random) = (&full.space, Random::new(3));
         for _ in 0..full.pages {
             let page = random.next() % full.pages;
@@ -158,7 +158,7 @@ fn guards_lend_what_is_out() {
 fn threads_read_what_is_out_while_others_ask_for_more() {
     let _watchdog = Watchdog::new("threads at full swap");
     for builder in builders(&TestDevice::new(SLOTS)) {
-        let full = Full::new(builder, None);
+        let full = FullSpace::new(builder, None);
         let (new, next) = (full.at + (full.pages + 100) * PAGE, AtomicU64::new(0));
         thread::scope(|scope| {
             for seed in 0..4 {
@@ -190,7 +190,7 @@ fn threads_read_what_is_out_while_others_ask_for_more() {
 fn a_space_at_its_quota_reads_what_is_out() {
     let _watchdog = Watchdog::new("a quota at full swap");
     let device = TestDevice::new(SLOTS);
-    let full = Full::new(builder(&device).compression(Compression::Off), Some(4 * MIB));
+    let full = FullSpace::new(builder(&device).compression(Compression::Off), Some(4 * MIB));
     let mut random = Random::new(11);
     for _ in 0..2 * full.pages {
         full.read(random.next() % full.pages);

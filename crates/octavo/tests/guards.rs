@@ -604,7 +604,7 @@ fn a_forked_child_wakes_nobody() {
     let at = space.map(MIB, guarded()).unwrap();
     let guard = space.exclusive::<u64>(at, 1).unwrap();
     let mut waiting = Box::pin(space.shared_async::<u64>(at, 1));
-    let told = Arc::new(Told::default());
+    let told = Arc::new(WakeFlag::default());
     let waker = Waker::from(Arc::clone(&told));
     assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let code = octavo_platform::run_in_forked_child(|| {
@@ -620,9 +620,9 @@ fn a_forked_child_wakes_nobody() {
 
 /// A waker that records whether it was called.
 #[derive(Default)]
-struct Told(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl std::task::Wake for Told {
+impl std::task::Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Release);
     }

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{MIB, PAGE, Random, Switches, number_from, seed_or};
 use octavo::io::IoEngine;
 use octavo::{Access, Compression, Manager, PinPath, RegionOptions, SwapCache};
-use oracle::exact::{self, Case};
-use oracle::lanes::{self, Load};
+use oracle::exact::{self, OracleCase};
+use oracle::lanes::{self, LaneLoad};
 use proptest::prelude::*;
 
-fn cases() -> impl Strategy<Value = Case> {
+fn cases() -> impl Strategy<Value = OracleCase> {
     let raw = (any::<u8>(), any::<u16>(), any::<u16>(), any::<u8>());
     let ops = prop::collection::vec(raw, 1..250);
     (any::<u64>(), any::<bool>(), 64_u64..3000, ops).prop_map(|(switches, background, room_frames, ops)| {
-        Case { switches: Switches::random(&mut Random::new(switches)), background, room_frames, ops }
+        OracleCase { switches: Switches::random(&mut Random::new(switches)), background, room_frames, ops }
     })
 }
 
@@ -41,11 +41,11 @@ fn for_seeds(first: u64, runs: u64, run: impl Fn(u64)) {
 fn long_runs_of_one_thread_agree_with_the_model() {
     for_seeds(1, 8, |seed| {
         println!("seed {seed}");
-        exact::run(&Case::random(&mut Random::new(seed), 3000));
+        exact::run(&OracleCase::random(&mut Random::new(seed), 3000));
     });
 }
 
-const LOAD: Load = Load {
+const LOAD: LaneLoad = LaneLoad {
     threads: 3,
     steps: 6000,
     pages: 24 * MIB / 4096,
@@ -62,12 +62,12 @@ fn threads_find_their_lanes_as_they_left_them() {
 
 #[test]
 fn threads_find_their_lanes_under_a_device_that_fails() {
-    for_seeds(1, 4, |seed| lanes::run(seed, Load { device_faults: true, steps: 3000, ..LOAD }));
+    for_seeds(1, 4, |seed| lanes::run(seed, LaneLoad { device_faults: true, steps: 3000, ..LOAD }));
 }
 
 #[test]
 fn threads_find_their_lanes_in_a_range_that_nearly_fits() {
-    for_seeds(1, 4, |seed| lanes::run(seed, Load { pages: 3000, threads: 4, ..LOAD }));
+    for_seeds(1, 4, |seed| lanes::run(seed, LaneLoad { pages: 3000, threads: 4, ..LOAD }));
 }
 
 /// Two pages take turns with one frame. One thread maps, writes and unmaps them, while others access the
@@ -156,9 +156,9 @@ fn every_form_of_the_swap_cache_agrees_with_every_engine() {
             let compression = Compression::Off;
             let switches = Switches { swap_cache, io_engine, compression, ..Switches::random(&mut random) };
             println!("{switches:?}");
-            lanes::run_on_file(seed_or(1), Load { steps: 2500, ..LOAD }, switches);
-            let case = Case::random(&mut random, 1500);
-            exact::run(&Case { switches, ..case });
+            lanes::run_on_file(seed_or(1), LaneLoad { steps: 2500, ..LOAD }, switches);
+            let case = OracleCase::random(&mut random, 1500);
+            exact::run(&OracleCase { switches, ..case });
         }
     }
 }

@@ -14,9 +14,9 @@ use octavo::{Access, Advice, ErrorKind, Machine, Manager, Pin, Protection, Regio
 /// A change waits at most 20 ms for a pin, and reads the clock a few more times.
 const MOST_MILLIS: u64 = 25;
 
-type Change = fn(&Space, u64, u64) -> Result<()>;
+type RangeChange = fn(&Space, u64, u64) -> Result<()>;
 
-const CHANGES: [(&str, Change); 3] = [
+const CHANGES: [(&str, RangeChange); 3] = [
     ("unmap", |space, at, len| space.unmap(at, len)),
     ("protect", |space, at, len| space.protect(at, len, Protection::READ)),
     ("free", |space, at, len| space.advise(at, len, Advice::Free)),

@@ -7,7 +7,7 @@ mod common;
 mod oracle;
 
 use common::device::{Manner, TestDevice, Whims};
-use common::futures::Pending;
+use common::futures::PendingFault;
 use common::{MIB, PAGE, Watchdog, number_from, seed_or};
 use octavo::{Access, Compression, ErrorKind, Manager, RegionOptions, Space};
 use oracle::simulation;
@@ -65,14 +65,14 @@ fn a_crowd_of_futures_on_one_page_is_served_by_the_one_thread_that_polls_them() 
     let space = manager.space().unwrap();
     let at = swapped_out(&manager, &space, 1);
     device.set_whims(STILL);
-    let fault = |_| Pending::new(&space, at / PAGE, Access::Read);
+    let fault = |_| PendingFault::new(&space, at / PAGE, Access::Read);
     let mut crowd: Vec<_> = (0..200).map(fault).collect();
     assert!(crowd.iter_mut().all(|fault| fault.poll().is_pending()), "the page is still on its way");
     // Some waiters are dropped, the one that reads among them.
     crowd.drain(..7);
     device.drain();
     while !crowd.is_empty() {
-        let woken = crowd.iter().position(Pending::is_woken).expect("somebody is woken");
+        let woken = crowd.iter().position(PendingFault::is_woken).expect("somebody is woken");
         if crowd[woken].poll().is_ready() {
             crowd.swap_remove(woken);
         } else {
@@ -95,7 +95,7 @@ fn memory_that_reads_under_way_will_give_back_is_waited_for() {
     // All memory is taken by reads that nobody wants any more.
     let mut page = 0;
     while manager.stats().unwrap().free_frames > 0 && page < pages {
-        let _ = Pending::new(&space, at / PAGE + page, Access::Read).poll();
+        let _ = PendingFault::new(&space, at / PAGE + page, Access::Read).poll();
         page += 1;
     }
     assert!(device.under_way() > 0 && page > 1000, "{page} pages, {:?}", manager.stats());
@@ -116,7 +116,7 @@ fn a_manager_that_goes_while_transfers_are_under_way_is_gone_when_they_end() {
     let at = swapped_out(&manager, &space, 8);
     device.set_whims(STILL);
     for page in 0..8 {
-        assert!(Pending::new(&space, at / PAGE + page, Access::Write).poll().is_pending());
+        assert!(PendingFault::new(&space, at / PAGE + page, Access::Write).poll().is_pending());
     }
     drop(space);
     drop(manager);

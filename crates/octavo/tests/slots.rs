@@ -19,30 +19,30 @@ use octavo::{
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
 
 /// The writes to all areas.
-type Log = Arc<Mutex<Vec<Write>>>;
+type Log = Arc<Mutex<Vec<SlotWrite>>>;
 
 #[derive(Clone, Copy)]
-struct Write {
+struct SlotWrite {
     name: &'static str,
     place: u32,
     pages: u32,
 }
 
 /// The first word of each written page, by its place.
-type Places = Arc<Mutex<HashMap<u32, u64>>>;
+type FirstWords = Arc<Mutex<HashMap<u32, u64>>>;
 
 fn area(log: &Log, name: &'static str, pages: u32, priority: i32) -> SwapArea {
     let log = Arc::clone(log);
     let device = TestDevice::new(pages).named(&format!("the {name} device")).watched(move |transfer| {
         if transfer.direction() == Direction::Write {
             let (place, pages) = (transfer.place(), transfer.len() as u32);
-            log.lock().unwrap().push(Write { name, place, pages });
+            log.lock().unwrap().push(SlotWrite { name, place, pages });
         }
     });
     SwapArea::device(device.boxed()).priority(priority)
 }
 
-fn note_words(words: &Places, transfer: &Transfer) {
+fn note_words(words: &FirstWords, transfer: &Transfer) {
     if transfer.direction() == Direction::Write {
         for (place, page) in (transfer.place()..).zip(transfer.pages()) {
             let mut bytes = [0; PAGE as usize];
@@ -101,7 +101,7 @@ fn one_short_write_is_under_way_while_single_pages_are_asked_for() {
     let device = TestDevice::new(1 << 16).watched(move |transfer| {
         if transfer.direction() == Direction::Write {
             let (place, pages) = (transfer.place(), transfer.len() as u32);
-            written.lock().unwrap().push(Write { name: "only", place, pages });
+            written.lock().unwrap().push(SlotWrite { name: "only", place, pages });
         }
     });
     let manager = builder()
@@ -159,7 +159,7 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
         let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
         (0..pages).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
 
-        let written = |log: &[Write], name: &str| -> u32 {
+        let written = |log: &[SlotWrite], name: &str| -> u32 {
             log.iter().filter(|write| write.name == name).map(|write| write.pages).sum()
         };
         let before = |name: &str| {
@@ -181,7 +181,7 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
         );
         // Any CPU may take the next cluster. The first page of each tells its area.
         let (mut begun, mut ahead) = (HashSet::new(), 0_i32);
-        for Write { name, place, pages } in first.into_iter().filter(|write| write.name != "fast") {
+        for SlotWrite { name, place, pages } in first.into_iter().filter(|write| write.name != "fast") {
             for cluster in place / 512..=(place + pages - 1) / 512 {
                 let step = if name == "left" { 1 } else { -1 };
                 ahead += i32::from(begun.insert((name, cluster))) * step;
@@ -251,7 +251,7 @@ fn blocks(manager: &Manager, count: u64) -> (Space, u64) {
 #[test]
 fn blocks_go_out_to_whole_clusters_and_come_back_in_order() {
     for form in FORMS {
-        let words = Places::default();
+        let words = FirstWords::default();
         let device = TestDevice::new(8 * BLOCK as u32).watched({
             let words = Arc::clone(&words);
             move |transfer| note_words(&words, transfer)

@@ -9,7 +9,7 @@ use common::device::TestDevice;
 use common::{MIB, PAGE};
 use octavo::{Advice, Compression, Counter, HugePolicy, Manager, RegionOptions, Space, SwapArea};
 
-struct Full {
+struct FullManager {
     manager: Manager,
     space: Space,
     at: u64,
@@ -17,7 +17,7 @@ struct Full {
     next: u64,
 }
 
-impl Full {
+impl FullManager {
     fn new() -> Self {
         let manager = Manager::builder()
             .budget_bytes(16 * MIB)
@@ -71,7 +71,7 @@ impl Full {
 
 #[test]
 fn who_takes_much_makes_room_before_there_is_none() {
-    let mut full = Full::new();
+    let mut full = FullManager::new();
     full.read(16);
     full.leave_frames(140);
     let paid = full.sends_out(|full| full.store(130));
@@ -81,7 +81,7 @@ fn who_takes_much_makes_room_before_there_is_none() {
 
 #[test]
 fn who_takes_little_pays_nothing() {
-    let mut full = Full::new();
+    let mut full = FullManager::new();
     full.read(16);
     full.leave_frames(140);
     let paid = full.sends_out(|full| {
@@ -96,8 +96,8 @@ fn who_takes_little_pays_nothing() {
 
 #[test]
 fn where_nobody_reads_single_pages_nobody_pays() {
-    let mut full = Full::new();
-    let throttles = |full: &Full| full.manager.counters().get(Counter::AllocationThrottle);
+    let mut full = FullManager::new();
+    let throttles = |full: &FullManager| full.manager.counters().get(Counter::AllocationThrottle);
     assert_eq!(throttles(&full), 0, "many pages went out");
     full.read(16);
     full.store(20_000);

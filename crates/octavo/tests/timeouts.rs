@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use common::device::TestDevice;
-use common::futures::Pending;
+use common::futures::PendingFault;
 use common::{MIB, PAGE};
 use octavo::io::SwapArea;
 use octavo::{
@@ -291,7 +291,7 @@ fn a_future_that_nobody_polls_keeps_nobody_waiting() {
     let manager = manager(&device, false);
     let space = manager.space().unwrap();
     let at = pages_that_are_out(&device, &space);
-    let mut asleep = Pending::new(&space, at / PAGE, Access::Read);
+    let mut asleep = PendingFault::new(&space, at / PAGE, Access::Read);
     assert!(asleep.poll().is_pending());
     assert_eq!(space.load::<u64>(at).unwrap_err().kind(), ErrorKind::TimedOut);
     device.let_go();
@@ -307,7 +307,7 @@ fn a_future_is_woken_at_its_deadline() {
     let space = manager.space().unwrap();
     let at = pages_that_are_out(&device, &space);
     let mut faults: Vec<_> =
-        (0..3).map(|page| Pending::new(&space, at / PAGE + page, Access::Read)).collect();
+        (0..3).map(|page| PendingFault::new(&space, at / PAGE + page, Access::Read)).collect();
     for fault in &mut faults {
         assert!(fault.poll().is_pending());
     }
@@ -336,7 +336,7 @@ fn unmap_protect_and_drop_do_not_wait_for_a_page_that_is_read() {
     let space = manager.space().unwrap();
     let at = pages_that_are_out(&device, &space);
     let mut faults: Vec<_> =
-        (0..3).map(|page| Pending::new(&space, at / PAGE + page, Access::Read)).collect();
+        (0..3).map(|page| PendingFault::new(&space, at / PAGE + page, Access::Read)).collect();
     for fault in &mut faults {
         assert!(fault.poll().is_pending());
     }
@@ -354,7 +354,7 @@ fn unmap_protect_and_drop_do_not_wait_for_a_page_that_is_read() {
     drop(faults);
     let other = manager.space().unwrap();
     let elsewhere = pages_that_are_out(&device, &other);
-    let mut fault = Pending::new(&other, elsewhere / PAGE, Access::Read);
+    let mut fault = PendingFault::new(&other, elsewhere / PAGE, Access::Read);
     assert!(fault.poll().is_pending());
     drop(fault);
     drop(other);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::device::{Manner, TestDevice, Whims};
-use common::target::{Able, Ask, BUDGET, Pair, SLOTS, builder, pair, pair_of};
+use common::target::{Able, BUDGET, QuestionKind, SLOTS, TranslatedPair, builder, pair, pair_of};
 use common::{MIB, PAGE, Watchdog, says};
 use octavo::io::SwapFile;
 use octavo::translation::{Answer, InPlace};
@@ -58,7 +58,7 @@ fn two_mib_of_zeros_are_shown_at_once_and_replaced_as_the_policy_says() {
     for (write, pages) in [(HugeZeroWrite::Split, 1), (HugeZeroWrite::Allocate, 512)] {
         let pair = pair_of(builder().huge(HugePolicy::Always).huge_zero_write(write), Able::ALL, 2 * MIB);
         assert_eq!(pair.load(3), 0);
-        assert_eq!(pair.target.take_asked(Ask::Install), [(pair.at / PAGE, 512)]);
+        assert_eq!(pair.target.take_asked(QuestionKind::Install), [(pair.at / PAGE, 512)]);
         pair.agree(0, 512);
         pair.store(7, 1);
         pair.agree(pages, 512 - pages);
@@ -99,16 +99,16 @@ fn pages_go_in_runs() {
     let pair = pair(HugePolicy::Never, 128 * PAGE);
     (0..128).for_each(|page| pair.store(page, page + 1));
     pair.space.advise(pair.at, 128 * PAGE, Advice::PageOut).unwrap();
-    let runs = pair.target.take_asked(Ask::Remove);
+    let runs = pair.target.take_asked(QuestionKind::Remove);
     assert_eq!(runs.iter().map(|(_, count)| count).sum::<u32>(), 128);
     assert!(
         runs.len() <= 16,
         "neighbours go together as far as their frames at home are neighbours: {runs:?}"
     );
     (0..128).for_each(|page| pair.store(page, page + 1));
-    pair.target.take_asked(Ask::Remove);
+    pair.target.take_asked(QuestionKind::Remove);
     pair.space.unmap(pair.at, 128 * PAGE).unwrap();
-    assert_eq!(pair.target.take_asked(Ask::Remove).len(), 1, "one batch");
+    assert_eq!(pair.target.take_asked(QuestionKind::Remove).len(), 1, "one batch");
     pair.end();
 }
 
@@ -301,25 +301,25 @@ fn a_block_is_split_before_its_pages_go_and_its_split_is_told() {
     let pair = pair(HugePolicy::Always, 4 * MIB);
     pair.store(5, 6);
     pair.agree(512, 0);
-    assert_eq!(pair.target.take_asked(Ask::Install), [(pair.at / PAGE, 512)]);
+    assert_eq!(pair.target.take_asked(QuestionKind::Install), [(pair.at / PAGE, 512)]);
     // A load by a handle splits the block, and brings one page home.
     assert_eq!(pair.space.load::<u64>(pair.page(5)).unwrap(), 6);
-    assert_eq!(pair.target.take_asked(Ask::Split), [(pair.at / PAGE, 512)]);
+    assert_eq!(pair.target.take_asked(QuestionKind::Split), [(pair.at / PAGE, 512)]);
     pair.agree(511, 0);
     // Over an edge.
     pair.store(512, 7);
     pair.space.unmap(pair.page(512 + 100), PAGE).unwrap();
-    assert_eq!(pair.target.take_asked(Ask::Split), [(pair.at / PAGE + 512, 512)]);
+    assert_eq!(pair.target.take_asked(QuestionKind::Split), [(pair.at / PAGE + 512, 512)]);
     pair.agree(511 + 511, 0);
     // A block splits on its way out. One that may not be split stays.
     let (at, first) = (pair.space.map(2 * MIB, RegionOptions::default()).unwrap(), pair.away_pages());
     pair.target.store(&pair.space, at, 8).unwrap();
     pair.agree(first + 512, 0);
-    pair.target.always(Ask::Split, Some(Answer::Busy));
+    pair.target.always(QuestionKind::Split, Some(Answer::Busy));
     pair.evict_all();
     pair.agree(512, 0);
     says(pair.space.unmap(at, PAGE), ErrorKind::Busy, &["2 MiB block"]);
-    pair.target.always(Ask::Split, None);
+    pair.target.always(QuestionKind::Split, None);
     pair.evict_all();
     pair.agree(0, 0);
     assert_eq!(pair.target.load(&pair.space, at).unwrap(), 8);
@@ -335,7 +335,7 @@ fn of_a_block_the_part_stays_that_was_installed() {
         if zeros_first {
             assert_eq!(pair.load(0), 0);
         }
-        pair.target.script(Ask::Install, [Answer::Partly(100), Answer::Busy]);
+        pair.target.script(QuestionKind::Install, [Answer::Partly(100), Answer::Busy]);
         pair.store(300, 7);
         pair.agree(101, if zeros_first { 411 } else { 0 });
         assert_eq!(pair.manager.stats().unwrap().huge_zero_users, 0);
@@ -352,23 +352,23 @@ fn a_refusal_leaves_the_page_as_it_was_and_is_an_error_in_the_end() {
     // Zeros, a copy, and the way home, one after the other.
     let always = |ask, answer| pair.target.always(ask, answer);
     for (answer, kind) in [(Answer::Busy, ErrorKind::Busy), (Answer::Unsupported, ErrorKind::Unsupported)] {
-        always(Ask::Install, Some(answer));
+        always(QuestionKind::Install, Some(answer));
         says(pair.target.store(&pair.space, pair.page(0), 1), kind, &["page at"]);
         pair.agree(0, 0);
         pair.space.store(pair.page(1), 2_u64).unwrap();
         says(pair.target.load(&pair.space, pair.page(1)), kind, &["page at"]);
         assert_eq!(pair.space.load::<u64>(pair.page(1)).unwrap(), 2);
-        always(Ask::Install, None);
+        always(QuestionKind::Install, None);
         pair.store(2, 3);
-        always(Ask::Remove, Some(answer));
+        always(QuestionKind::Remove, Some(answer));
         says(pair.space.load::<u64>(pair.page(2)), kind, &["page at"]);
         pair.evict_all();
         assert_eq!(pair.load(2), 3, "it stayed");
-        always(Ask::Remove, None);
+        always(QuestionKind::Remove, None);
         assert_eq!(pair.space.load::<u64>(pair.page(2)).unwrap(), 3);
         pair.manager.validate();
     }
-    pair.target.script(Ask::Install, [Answer::Busy; 5]);
+    pair.target.script(QuestionKind::Install, [Answer::Busy; 5]);
     pair.store(3, 4);
     assert_eq!(pair.load(3), 4);
     pair.end();
@@ -392,7 +392,7 @@ fn protection_is_told_and_a_fault_finds_what_is_allowed() {
         let pair = pair(huge, 2 * MIB);
         (0..512).for_each(|page| pair.store(page, page + 1));
         pair.space.protect(pair.at, 4 * PAGE, Protection::READ).unwrap();
-        assert_eq!(pair.target.take_asked(Ask::Protect), [(pair.at / PAGE, 4)]);
+        assert_eq!(pair.target.take_asked(QuestionKind::Protect), [(pair.at / PAGE, 4)]);
         assert_eq!(pair.load(0), 1);
         assert!(!pair.target.try_store(pair.at, 9));
         says(pair.target.store(&pair.space, pair.at, 9), ErrorKind::Protected, &[]);
@@ -435,14 +435,14 @@ fn what_is_in_place_becomes_pages_that_count_and_go() {
     (600..610).for_each(|page| pair.target.put(pair.page(page), None, Protection::READ));
     pair.adopt(pair.at, 600 * PAGE, InPlace::Blocks(Protection::READ_WRITE)).unwrap();
     pair.adopt(pair.page(600), 10 * PAGE, InPlace::Zeros).unwrap();
-    assert_eq!(pair.target.take_asked(Ask::Install), [], "nothing was asked");
+    assert_eq!(pair.target.take_asked(QuestionKind::Install), [], "nothing was asked");
     pair.agree(600, 10);
     assert_eq!(pair.space.load::<u64>(pair.page(599)).unwrap(), 600);
     assert_eq!(pair.space.load::<u64>(pair.page(605)).unwrap(), 0);
     let again = pair.adopt(pair.page(598), PAGE, InPlace::Pages(Protection::READ_WRITE));
     says(again, ErrorKind::AlreadyMapped, &["has something already"]);
     // The target's pages were put singly and are no block, but it is still told of the split.
-    pair.target.always(Ask::Split, Some(Answer::Partly(0)));
+    pair.target.always(QuestionKind::Split, Some(Answer::Partly(0)));
     pair.evict_all();
     pair.agree(512, 10);
     pair.end();
@@ -476,24 +476,24 @@ fn a_translation_that_panics_is_an_error_and_nobody_is_left_waiting() {
     let _watchdog = Watchdog::new("a translation that panics");
     let pair = pair(HugePolicy::Never, 8 * PAGE);
     let unsupported = |result: octavo::Result<()>| says(result, ErrorKind::Unsupported, &["page at"]);
-    pair.target.panic_at_next(Ask::Install);
+    pair.target.panic_at_next(QuestionKind::Install);
     unsupported(pair.target.store(&pair.space, pair.page(0), 1));
     pair.store(0, 1);
-    pair.target.panic_at_next(Ask::Remove);
+    pair.target.panic_at_next(QuestionKind::Remove);
     unsupported(pair.space.load::<u64>(pair.page(0)).map(drop));
     assert_eq!(pair.space.load::<u64>(pair.page(0)).unwrap(), 1);
     pair.store(0, 2);
-    pair.target.panic_at_next(Ask::Remove);
+    pair.target.panic_at_next(QuestionKind::Remove);
     pair.evict_all();
     assert_eq!(pair.load(0), 2);
-    pair.target.panic_at_next(Ask::Harvest);
+    pair.target.panic_at_next(QuestionKind::Harvest);
     pair.evict_all();
     assert_eq!(pair.load(0), 2);
-    pair.target.panic_at_next(Ask::Protect);
+    pair.target.panic_at_next(QuestionKind::Protect);
     let protected = pair.space.protect(pair.at, PAGE, Protection::NONE);
     says(protected, ErrorKind::Unsupported, &["translation cannot protect"]);
     assert_eq!(pair.load(0), 2);
-    pair.target.panic_at_next(Ask::Remove);
+    pair.target.panic_at_next(QuestionKind::Remove);
     pair.space.unmap(pair.at, PAGE).unwrap();
     assert_eq!(pair.target.try_load(pair.at), None, "it was asked again");
     pair.manager.validate();
@@ -505,13 +505,13 @@ fn an_answer_counts_though_the_translation_panics_after_it() {
     let pair = pair(HugePolicy::Always, 4 * MIB);
     let small = pair.page(512);
     pair.space.store(small, 7_u64).unwrap();
-    pair.target.panic_at(Ask::Install, 0, true);
+    pair.target.panic_at(QuestionKind::Install, 0, true);
     pair.target.store(&pair.space, small + 8, 8).unwrap();
     assert_eq!(pair.target.load(&pair.space, small).unwrap(), 7);
     assert_eq!(pair.space.load::<u64>(small + 8).unwrap(), 8);
     // The part of a block that was answered for stays.
-    pair.target.script(Ask::Install, [Answer::Partly(100)]);
-    pair.target.panic_at(Ask::Install, 1, false);
+    pair.target.script(QuestionKind::Install, [Answer::Partly(100)]);
+    pair.target.panic_at(QuestionKind::Install, 1, false);
     pair.target.store(&pair.space, pair.page(3), 3).unwrap();
     assert_eq!(pair.target.load(&pair.space, pair.page(3)).unwrap(), 3);
     for page in [0, 99, 100, 511] {
@@ -525,7 +525,9 @@ fn an_answer_counts_though_the_translation_panics_after_it() {
 #[test]
 fn a_block_in_place_is_taken_page_by_page_where_a_block_cannot_be() {
     let pair = pair(HugePolicy::Never, 4 * MIB);
-    let put = |pair: &Pair, page| pair.target.put(pair.page(page), Some(page + 1), Protection::READ_WRITE);
+    let put = |pair: &TranslatedPair, page| {
+        pair.target.put(pair.page(page), Some(page + 1), Protection::READ_WRITE)
+    };
     (0..1024).for_each(|page| put(&pair, page));
     // An empty table node stays here.
     pair.target.store(&pair.space, pair.page(3), 4).unwrap();
@@ -555,7 +557,7 @@ fn protection_that_could_not_be_taken_away_is_asked_for_again() {
         pair.store(0, 1);
         let protect = |protection| pair.space.protect(pair.at, 2 * MIB, protection);
         for _ in 0..2 {
-            pair.target.script(Ask::Protect, [Answer::Partly(0), Answer::Unsupported]);
+            pair.target.script(QuestionKind::Protect, [Answer::Partly(0), Answer::Unsupported]);
             says(protect(Protection::READ), ErrorKind::Unsupported, &["cannot protect"]);
             assert!(pair.target.try_store(pair.at, 2), "it may be done still");
         }
@@ -571,11 +573,11 @@ fn protection_that_could_not_be_taken_away_is_asked_for_again() {
 fn where_protection_can_neither_be_taken_away_nor_given_back_the_next_fault_asks_anew() {
     let pair = pair(HugePolicy::Always, 2 * MIB);
     pair.store(0, 1);
-    pair.target.script(Ask::Protect, [Answer::Partly(10), Answer::Unsupported, Answer::Unsupported]);
+    pair.target.script(QuestionKind::Protect, [Answer::Partly(10), Answer::Unsupported, Answer::Unsupported]);
     let protected = pair.space.protect(pair.at, 2 * MIB, Protection::READ);
     says(protected, ErrorKind::Unsupported, &["cannot protect"]);
     assert!(!pair.target.try_store(pair.at, 2), "the beginning of the block was done");
-    pair.target.script(Ask::Protect, [Answer::Unsupported, Answer::Unsupported]);
+    pair.target.script(QuestionKind::Protect, [Answer::Unsupported, Answer::Unsupported]);
     let protected = pair.space.protect(pair.at, 2 * MIB, Protection::READ);
     says(protected, ErrorKind::Unsupported, &["cannot protect"]);
     pair.store(0, 3);
@@ -588,22 +590,22 @@ fn where_protection_can_neither_be_taken_away_nor_given_back_the_next_fault_asks
 fn a_translation_that_does_part_of_a_run_at_each_call_gets_on() {
     let pair = pair(HugePolicy::Always, 4 * MIB);
     let parts = || [Answer::Partly(128); 3];
-    pair.target.script(Ask::Install, parts());
+    pair.target.script(QuestionKind::Install, parts());
     assert_eq!(pair.load(0), 0);
     pair.agree(0, 512);
-    pair.target.script(Ask::Remove, parts());
+    pair.target.script(QuestionKind::Remove, parts());
     pair.space.store(pair.page(1), 2_u64).unwrap();
     pair.store(600, 7);
     pair.space.protect(pair.page(512), 2 * MIB, Protection::READ).unwrap();
     pair.space.protect(pair.page(512), 2 * MIB, Protection::READ_WRITE).unwrap();
-    pair.target.script(Ask::Protect, parts());
+    pair.target.script(QuestionKind::Protect, parts());
     pair.store(601, 8);
     assert_eq!((pair.load(1), pair.load(600), pair.load(601)), (2, 7, 8));
     // A writable part is taken back if the rest may not be writable.
     pair.space.protect(pair.page(512), 2 * MIB, Protection::READ).unwrap();
     pair.space.protect(pair.page(512), 2 * MIB, Protection::READ_WRITE).unwrap();
     let answers = [Answer::Partly(128), Answer::Busy, Answer::Done, Answer::Unsupported];
-    pair.target.script(Ask::Protect, answers);
+    pair.target.script(QuestionKind::Protect, answers);
     says(pair.target.store(&pair.space, pair.page(1000), 1), ErrorKind::Unsupported, &[]);
     assert!(!pair.target.try_store(pair.page(600), 1), "no more than the entry says");
     pair.store(1000, 9);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use common::device::TestDevice;
-use common::target::{Able, BUDGET, Pair, SLOTS, builder, pair_of};
+use common::target::{Able, BUDGET, SLOTS, TranslatedPair, builder, pair_of};
 use common::{MIB, PAGE, Random, SetOnDrop, Switches, Watchdog, assert_only_kept, seed_or};
 use octavo::io::SwapArea;
 use octavo::{Access, Advice, Compression, ErrorKind, HugePolicy, Manager, Order, Protection, RegionOptions};
@@ -236,7 +236,7 @@ fn side_by_side(seed: u64) {
     }
     pair.manager.validate();
     taken.into_iter().for_each(|frame| pair.manager.free_block(frame, Order::MAX).unwrap());
-    let Pair { manager, target, space, .. } = pair;
+    let TranslatedPair { manager, target, space, .. } = pair;
     drop(space);
     assert_eq!(target.pages(), (0, 0), "seed {seed}");
     assert_only_kept(&manager, switches.keeps_huge_zero(), switches.encrypt);

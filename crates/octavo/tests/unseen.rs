@@ -4,18 +4,18 @@ mod common;
 
 use std::time::Duration;
 
-use common::target::{Able, Ask, BUDGET, Pair, builder, pair_of};
+use common::target::{Able, BUDGET, QuestionKind, TranslatedPair, builder, pair_of};
 use common::{PAGE, Watchdog};
 use octavo::translation::Answer;
 use octavo::{Access, Compression, ErrorKind, HugePolicy, Machine, ReclaimPolicy};
 
-fn unseen(len: u64) -> Pair {
+fn unseen(len: u64) -> TranslatedPair {
     let builder = builder().huge(HugePolicy::Never).compression(Compression::Off);
     pair_of(builder, Able { harvests: false, ..Able::ALL }, len)
 }
 
 /// Returns whether the other side has a page.
-fn is_there(pair: &Pair, page: u64) -> bool {
+fn is_there(pair: &TranslatedPair, page: u64) -> bool {
     pair.target.try_load(pair.page(page)).is_some()
 }
 
@@ -59,11 +59,11 @@ fn a_scan_that_looks_in_vain_asks_no_more_about_the_use_of_pages() {
     let builder =
         builder().budget_bytes(budget).huge(HugePolicy::Never).reclaim_policy(ReclaimPolicy::S3Fifo);
     let pair = pair_of(builder, Able { is_busy: true, ..Able::ALL }, 2 * budget);
-    pair.target.always(Ask::Remove, Some(Answer::Busy));
+    pair.target.always(QuestionKind::Remove, Some(Answer::Busy));
     let store = |page| pair.target.store(&pair.space, pair.page(page), page);
     let refused = (0..2 * budget / PAGE).find_map(|page| store(page).err());
-    let asked = pair.target.pages_asked_since(Ask::Harvest);
-    pair.target.always(Ask::Remove, None);
+    let asked = pair.target.pages_asked_since(QuestionKind::Harvest);
+    pair.target.always(QuestionKind::Remove, None);
     assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::OutOfMemory));
     assert!(asked > 1000, "{asked} pages were to go since the last question about use");
     pair.end();

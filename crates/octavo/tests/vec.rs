@@ -29,7 +29,7 @@ const BOTH: [HugePolicy; 2] = [HugePolicy::Never, HugePolicy::Advised];
 /// An element whose size does not divide a page: every page has some unused bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
 #[repr(C)]
-struct Row {
+struct OddRow {
     key: u64,
     rest: [u64; 2],
 }
@@ -111,8 +111,8 @@ fn elements_of_any_size_are_sorted_by_any_order() {
 fn elements_of_any_size_are_sorted_in(huge: HugePolicy) {
     let (_manager, space) = space_of(huge);
     let mut random = Random::new(3);
-    let mut rows: Vec<Row> =
-        (0..200_000).map(|_| Row { key: random.below(5000), rest: [random.next(), 1] }).collect();
+    let mut rows: Vec<OddRow> =
+        (0..200_000).map(|_| OddRow { key: random.below(5000), rest: [random.next(), 1] }).collect();
     let mut vec = SpaceVec::new(&space);
     vec.extend_from_slice(&rows).unwrap();
     vec.sort_unstable_by_key(|row| std::cmp::Reverse((row.key, row.rest))).unwrap();
@@ -135,12 +135,12 @@ fn elements_of_any_size_are_sorted_in(huge: HugePolicy) {
 fn large_elements_are_sorted_and_a_comparison_without_order_ends() {
     #[derive(Clone, Copy, Pod, Zeroable)]
     #[repr(C)]
-    struct Huge([[[u64; 31]; 11]; 11]);
+    struct HugeElement([[[u64; 31]; 11]; 11]);
     let (_manager, space) = space_of(HugePolicy::Advised);
     for len in [34, 35, 36, 70, 200] {
         let mut vec = SpaceVec::new(&space);
         let mut random = Random::new(len);
-        vec.extend((0..len).map(|_| Huge([[[random.below(100); 31]; 11]; 11]))).unwrap();
+        vec.extend((0..len).map(|_| HugeElement([[[random.below(100); 31]; 11]; 11]))).unwrap();
         vec.sort_unstable_by_key(|one| one.0[10][10][30]).unwrap();
         assert!(vec.iter().map(|one| one.unwrap().0[0][0][0]).is_sorted(), "{len}");
     }
@@ -221,14 +221,14 @@ fn slices_lie_in_one_piece_and_bad_ranges_are_errors() {
 #[test]
 fn what_is_truncated_gives_its_memory_back() {
     let (_manager, space) = space();
-    let mut vec = SpaceVec::<Row>::new(&space);
-    vec.extend((0..300_000).map(|key| Row { key, ..Row::default() })).unwrap();
+    let mut vec = SpaceVec::<OddRow>::new(&space);
+    vec.extend((0..300_000).map(|key| OddRow { key, ..OddRow::default() })).unwrap();
     let resident = || space.stats().unwrap().resident_bytes;
     let before = resident();
     vec.truncate(200_001).unwrap();
     assert!(resident() < before);
     assert_eq!((vec.len(), vec.get(200_000).unwrap().key), (200_001, 200_000));
-    vec.resize(250_000, Row::default()).unwrap();
+    vec.resize(250_000, OddRow::default()).unwrap();
     assert_eq!((vec.get(200_000).unwrap().key, vec.get(200_001).unwrap().key), (200_000, 0));
     vec.truncate(1).unwrap();
     assert_eq!((resident(), vec.get(0).unwrap().key), (PAGE, 0));
@@ -290,8 +290,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Makes the row of a number.
-fn row(number: u64) -> Row {
-    Row { key: number, rest: [!number, 7] }
+fn row(number: u64) -> OddRow {
+    OddRow { key: number, rest: [!number, 7] }
 }
 
 proptest! {
@@ -329,7 +329,7 @@ proptest! {
                 }
                 Step::CopyFrom(index, values) => {
                     let index = index % (model.len() + 1);
-                    let values: Vec<Row> = values.into_iter().take(model.len() - index).map(row).collect();
+                    let values: Vec<OddRow> = values.into_iter().take(model.len() - index).map(row).collect();
                     vec.copy_from(index, &values).unwrap();
                     model[index..index + values.len()].copy_from_slice(&values);
                 }
@@ -340,7 +340,7 @@ proptest! {
             }
             prop_assert_eq!(vec.len(), model.len());
         }
-        let mut all = vec![Row::default(); model.len()];
+        let mut all = vec![OddRow::default(); model.len()];
         vec.copy_to(0, &mut all).unwrap();
         prop_assert!(all == model);
         prop_assert!(vec.iter().map(Result::unwrap).eq(model.into_iter()));

@@ -23,7 +23,7 @@ fn space(manager: &Manager, len: u64) -> (Space, u64) {
 
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
-struct Pair {
+struct WordPair {
     key: u64,
     value: f64,
 }
@@ -56,7 +56,7 @@ fn plain_data_of_up_to_sixteen_bytes_is_a_word() {
     check(&space, at, [[1_u16, 2, 3], [4, 5, 6]]);
     check(&space, at, [[1_u32, 2, 3], [u32::MAX, 5, 6]]);
     check(&space, at, [[1_u8; 15], [2; 15]]);
-    check(&space, at, [Pair { key: 1, value: 1.5 }, Pair { key: u64::MAX, value: -1.5 }]);
+    check(&space, at, [WordPair { key: 1, value: 1.5 }, WordPair { key: u64::MAX, value: -1.5 }]);
     drop(space);
     assert_nothing_is_left(&manager);
 }

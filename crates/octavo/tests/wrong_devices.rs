@@ -13,7 +13,7 @@ use common::{MIB, PAGE, says};
 
 /// The reads that two devices were given.
 #[derive(Default)]
-struct Kept {
+struct ReadLog {
     of_first: Mutex<Option<Transfer>>,
     of_second: Mutex<Option<Transfer>>,
 }
@@ -21,7 +21,7 @@ struct Kept {
 /// One of two devices that know each other. The second one returns the first one's read in place of its own.
 struct Confused {
     is_first: bool,
-    kept: Arc<Kept>,
+    kept: Arc<ReadLog>,
     places: Mutex<HashMap<u32, [u8; PAGE as usize]>>,
 }
 
@@ -53,7 +53,7 @@ impl Device for Confused {
     }
 }
 
-fn page_that_is_out(is_first: bool, kept: &Arc<Kept>) -> (Manager, Space, u64) {
+fn page_that_is_out(is_first: bool, kept: &Arc<ReadLog>) -> (Manager, Space, u64) {
     let device = Confused { is_first, kept: Arc::clone(kept), places: Mutex::default() };
     let manager = Manager::builder()
         .budget_bytes(16 * MIB)
@@ -80,7 +80,7 @@ fn wait_for(kept: &Mutex<Option<Transfer>>) {
 /// read that continues would be free, and get another owner.
 #[test]
 fn a_device_that_gives_another_ones_transfer_back_is_found_out() {
-    let kept = Arc::new(Kept::default());
+    let kept = Arc::new(ReadLog::default());
     let (first, space, at) = page_that_is_out(true, &kept);
     let (second, other_space, other_at) = page_that_is_out(false, &kept);
     thread::scope(|scope| {

@@ -33,7 +33,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, 
 
 use crate::system::proc;
 use crate::system::signals::kill;
-use list::{Entry, List, What};
+use list::{EntrustedList, EntrustedProcess, Trust};
 
 /// The first argument of a process that becomes a guardian.
 pub const SUBCOMMAND: &str = "__guardian";
@@ -58,7 +58,7 @@ pub(crate) struct Guardian(Arc<Mutex<Ward>>);
 
 #[derive(Debug)]
 struct Ward {
-    list: List,
+    list: EntrustedList,
     /// This process.
     own: OwnedFd,
     guards: Vec<Guard>,
@@ -90,7 +90,7 @@ impl Guardian {
     /// # Errors
     /// Returns the kernel's error if memory or descriptors run out.
     pub(crate) fn new() -> io::Result<Self> {
-        let (list, own) = (List::new()?, pidfd_open(getpid(), PidfdFlags::empty())?);
+        let (list, own) = (EntrustedList::new()?, pidfd_open(getpid(), PidfdFlags::empty())?);
         Ok(Self(Arc::new(Mutex::new(Ward { list, own, guards: Vec::new() }))))
     }
 
@@ -124,19 +124,23 @@ impl Guardian {
     pub(crate) fn entrust(&self, pid: Option<u32>, stack: u64) -> io::Result<Entrusted> {
         let pid = pid.unwrap_or(0);
         let start = start_of(pid).unwrap_or(0);
-        let place = self.lock().list.put(Entry { what: What::Managed, pid, start, stack })?;
+        let place = self.lock().list.put(EntrustedProcess { what: Trust::Managed, pid, start, stack })?;
         Ok(Entrusted { guardian: self.clone(), place })
     }
 
     /// Records that a process stands still from now on. If the runner dies, the guardians let it continue.
     pub(crate) fn stopped(&self, pid: u32) {
         // If there is no memory for the entry, no guardian lets the process continue.
-        let _ = self.lock().list.put(Entry { what: What::Stopped, pid, ..Entry::default() });
+        let _ = self.lock().list.put(EntrustedProcess {
+            what: Trust::Stopped,
+            pid,
+            ..EntrustedProcess::default()
+        });
     }
 
     /// Records that a process that stood still continues.
     pub(crate) fn continued(&self, pid: u32) {
-        self.lock().list.remove(|entry| entry.what == What::Stopped && entry.pid == pid);
+        self.lock().list.remove(|entry| entry.what == Trust::Stopped && entry.pid == pid);
     }
 
     /// Leaves the entrusted processes that still run to the guardians. When the runner ends, the guardians
@@ -181,7 +185,7 @@ impl Entrusted {
 
 impl Drop for Entrusted {
     fn drop(&mut self) {
-        self.guardian.lock().list.change(self.place, |entry| *entry = Entry::default());
+        self.guardian.lock().list.change(self.place, |entry| *entry = EntrustedProcess::default());
     }
 }
 
@@ -230,7 +234,7 @@ pub fn guardian_main() {
     let Ok(list) = io::stdin().as_fd().try_clone_to_owned().map(File::from) else { return };
     let entries = list::read(&list).unwrap_or_default();
     let (watched, stopped): (Vec<_>, Vec<_>) =
-        entries.into_iter().partition(|entry| entry.what == What::Managed);
+        entries.into_iter().partition(|entry| entry.what == Trust::Managed);
     kill_with_children(known(&watched));
     // Let these continue before the search, which may take forever.
     stopped.into_iter().for_each(|process| kill(process.pid, Signal::CONT));
@@ -263,8 +267,8 @@ fn tell(killed: usize) {
 }
 
 /// Returns the numbers of the processes that have been found and still exist.
-fn known(watched: &[Entry]) -> Vec<u32> {
-    let has_its_number = |process: &&Entry| start_of(process.pid) == Some(process.start);
+fn known(watched: &[EntrustedProcess]) -> Vec<u32> {
+    let has_its_number = |process: &&EntrustedProcess| start_of(process.pid) == Some(process.start);
     watched.iter().filter(has_its_number).map(|process| process.pid).collect()
 }
 
@@ -274,7 +278,7 @@ fn known(watched: &[Entry]) -> Vec<u32> {
 /// another program. The child then is, or soon becomes, a descendant of the process that adopts orphans, and
 /// its stack is that of its family. The search also finds movers, which would live for another second. A
 /// process that has executed another program has fresh memory, and need not be found.
-fn end_survivors(watched: &[Entry]) {
+fn end_survivors(watched: &[EntrustedProcess]) {
     let began = Instant::now();
     // While watched memory exists, this guardian keeps its descriptors open. So a process that uses the
     // memory waits, and reads no zeros.

@@ -44,11 +44,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
 use ledger::Ledger;
-pub use managed::kinds::Kind;
+pub use managed::kinds::MemoryKind;
 use monitor::{Failed, Monitor};
 pub use octavo_stub::{Message, REASONS, look_for_rights};
 use report::socket::{self, Socket};
-pub use report::summary::{Faults, Summary, Waits};
+pub use report::summary::{FaultsByKind, Summary, Waits};
 pub use system::limits::Raised;
 use system::priority;
 pub use system::signals::end_by_signal;

@@ -34,17 +34,17 @@ use rustix::io::Errno;
 
 use forks::Forking;
 use outside::{LEAST_OUTSIDE, Outside};
-pub(crate) use shared::Common;
-use shared::{Claim, Program, Shared};
+pub(crate) use shared::ProcessContext;
+use shared::{Claim, DriverState, ProgramToManage};
 use watched::watches;
 
 use crate::guardian::Entrusted;
 use crate::managed::adopter::Adopter;
 use crate::managed::droppers::Droppers;
-use crate::managed::layout::Layout;
+use crate::managed::layout::ProcessRanges;
 use crate::messages::{self, in_words};
 use crate::system::proc;
-use crate::tree::Moved;
+use crate::tree::MovedPages;
 
 /// The most bytes of a process that can be on their way out at once.
 pub(crate) const STAGING: u64 = 2 << 20;
@@ -117,7 +117,7 @@ pub(crate) struct Managed {
     window: Arc<Window<Target>>,
     bell: Arc<Bell>,
     watch: Arc<Watch>,
-    shared: Arc<Shared>,
+    shared: Arc<DriverState>,
     /// Children of its forks, until the monitor takes them.
     forks: Arc<Mutex<Vec<Managed>>>,
     entrusted: Arc<Entrusted>,
@@ -139,7 +139,7 @@ impl Managed {
     ///
     /// # Errors
     /// Returns the reason if the process cannot be managed.
-    pub(crate) fn engage(common: Common<'_>, pid: u32) -> Result<Self, Refusal> {
+    pub(crate) fn engage(common: ProcessContext<'_>, pid: u32) -> Result<Self, Refusal> {
         let mut managed = Self::engage_only(common, pid)?;
         // A mapping that cannot be taken now is looked at again when memory outside of management grows.
         let _ = managed.look();
@@ -147,14 +147,14 @@ impl Managed {
     }
 
     /// Takes a process over, but none of its mappings yet.
-    fn engage_only(common: Common<'_>, pid: u32) -> Result<Self, Refusal> {
+    fn engage_only(common: ProcessContext<'_>, pid: u32) -> Result<Self, Refusal> {
         let stat = proc::stat(pid).ok_or_else(|| "it has ended".to_string())?;
         let mover = Mover::inject(pid, STAGING)?.mover;
         let events = mover.faults().share().map_err(|error| error.to_string())?;
         let name = format!("{} ({pid})", proc::name(pid));
-        let program = Program { pid: Some(pid), stack: stat.stack, name };
+        let program = ProgramToManage { pid: Some(pid), stack: stat.stack, name };
         let claim = Claim::new(common.guardian, &program, events);
-        let managed = Self::serve(common, program, &claim, Layout::default(), |_| Ok(()))?;
+        let managed = Self::serve(common, program, &claim, ProcessRanges::default(), |_| Ok(()))?;
         managed.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
         Ok(managed)
     }
@@ -166,17 +166,17 @@ impl Managed {
     /// Returns a sentence that says why the process cannot be served. The process waits at its faults as long
     /// as the claim exists.
     pub(crate) fn serve(
-        Common { manager, ledger, guardian, reader }: Common<'_>,
-        Program { stack, name, .. }: Program,
+        ProcessContext { manager, ledger, guardian, reader }: ProcessContext<'_>,
+        ProgramToManage { stack, name, .. }: ProgramToManage,
         claim: &Claim,
-        layout: Layout,
+        layout: ProcessRanges,
         prepare: impl FnOnce(&TranslatedSpace) -> octavo::Result<()>,
     ) -> Result<Self, String> {
         let (window, entrusted) = (Arc::clone(&claim.window), claim.entrusted.clone()?);
         let translation: Arc<dyn octavo::translation::Translation> = window.clone();
         let space = manager.translated_space(name, translation).map_err(|error| in_words(&error))?;
         prepare(&space).map_err(|error| in_words(&error))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DriverState {
             ledger: Arc::clone(ledger),
             manager: manager.clone(),
             guardian: guardian.clone(),
@@ -333,9 +333,9 @@ impl Managed {
     }
 
     /// Returns how many of its pages were moved up to now.
-    pub(crate) fn moved(&self) -> Moved {
+    pub(crate) fn moved(&self) -> MovedPages {
         let reach = self.window.reach();
-        Moved { unfaulted_pages: reach.unfaulted_pages(), taken_pages: reach.taken_pages() }
+        MovedPages { unfaulted_pages: reach.unfaulted_pages(), taken_pages: reach.taken_pages() }
     }
 
     pub(crate) fn mover_pid(&self) -> Option<u32> {

@@ -34,20 +34,20 @@ use octavo_platform::usage;
 use octavo_stub::Message;
 
 use self::growth::{Growth, time_to_fill};
-use self::progress::Progress;
-use self::queue::Queue;
+use self::progress::ProgressMessages;
+use self::queue::ProcessQueue;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
-use crate::managed::{Common, Managed, Refusal, Unequipped};
+use crate::managed::{Managed, ProcessContext, Refusal, Unequipped};
 use crate::messages;
 use crate::monitor::standstill::Standstill;
 use crate::reader::Reader;
 use crate::report::summary::Summary;
 use crate::system::affinity::Affinity;
-use crate::system::priority::{self, Piece};
+use crate::system::priority::{self, WorkEstimate};
 use crate::system::proc::{self, Fixed, Stat, Statm};
 use crate::tree::Tree;
-use crate::tree::fixed::Asked;
+use crate::tree::fixed::FixedMemory;
 use unpaged::Excess;
 
 /// The shortest time between two looks at the tree's memory, near the limit.
@@ -112,12 +112,12 @@ pub(crate) struct Monitor {
     spare: Vec<OwnedFd>,
     managed: BTreeMap<u32, Managed>,
     /// Processes that cannot be managed.
-    refused: BTreeMap<u32, Refused>,
+    refused: BTreeMap<u32, RefusedProcess>,
     /// For each unmanaged process, with the stack that identifies its program: whether a userfaultfd watches
     /// its memory all the same, because a managed process forked it.
     watched: BTreeMap<(u32, u64), bool>,
     own: Statm,
-    own_asked: Asked,
+    own_asked: FixedMemory,
     /// The tree's and the runner's memory that cannot be paged, at the last look.
     fixed: Fixed,
     /// The tree's anonymous memory at the last look.
@@ -130,7 +130,7 @@ pub(crate) struct Monitor {
     /// Whether processes have survived the kill that would read zeros without the runner's descriptors.
     has_survivors: bool,
     standstill: Standstill,
-    queue: Queue,
+    queue: ProcessQueue,
     /// Smaller processes are not taken over at this look.
     least_process: u64,
     /// Set if processes stood still in vain, until memory fits again. Meanwhile, no process is stopped.
@@ -148,17 +148,17 @@ pub(crate) struct Monitor {
     outside: u64,
     calm: Duration,
     growth: Growth,
-    progress: Progress,
+    progress: ProgressMessages,
     /// The CPU time that recent looks have taken on average.
     look_takes: Duration,
     /// Estimates of the time to take a process over or look at its mappings, and to count its memory by kind.
-    engaging: Piece,
-    counting: Piece,
+    engaging: WorkEstimate,
+    counting: WorkEstimate,
 }
 
 /// A process that could not be taken over.
 #[derive(Clone, Debug)]
-struct Refused {
+struct RefusedProcess {
     /// Where its stack begins, which identifies its program.
     stack: u64,
     /// When it is tried again, if the reason may pass.
@@ -166,7 +166,7 @@ struct Refused {
     why: String,
 }
 
-impl Refused {
+impl RefusedProcess {
     fn holds(&self, stack: u64, now: Instant) -> bool {
         self.stack == stack && self.again_at.is_none_or(|at| now < at)
     }
@@ -210,7 +210,7 @@ impl Monitor {
             refused: BTreeMap::new(),
             watched: BTreeMap::new(),
             own: Statm::of(std::process::id())?,
-            own_asked: Asked::new(std::process::id()),
+            own_asked: FixedMemory::new(std::process::id()),
             fixed: Fixed::default(),
             anonymous: 0,
             excess: Excess::default(),
@@ -219,7 +219,7 @@ impl Monitor {
             managed_pids: BTreeSet::new(),
             has_survivors: false,
             standstill: Standstill::default(),
-            queue: Queue::new(Instant::now()),
+            queue: ProcessQueue::new(Instant::now()),
             least_process: LEAST_PROCESS,
             stops_none: false,
             forks: Vec::new(),
@@ -230,10 +230,10 @@ impl Monitor {
             outside: 0,
             calm: SHORTEST,
             growth: Growth::new(Instant::now()),
-            progress: Progress::default(),
+            progress: ProgressMessages::default(),
             look_takes: Duration::ZERO,
-            engaging: Piece::default(),
-            counting: Piece::default(),
+            engaging: WorkEstimate::default(),
+            counting: WorkEstimate::default(),
         })
     }
 
@@ -427,7 +427,7 @@ impl Monitor {
         let guardian = self.guardian.as_ref().expect("it is as old as the manager");
         let manager = self.manager.as_ref().expect("it was just made");
         priority::charge(INJECTING);
-        let common = Common { manager, ledger: &self.ledger, guardian, reader: &self.reader };
+        let common = ProcessContext { manager, ledger: &self.ledger, guardian, reader: &self.reader };
         match self.engaging.take(|| Managed::engage(common, pid)) {
             Ok(managed) => {
                 self.forget_refusal(pid);
@@ -443,7 +443,7 @@ impl Monitor {
                     // The summary keeps the first reason.
                     known.again_at = again_at;
                 } else {
-                    self.refused.insert(pid, Refused { stack, again_at, why: why.clone() });
+                    self.refused.insert(pid, RefusedProcess { stack, again_at, why: why.clone() });
                     *self.summary.refused.entry(why.clone()).or_default() += 1;
                     let program = proc::name(pid);
                     let words: [(&str, &dyn Display); 3] =

@@ -29,13 +29,13 @@ pub(crate) struct Reader(Arc<Mutex<Drivers>>);
 
 #[derive(Debug, Default)]
 struct Drivers {
-    all: Vec<Driver>,
+    all: Vec<ReadingDriver>,
     /// Whether the thread exists.
     is_running: bool,
 }
 
 #[derive(Debug)]
-struct Driver {
+struct ReadingDriver {
     window: Weak<Window<Target>>,
     bell: Arc<Bell>,
     lateness: Lateness,
@@ -59,7 +59,7 @@ impl Reader {
             })?;
             drivers.is_running = true;
         }
-        drivers.all.push(Driver {
+        drivers.all.push(ReadingDriver {
             window: Arc::downgrade(window),
             bell: Arc::clone(bell),
             lateness: Lateness::default(),

@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 use octavo_platform::process_memory::share_memory;
 
 use crate::system::priority;
-use crate::system::proc::{self, Fixed, Memory, Stat, StatFile, Statm, Told};
-use crate::tree::fixed::{Asked, Shared};
-use crate::tree::rounds::{Next, Rounds, Wanted};
-use crate::tree::shares::{Group, Mark, Newcomer};
+use crate::system::proc::{self, Fixed, MemoryInUse, Stat, StatFile, Statm, StatusFigures};
+use crate::tree::fixed::{FixedMemory, SharedMemory};
+use crate::tree::rounds::{NextQuestion, ProcessToAsk, Rounds};
+use crate::tree::shares::{FaultMark, Newcomer, SharingGroup};
 use crate::tree::turns::{Anonymous, Turns};
 
 /// The time between two looks for processes while none has started.
@@ -67,8 +67,8 @@ pub(crate) struct Process {
     statm: Statm,
     /// Kept open once its faults were asked for.
     stat: Option<StatFile>,
-    pub(crate) memory: Memory,
-    asked: Asked,
+    pub(crate) memory: MemoryInUse,
+    asked: FixedMemory,
     /// Where its stack begins, which is the same for processes that have forked from each other.
     pub(crate) stack: u64,
     parent: u32,
@@ -76,7 +76,7 @@ pub(crate) struct Process {
     faults: [u64; 2],
     measured_faults: u64,
     /// What Octavo had moved at the last measurement.
-    moved: Moved,
+    moved: MovedPages,
     /// Whether it uses its parent's memory, and has none of its own.
     is_vforked: bool,
     /// The bytes that it had when there was last room for all, when it last began to wait, or when it last
@@ -89,14 +89,14 @@ pub(crate) struct Process {
 
 impl Process {
     /// Returns the kernel's last detailed answer about it.
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn told(&self) -> StatusFigures {
         self.asked.told()
     }
 }
 
 /// Pages of a process that Octavo has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct MovedPages {
     /// Pages that it got although the kernel counted no fault for them.
     pub(crate) unfaulted_pages: u64,
     /// Pages of its own that were taken from it.
@@ -117,14 +117,14 @@ pub(crate) enum Parent {
 pub(crate) struct Tree {
     pub(crate) processes: BTreeMap<u32, Process>,
     /// Processes that have forked from each other, by where their stacks begin.
-    families: BTreeMap<u64, Group>,
+    families: BTreeMap<u64, SharingGroup>,
     /// For each family, the bytes by which the kernel's counts exceed what the family has, by the last
     /// measurement.
     shared_bytes: BTreeMap<u64, u64>,
     /// How many bytes of the last measurement are only a safety margin. By their last answers, the processes
     /// have that many bytes fewer.
     pub(crate) doubtful_bytes: u64,
-    shared: Shared,
+    shared: SharedMemory,
     rounds: Rounds,
     /// When processes were last asked for their shares, or were first due to be asked.
     asked_at: Option<Instant>,
@@ -276,7 +276,7 @@ impl Tree {
             if index % ASKED_AT_ONCE == 0 {
                 priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
             }
-            let is_empty = process.memory == Memory::default();
+            let is_empty = process.memory == MemoryInUse::default();
             if is_empty && proc::ask(*pid).is_ok_and(|stat| stat.is_none()) {
                 ended.push(*pid);
             } else if process.is_vforked || !self.turns.is_calm(*pid) {
@@ -348,12 +348,12 @@ impl Tree {
             self.seen += u64::from(!self.processes.contains_key(&pid));
             let is_vforked = share_memory(pid, parent);
             let process = Process {
-                memory: Memory::default(),
-                asked: Asked::new(pid),
+                memory: MemoryInUse::default(),
+                asked: FixedMemory::new(pid),
                 stat: None,
                 faults: [0, faults],
                 measured_faults: 0,
-                moved: Moved::default(),
+                moved: MovedPages::default(),
                 statm,
                 stack,
                 parent,
@@ -425,7 +425,9 @@ impl Tree {
         let has_grown = |process: &Process| {
             let is_more = |settled| process.memory.anonymous > settled + LEAST_GROWN;
             // It is no use to stop a process that has no memory of its own, or none any more.
-            !process.is_vforked && process.memory != Memory::default() && process.settled.is_none_or(is_more)
+            !process.is_vforked
+                && process.memory != MemoryInUse::default()
+                && process.settled.is_none_or(is_more)
         };
         let grown = self.processes.iter().filter(|(_, process)| has_grown(process));
         let mut grown: Vec<_> = grown.map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
@@ -473,10 +475,10 @@ impl Tree {
 
     /// Measures the processes, and returns the sum of their anonymous memory. The runner has `own_bytes`.
     /// `moved` tells how many pages of a process Octavo has moved.
-    pub(crate) fn measure(&mut self, own_bytes: u64, moved: impl Fn(u32) -> Moved) -> u64 {
+    pub(crate) fn measure(&mut self, own_bytes: u64, moved: impl Fn(u32) -> MovedPages) -> u64 {
         let began = Instant::now();
         let (asked, others) = self.turns.begin();
-        let first = self.families.values().flat_map(Group::unnoted).collect();
+        let first = self.families.values().flat_map(SharingGroup::unnoted).collect();
         self.measure_all(first, &moved);
         self.measure_all(asked, &moved);
         self.ask();
@@ -490,7 +492,7 @@ impl Tree {
         sum
     }
 
-    fn measure_all(&mut self, pids: Vec<u32>, moved: impl Fn(u32) -> Moved) {
+    fn measure_all(&mut self, pids: Vec<u32>, moved: impl Fn(u32) -> MovedPages) {
         for (index, pid) in pids.into_iter().enumerate() {
             if index % ASKED_AT_ONCE == 0 {
                 priority::goes_on(ASKING * ASKED_AT_ONCE as u32);
@@ -523,7 +525,7 @@ impl Tree {
         shared.is_some_and(|shared| *shared > LEAST_SHARED)
     }
 
-    fn measure_one(&mut self, pid: u32, moved: Moved) {
+    fn measure_one(&mut self, pid: u32, moved: MovedPages) {
         let Some(process) = self.processes.get_mut(&pid).filter(|process| !process.is_vforked) else {
             return;
         };
@@ -531,9 +533,9 @@ impl Tree {
         let mut has_changed = memory != process.memory;
         process.memory = memory;
         // The count is unknown while a fork's child is searched for again.
-        let moved = if moved == Moved::default() { process.moved } else { moved };
+        let moved = if moved == MovedPages::default() { process.moved } else { moved };
         process.moved = moved;
-        self.has_ended |= has_changed && memory == Memory::default();
+        self.has_ended |= has_changed && memory == MemoryInUse::default();
         if let Some(family) = self.families.get_mut(&process.stack).filter(|family| family.contains(pid)) {
             if process.stat.is_none() {
                 process.stat = StatFile::of(pid).ok();
@@ -543,7 +545,7 @@ impl Tree {
             let faults = stat.map_or(0, |stat| stat.faults) + moved.unfaulted_pages;
             has_changed |= std::mem::replace(&mut process.measured_faults, faults) != faults;
             let taken = moved.taken_pages;
-            family.note(pid, Mark { counted: memory.anonymous, faults: Some(faults), taken });
+            family.note(pid, FaultMark { counted: memory.anonymous, faults: Some(faults), taken });
             if has_changed {
                 self.rounds.note_change();
             }
@@ -578,7 +580,7 @@ impl Tree {
         if self.rounds.rest(now) && self.groups().all(|group| group.all_have_answered()) {
             return;
         }
-        let mut wanted = BTreeMap::<u32, Wanted>::new();
+        let mut wanted = BTreeMap::<u32, ProcessToAsk>::new();
         for (pid, is_known) in self.groups().flat_map(|group| group.members()) {
             let wanted = wanted.entry(pid).or_default();
             wanted.is_known |= is_known;
@@ -586,11 +588,11 @@ impl Tree {
         }
         while let Some(next) = self.rounds.next(Instant::now(), &wanted) {
             match next {
-                Next::Begin => self.groups().for_each(Group::begin_round),
-                Next::End => self.groups().for_each(Group::end_round),
-                Next::Ask(pid) => {
+                NextQuestion::Begin => self.groups().for_each(SharingGroup::begin_round),
+                NextQuestion::End => self.groups().for_each(SharingGroup::end_round),
+                NextQuestion::Ask(pid) => {
                     self.ask_one(pid);
-                    wanted.insert(pid, Wanted { is_known: true, is_new: false });
+                    wanted.insert(pid, ProcessToAsk { is_known: true, is_new: false });
                 }
             }
         }
@@ -599,7 +601,7 @@ impl Tree {
     /// Returns whether a member of a group is young and was not asked.
     fn has_young(&self, now: Instant) -> bool {
         let groups = self.families.values().chain(&self.shared.group);
-        let mut unasked = groups.flat_map(Group::members).filter(|(_, is_known)| !is_known);
+        let mut unasked = groups.flat_map(SharingGroup::members).filter(|(_, is_known)| !is_known);
         let came_at = |pid| self.processes.get(&pid).map(|process| process.came_at);
         unasked.any(|(pid, _)| came_at(pid).is_some_and(|came_at| now - came_at < ASKED_AFTER))
     }
@@ -610,7 +612,7 @@ impl Tree {
             && shared.contains(pid)
         {
             let counted = process.asked.ask(Instant::now(), process.memory).shared;
-            shared.note(pid, Mark { counted, faults: None, taken: 0 });
+            shared.note(pid, FaultMark { counted, faults: None, taken: 0 });
         }
         let bytes = process.memory.anonymous + process.memory.others;
         priority::goes_on(ASKING * 3 + ASKING_A_GIB * (bytes >> 20) as u32 / 1024);
@@ -624,7 +626,7 @@ impl Tree {
     }
 
     /// All groups of processes that may map the same pages.
-    fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
+    fn groups(&mut self) -> impl Iterator<Item = &mut SharingGroup> {
         self.families.values_mut().chain(&mut self.shared.group)
     }
 }

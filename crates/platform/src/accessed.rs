@@ -44,13 +44,13 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 mod program;
 
-use program::{Instruction, Kernel, MOST_PAGES, MOST_RUNS, TABLE_PAGES, words};
+use program::{Instruction, KernelLayout, MOST_PAGES, MOST_RUNS, TABLE_PAGES, words};
 
 use crate::PAGE_BYTES;
 
 /// The state of a page, by its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum PageUse {
     /// The page is present, and was not used.
     Unused,
     /// The page was used.
@@ -72,7 +72,7 @@ const LARGE: u64 = 1 << 7;
 /// The bytes that one table maps.
 const TABLE_BYTES: u64 = (TABLE_PAGES * PAGE_BYTES) as u64;
 
-impl Seen {
+impl PageUse {
     fn of(entry: u64) -> Self {
         match entry {
             _ if entry & PRESENT == 0 || entry & LARGE != 0 => Self::Unknown,
@@ -96,7 +96,7 @@ static ONE: OnceLock<Result<AccessedBits, String>> = OnceLock::new();
 pub struct AccessedBits {
     walk: OwnedFd,
     /// One look at a time. Looks belong to reclaim, and no access waits for them.
-    words: Mutex<Words>,
+    words: Mutex<ControlWords>,
 }
 
 impl AccessedBits {
@@ -125,7 +125,7 @@ impl AccessedBits {
             return Err(io::Error::other("to forget what another process has used takes CAP_SYS_NICE"));
         }
         let kernel = kernel_types()?;
-        let words = Words::new().map_err(refused("to share words with a program in the kernel"))?;
+        let words = ControlWords::new().map_err(refused("to share words with a program in the kernel"))?;
         let has_five_levels = std::fs::read_to_string("/proc/cpuinfo")?.contains(" la57");
         words.set(words::LEVELS, if has_five_levels { 5 } else { 4 });
         const NAME: &[u8; 17] = b"page_offset_base\0";
@@ -158,7 +158,7 @@ impl AccessedBits {
     ///
     /// # Errors
     /// `NotFound` if the process has ended; otherwise the kernel's error.
-    pub fn look(&self, pid: u32, pages: &[u64]) -> io::Result<Vec<Seen>> {
+    pub fn look(&self, pid: u32, pages: &[u64]) -> io::Result<Vec<PageUse>> {
         let mut seen = Vec::with_capacity(pages.len());
         let words = self.words.lock().expect("nobody panics here");
         words.set(words::PID, pid.into());
@@ -177,7 +177,7 @@ impl AccessedBits {
             if run(&self.walk)? != 0 {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            seen.extend((0..asked).map(|index| Seen::of(words.get(words::ENTRIES + index))));
+            seen.extend((0..asked).map(|index| PageUse::of(words.get(words::ENTRIES + index))));
             rest = &rest[asked..];
         }
         Ok(seen)
@@ -207,10 +207,10 @@ impl AccessedBits {
             // SAFETY: the page is in the populated part of the reservation, which lives.
             unsafe { bytes.as_ptr().add(PAGE_BYTES).cast_const().read_volatile() };
             let used = look()?;
-            if missing == [Seen::Unknown; 3]
-                && there == [Seen::Used, Seen::Used, Seen::Unknown]
-                && forgotten == [Seen::Unused, Seen::Unused, Seen::Unknown]
-                && used == [Seen::Unused, Seen::Used, Seen::Unknown]
+            if missing == [PageUse::Unknown; 3]
+                && there == [PageUse::Used, PageUse::Used, PageUse::Unknown]
+                && forgotten == [PageUse::Unused, PageUse::Unused, PageUse::Unknown]
+                && used == [PageUse::Unused, PageUse::Used, PageUse::Unknown]
             {
                 return Ok(());
             }
@@ -328,7 +328,7 @@ fn advise_cold(process: BorrowedFd<'_>, vectors: &[libc::iovec]) -> Result<usize
 }
 
 /// Finds the facts about this kernel that the programs need.
-fn kernel_types() -> io::Result<Kernel> {
+fn kernel_types() -> io::Result<KernelLayout> {
     const TYPES: &str = "/sys/kernel/btf/vmlinux";
     let unknown = |error: btf_rs::Error| io::Error::other(format!("cannot read the kernel's types: {error}"));
     // A kernel before 6.16 does not map this file.
@@ -349,7 +349,7 @@ fn kernel_types() -> io::Result<Kernel> {
         let found = found.and_then(|bits| i16::try_from(bits / 8).ok());
         found.ok_or_else(|| io::Error::other(format!("the kernel's {structure} has no {member}")))
     };
-    Ok(Kernel {
+    Ok(KernelLayout {
         find_task: function("bpf_task_from_vpid")?,
         release_task: function("bpf_task_release")?,
         memory_of_task: offset("task_struct", "mm")?,
@@ -373,12 +373,12 @@ fn member_offset(btf: &Btf, structure: &btf_rs::Struct, name: &str) -> Option<u3
 
 /// The words that the programs share with this process.
 #[derive(Debug)]
-struct Words {
+struct ControlWords {
     map: OwnedFd,
     all: &'static [AtomicU64],
 }
 
-impl Words {
+impl ControlWords {
     const BYTES: usize = (words::ALL * 8).next_multiple_of(PAGE_BYTES);
 
     fn new() -> io::Result<Self> {
@@ -495,12 +495,12 @@ mod tests {
 
     #[test]
     fn a_used_page_to_which_a_store_would_make_a_copy_is_told_apart() {
-        assert_eq!([0, PRESENT | LARGE | USED].map(Seen::of), [Seen::Unknown; 2]);
-        assert_eq!([PRESENT, PRESENT | WRITABLE].map(Seen::of), [Seen::Unused; 2]);
+        assert_eq!([0, PRESENT | LARGE | USED].map(PageUse::of), [PageUse::Unknown; 2]);
+        assert_eq!([PRESENT, PRESENT | WRITABLE].map(PageUse::of), [PageUse::Unused; 2]);
         let used = PRESENT | USED;
-        assert_eq!([used | WRITABLE, used | PROTECTED].map(Seen::of), [Seen::Used; 2]);
-        assert_eq!(Seen::of(used), Seen::UsedUnwritable);
-        assert!(Seen::UsedUnwritable.is_used() && Seen::Used.is_used() && !Seen::Unused.is_used());
+        assert_eq!([used | WRITABLE, used | PROTECTED].map(PageUse::of), [PageUse::Used; 2]);
+        assert_eq!(PageUse::of(used), PageUse::UsedUnwritable);
+        assert!(PageUse::UsedUnwritable.is_used() && PageUse::Used.is_used() && !PageUse::Unused.is_used());
     }
 
     #[test]
@@ -523,7 +523,7 @@ mod tests {
         // Nothing is mapped there.
         let far = 1 << 46;
         let is_used = |page: usize| page.is_multiple_of(7) || page > 500;
-        let expected = |page| if is_used(page) { Seen::Used } else { Seen::Unused };
+        let expected = |page| if is_used(page) { PageUse::Used } else { PageUse::Unused };
         eventually(|| {
             assert_eq!(forget(process.as_fd(), &pages).unwrap(), []);
             for page in (0..PAGES).filter(|page| is_used(*page)) {
@@ -535,7 +535,7 @@ mod tests {
                 (0..PAGES).rev().chain((0..PAGES).step_by(2)).chain((0..4).flat_map(|_| 0..PAGES));
             let addresses: Vec<_> =
                 scattered.clone().flat_map(|page| [pages[page], far + ((page as u64) << 21)]).collect();
-            let of_both = scattered.flat_map(|page| [expected(page), Seen::Unknown]);
+            let of_both = scattered.flat_map(|page| [expected(page), PageUse::Unknown]);
             bits.look(own, &pages).unwrap().into_iter().eq((0..PAGES).map(expected))
                 && bits.look(own, &pages.repeat(4)).unwrap() == bits.look(own, &pages).unwrap().repeat(4)
                 && bits.look(own, &addresses).unwrap().into_iter().eq(of_both)
@@ -567,7 +567,7 @@ mod tests {
         eventually(|| {
             assert_eq!(forget(open(own).unwrap().as_fd(), &pages).unwrap(), [pages[2]]);
             let seen = bits.look(own, &pages).unwrap();
-            (0..8).all(|page| (seen[page] == Seen::Used) == (page == 2))
+            (0..8).all(|page| (seen[page] == PageUse::Used) == (page == 2))
         });
     }
 

@@ -26,7 +26,7 @@ pub struct ArenaBytes {
     // Inline, so that an access follows no pointer to find the base and the length.
     base: NonNull<u8>,
     len: usize,
-    memory: Arc<Memory>,
+    memory: Arc<ArenaMemory>,
 }
 
 // SAFETY: `base` is the start of `memory`, a range of addresses that is `Send` and `Sync` itself. Only
@@ -37,12 +37,12 @@ unsafe impl Sync for ArenaBytes {}
 
 /// The part that all clones share.
 #[derive(Debug)]
-struct Memory {
+struct ArenaMemory {
     reservation: ManuallyDrop<Reservation>,
     canary: ForkCanary,
 }
 
-impl Drop for Memory {
+impl Drop for ArenaMemory {
     fn drop(&mut self) {
         // A forked child did not inherit the range, and may have mapped something else at the same addresses.
         if self.canary.is_original_process() {
@@ -60,7 +60,7 @@ impl ArenaBytes {
         let reservation = Reservation::new(len, 2 << 20)?;
         reservation.exclude_from_fork()?;
         let (base, len) = (reservation.base(), reservation.len());
-        let memory = Memory { reservation: ManuallyDrop::new(reservation), canary: ForkCanary::new()? };
+        let memory = ArenaMemory { reservation: ManuallyDrop::new(reservation), canary: ForkCanary::new()? };
         Ok(Self { base, len, memory: Arc::new(memory) })
     }
 
@@ -268,7 +268,7 @@ impl ArenaBytes {
         }
         let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; TRANSFER_VECTORS];
         let mut count = 0;
-        for run in Runs::new(segments).take(TRANSFER_VECTORS) {
+        for run in MergedRuns::new(segments).take(TRANSFER_VECTORS) {
             let len = run.end - run.start;
             vectors[count].write(libc::iovec { iov_base: self.at(run.start, len).cast(), iov_len: len });
             count += 1;
@@ -342,19 +342,19 @@ pub enum Direction {
 
 /// Merges neighbouring segments that touch into one run.
 #[derive(Debug)]
-pub(crate) struct Runs<I> {
+pub(crate) struct MergedRuns<I> {
     segments: I,
     next: Option<Range<usize>>,
 }
 
-impl<I: Iterator<Item = Range<usize>>> Runs<I> {
+impl<I: Iterator<Item = Range<usize>>> MergedRuns<I> {
     pub(crate) fn new(mut segments: I) -> Self {
         let next = segments.next();
         Self { segments, next }
     }
 }
 
-impl<I: Iterator<Item = Range<usize>>> Iterator for Runs<I> {
+impl<I: Iterator<Item = Range<usize>>> Iterator for MergedRuns<I> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {

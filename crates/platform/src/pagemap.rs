@@ -56,7 +56,7 @@ impl BitOr for Categories {
 
 /// The pages that a scan calls back for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ScanFilter {
     /// A page must have all of these.
     pub all_of: Categories,
     /// A page must have at least one of these, unless this is empty.
@@ -67,7 +67,7 @@ pub struct Wanted {
     pub told: Categories,
 }
 
-impl Wanted {
+impl ScanFilter {
     /// Wants pages with any of these properties, and reports the same properties.
     pub const fn any(categories: Categories) -> Self {
         Self { all_of: Categories::NONE, any_of: categories, none_of: Categories::NONE, told: categories }
@@ -82,7 +82,7 @@ pub struct PageRun {
     pub start: u64,
     /// The end of the last page.
     pub end: u64,
-    /// The properties, restricted to [`Wanted::told`].
+    /// The properties, restricted to [`ScanFilter::told`].
     pub categories: Categories,
 }
 
@@ -116,7 +116,7 @@ impl Pagemap {
         &self,
         start: u64,
         end: u64,
-        wanted: Wanted,
+        wanted: ScanFilter,
         mut each: impl FnMut(PageRun),
     ) -> io::Result<()> {
         const RUNS: usize = 256;
@@ -222,7 +222,7 @@ mod tests {
         let pagemap = Pagemap::of(std::process::id()).unwrap();
         let mut runs = Vec::new();
         pagemap
-            .scan(start, start + 8 * PAGE, Wanted::any(Categories::PRESENT), |run| runs.push(run))
+            .scan(start, start + 8 * PAGE, ScanFilter::any(Categories::PRESENT), |run| runs.push(run))
             .unwrap();
         let run = |from: u64, to: u64| PageRun {
             start: start + from * PAGE,
@@ -239,7 +239,7 @@ mod tests {
         let pagemap = Pagemap::of(std::process::id()).unwrap();
         let mut found = Vec::new();
         pagemap
-            .scan(start, start + 2000 * PAGE, Wanted::any(Categories::PRESENT), |run| {
+            .scan(start, start + 2000 * PAGE, ScanFilter::any(Categories::PRESENT), |run| {
                 found.extend((run.start..run.end).step_by(PAGE_BYTES).map(|a| ((a - start) / PAGE) as usize));
             })
             .unwrap();
@@ -250,7 +250,7 @@ mod tests {
     fn a_scan_for_absent_pages_tells_the_holes() {
         let (_range, start) = range_with_pages(&[0, 3], 4);
         let pagemap = Pagemap::of(std::process::id()).unwrap();
-        let wanted = Wanted {
+        let wanted = ScanFilter {
             all_of: Categories::NONE,
             any_of: Categories::NONE,
             none_of: Categories::PRESENT | Categories::SWAPPED,

@@ -26,7 +26,14 @@ const VECTORS: usize = 1024;
 pub unsafe fn read_process(pid: u32, remote: &[(u64, u64)], local: &[(*mut u8, usize)]) -> io::Result<usize> {
     let local = local.iter().map(|&(start, len)| (start as u64, len as u64));
     // SAFETY: the caller's promise; the kernel writes inside the local pieces only.
-    unsafe { copy(libc::SYS_process_vm_readv, pid, Cursor::new(local), Cursor::new(remote.iter().copied())) }
+    unsafe {
+        copy(
+            libc::SYS_process_vm_readv,
+            pid,
+            PieceCursor::new(local),
+            PieceCursor::new(remote.iter().copied()),
+        )
+    }
 }
 
 /// Copies bytes of this process to an address of another one, and returns their number. The errors are those
@@ -42,7 +49,7 @@ pub fn write_process(pid: u32, remote: u64, bytes: &[u8]) -> io::Result<usize> {
     let local = std::iter::once((bytes.as_ptr() as u64, bytes.len() as u64));
     let remote = std::iter::once((remote, bytes.len() as u64));
     // SAFETY: the bytes are only read, and are borrowed for the call.
-    unsafe { copy(libc::SYS_process_vm_writev, pid, Cursor::new(local), Cursor::new(remote)) }
+    unsafe { copy(libc::SYS_process_vm_writev, pid, PieceCursor::new(local), PieceCursor::new(remote)) }
 }
 
 /// Returns whether two processes share their memory, as a process and its `vfork` child do.
@@ -58,8 +65,8 @@ pub fn share_memory(pid: u32, other: u32) -> bool {
 unsafe fn copy(
     call: libc::c_long,
     pid: u32,
-    mut local: Cursor<impl Iterator<Item = (u64, u64)>>,
-    mut remote: Cursor<impl Iterator<Item = (u64, u64)>>,
+    mut local: PieceCursor<impl Iterator<Item = (u64, u64)>>,
+    mut remote: PieceCursor<impl Iterator<Item = (u64, u64)>>,
 ) -> io::Result<usize> {
     let mut done = 0;
     loop {
@@ -93,12 +100,12 @@ unsafe fn copy(
 }
 
 /// A list of pieces, passed to the kernel a window at a time.
-struct Cursor<I> {
+struct PieceCursor<I> {
     rest: I,
     window: Vec<libc::iovec>,
 }
 
-impl<I: Iterator<Item = (u64, u64)>> Cursor<I> {
+impl<I: Iterator<Item = (u64, u64)>> PieceCursor<I> {
     fn new(pieces: I) -> Self {
         Self { rest: pieces, window: Vec::new() }
     }

@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 
-use crate::arena_bytes::Runs;
+use crate::arena_bytes::MergedRuns;
 use crate::{ArenaBytes, Direction, ForkCanary, without_size_signal};
 
 /// A transfer, as a ring sees it. The ring keeps it until it is done.
@@ -85,13 +85,13 @@ const BATCH: usize = 32;
 pub struct Ring<T> {
     // `drop` does not drop these two in a forked child.
     uring: ManuallyDrop<IoUring>,
-    slots: ManuallyDrop<Box<[Slot<T>]>>,
+    slots: ManuallyDrop<Box<[PayloadSlot<T>]>>,
     submission: Mutex<Submission>,
     completion: Mutex<()>,
     /// A copy of `Submission::queued`, for threads that only ask.
     queued: AtomicU32,
-    /// Slots given back: a list through `Slot::next`. Reapers push to it, and the queueing side takes it
-    /// whole.
+    /// Slots given back: a list through `PayloadSlot::next`. Reapers push to it, and the queueing side takes
+    /// it whole.
     freed: AtomicU32,
     /// Transfers that are queued, in the kernel, or completed and not popped.
     in_flight: AtomicU32,
@@ -111,19 +111,19 @@ unsafe impl<T: Send> Send for Ring<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
-struct Slot<T> {
+struct PayloadSlot<T> {
     next: AtomicU32,
-    held: UnsafeCell<Option<Held<T>>>,
+    held: UnsafeCell<Option<HeldPayload<T>>>,
 }
 
-struct Held<T> {
+struct HeldPayload<T> {
     payload: T,
     // The kernel's pointers lead into this arena, whatever `payload` does with its own share.
     _arena: ArenaBytes,
 }
 
 struct Submission {
-    /// Slots to use next: a list through `Slot::next`.
+    /// Slots to use next: a list through `PayloadSlot::next`.
     free: u32,
     /// Entries that the kernel has not taken yet.
     queued: u32,
@@ -169,8 +169,8 @@ impl<T: Payload> Ring<T> {
         // At most `entries` transfers are in flight, so there are never more completions than the queue
         // holds.
         assert!(uring.params().cq_entries() >= entries, "room for every completion");
-        let slots: Box<[Slot<T>]> = (1..=entries)
-            .map(|next| Slot {
+        let slots: Box<[PayloadSlot<T>]> = (1..=entries)
+            .map(|next| PayloadSlot {
                 next: AtomicU32::new(if next == entries { NO_SLOT } else { next }),
                 held: UnsafeCell::new(None),
             })
@@ -214,7 +214,7 @@ impl<T: Payload> Ring<T> {
         };
         // SAFETY: the slot came off the free list, so its last payload was taken out before (`push_freed`
         // releases, `take_slot` acquires). Nobody else has its number.
-        unsafe { *self.slots[slot as usize].held.get() = Some(Held { payload, _arena: arena }) };
+        unsafe { *self.slots[slot as usize].held.get() = Some(HeldPayload { payload, _arena: arena }) };
         if direction == Direction::Read {
             // A read fills frames anew: the module doc of `arena_bytes` explains the fence.
             fence(Ordering::Release);
@@ -280,7 +280,7 @@ impl<T: Payload> Ring<T> {
         payload: &T,
     ) -> Option<(usize, usize, usize)> {
         let (mut first, mut count, mut bytes) = (submission.vectors.used, 0, 0);
-        for run in Runs::new(payload.segments()) {
+        for run in MergedRuns::new(payload.segments()) {
             if count == VECTORS || bytes == BYTES {
                 break;
             }
@@ -482,7 +482,7 @@ impl<T: Payload> Ring<T> {
             // entry was published to the kernel, and the completion was read after the kernel published it.
             let taken = unsafe { (*self.slots[slot as usize].held.get()).take() };
             self.push_freed(slot);
-            let Held { payload, _arena } = taken.expect("a completion for each transfer");
+            let HeldPayload { payload, _arena } = taken.expect("a completion for each transfer");
             let result =
                 if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
             hand_back(payload, result);

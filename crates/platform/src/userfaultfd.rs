@@ -5,9 +5,9 @@
 //! [`Userfaultfd::move_pages`] works in the owning process alone; elsewhere the kernel refuses it with
 //! `EINVAL`.
 //!
-//! **Parts.** A call on a long range may stop in the middle. [`Progress`] then holds the number of bytes done
-//! and the error. The kernel does not tell why it stopped after a part: the error is `EAGAIN`, and the call
-//! on the rest gives the reason.
+//! **Parts.** A call on a long range may stop in the middle. [`CallProgress`] then holds the number of bytes
+//! done and the error. The kernel does not tell why it stopped after a part: the error is `EAGAIN`, and the
+//! call on the rest gives the reason.
 //!
 //! **Waking.** A thread that waits for a page sleeps until it is woken. Filling a page wakes its waiters
 //! unless the caller says otherwise; [`Userfaultfd::wake`] only wakes.
@@ -93,7 +93,7 @@ pub const KIND: &CStr = c"anon_inode:[userfaultfd]";
 
 /// The accesses to a registered range that become faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mode {
+pub struct RegisterMode {
     /// Accesses to missing pages.
     pub missing: bool,
     /// Stores to write-protected pages.
@@ -102,14 +102,14 @@ pub struct Mode {
 
 /// How far a call came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct CallProgress {
     /// The bytes that are done, from the start of the range.
     pub done_bytes: u64,
     /// The kernel's error, if the range is not done as a whole.
     pub error: Option<Errno>,
 }
 
-impl Progress {
+impl CallProgress {
     /// Reads the two answers of the kernel: the call's own error, and the field of the request. The field
     /// holds an error below zero, or the bytes done. It is 0 if the kernel refused before it began.
     pub fn of_answers(call: Option<Errno>, field: i64) -> Self {
@@ -241,7 +241,7 @@ impl Userfaultfd {
     /// A range of *this* process must be memory whose users expect that an access blocks, and that another
     /// thread decides what missing pages hold. A range of another process is always fine: this process makes
     /// no accesses there.
-    pub unsafe fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()> {
+    pub unsafe fn register(&self, start: u64, len: u64, mode: RegisterMode) -> io::Result<()> {
         let mut bits = 0;
         if mode.missing {
             bits |= wire::REGISTER_MISSING;
@@ -249,7 +249,8 @@ impl Userfaultfd {
         if mode.write_protect {
             bits |= wire::REGISTER_WRITE_PROTECT;
         }
-        let mut request = wire::RegisterRequest { range: wire::Range { start, len }, mode: bits, calls: 0 };
+        let mut request =
+            wire::RegisterRequest { range: wire::UffdRange { start, len }, mode: bits, calls: 0 };
         // SAFETY: the request is live for the call. The caller is responsible for the range.
         check(unsafe { control(self.as_fd(), wire::REGISTER, &raw mut request) })
     }
@@ -258,7 +259,7 @@ impl Userfaultfd {
     ///
     /// Fails with the kernel's error.
     pub fn unregister(&self, start: u64, len: u64) -> io::Result<()> {
-        let mut request = wire::Range { start, len };
+        let mut request = wire::UffdRange { start, len };
         // SAFETY: the request is live for the call. Users of a registered range accept any content of its
         // pages.
         check(unsafe { control(self.as_fd(), wire::UNREGISTER, &raw mut request) })
@@ -273,7 +274,14 @@ impl Userfaultfd {
     /// # Safety
     ///
     /// `from` is readable memory of this process for `len` bytes. Other threads may write it meanwhile.
-    pub unsafe fn copy(&self, to: u64, from: *const u8, len: u64, protected: bool, wake: bool) -> Progress {
+    pub unsafe fn copy(
+        &self,
+        to: u64,
+        from: *const u8,
+        len: u64,
+        protected: bool,
+        wake: bool,
+    ) -> CallProgress {
         let mut mode = 0;
         if protected {
             mode |= wire::COPY_PROTECTED;
@@ -285,17 +293,17 @@ impl Userfaultfd {
         // SAFETY: the request is live for the call, and the caller is responsible for the source. The kernel
         // fills only pages that are missing in a registered range.
         let call = unsafe { control(self.as_fd(), wire::COPY, &raw mut request) };
-        Progress::of_answers(call, request.copied)
+        CallProgress::of_answers(call, request.copied)
     }
 
     /// Fills missing pages of a registered range with zeros. The errors are those of [`copy`](Self::copy).
-    pub fn zero(&self, start: u64, len: u64, wake: bool) -> Progress {
+    pub fn zero(&self, start: u64, len: u64, wake: bool) -> CallProgress {
         let mode = if wake { 0 } else { wire::ZERO_WITHOUT_WAKING };
-        let mut request = wire::ZeroRequest { range: wire::Range { start, len }, mode, zeroed: 0 };
+        let mut request = wire::ZeroRequest { range: wire::UffdRange { start, len }, mode, zeroed: 0 };
         // SAFETY: the request is live for the call. The kernel fills only pages that are missing in a
         // registered range.
         let call = unsafe { control(self.as_fd(), wire::ZERO, &raw mut request) };
-        Progress::of_answers(call, request.zeroed)
+        CallProgress::of_answers(call, request.zeroed)
     }
 
     /// Protects the pages of a range from stores, or allows stores again and wakes their waiters. The range
@@ -305,7 +313,7 @@ impl Userfaultfd {
     /// it.
     pub fn write_protect(&self, start: u64, len: u64, on: bool) -> io::Result<()> {
         let mode = if on { wire::PROTECT_ON } else { 0 };
-        let mut request = wire::ProtectRequest { range: wire::Range { start, len }, mode };
+        let mut request = wire::ProtectRequest { range: wire::UffdRange { start, len }, mode };
         // SAFETY: the request is live for the call. Protection delays stores and changes no bytes.
         check(unsafe { control(self.as_fd(), wire::WRITE_PROTECT, &raw mut request) })
     }
@@ -314,7 +322,7 @@ impl Userfaultfd {
     ///
     /// Fails with the kernel's error.
     pub fn wake(&self, start: u64, len: u64) -> io::Result<()> {
-        let mut request = wire::Range { start, len };
+        let mut request = wire::UffdRange { start, len };
         // SAFETY: the request is live for the call.
         check(unsafe { control(self.as_fd(), wire::WAKE, &raw mut request) })
     }
@@ -329,12 +337,12 @@ impl Userfaultfd {
     /// # Safety
     ///
     /// Both ranges are memory of this process whose users expect pages to vanish and appear.
-    pub unsafe fn move_pages(&self, to: u64, from: u64, len: u64) -> Progress {
+    pub unsafe fn move_pages(&self, to: u64, from: u64, len: u64) -> CallProgress {
         let mode = wire::MOVE_ALLOWS_HOLES;
         let mut request = MoveRequest { to, from, len, mode, moved: 0 };
         // SAFETY: the request is live for the call. The caller is responsible for the ranges.
         let call = unsafe { control(self.as_fd(), wire::MOVE, &raw mut request) };
-        Progress::of_answers(call, request.moved)
+        CallProgress::of_answers(call, request.moved)
     }
 }
 
@@ -373,7 +381,7 @@ fn is_alive(descriptor: BorrowedFd<'_>) -> bool {
     // Nothing is registered there, so the kernel does nothing; it fails with `ESRCH` only if the memory is
     // gone.
     const NOWHERE: u64 = 1 << 16;
-    let range = wire::Range { start: NOWHERE, len: crate::PAGE_BYTES as u64 };
+    let range = wire::UffdRange { start: NOWHERE, len: crate::PAGE_BYTES as u64 };
     let mut request = wire::ProtectRequest { range, mode: 0 };
     // SAFETY: the request is live for the call, which changes nothing where nothing is registered.
     unsafe { control(descriptor, wire::WRITE_PROTECT, &raw mut request) != Some(Errno::SRCH) }

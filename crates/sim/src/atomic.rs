@@ -9,7 +9,7 @@ pub use std::sync::atomic::Ordering;
 
 use zerocopy::FromZeros;
 
-use crate::line::Access;
+use crate::line::LineOperation;
 use crate::simulation::access;
 
 /// A fence orders nothing that is not ordered already. It costs about as much as an operation on a word whose
@@ -43,25 +43,25 @@ macro_rules! word {
                 Self(<$std>::new(value))
             }
 
-            fn access(&self, kind: Access, from: &'static Location<'static>) {
+            fn access(&self, kind: LineOperation, from: &'static Location<'static>) {
                 access(std::ptr::from_ref(self).addr(), kind, from);
             }
 
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
-                self.access(Access::Load, Location::caller());
+                self.access(LineOperation::Load, Location::caller());
                 self.0.load(order)
             }
 
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
-                self.access(Access::Store, Location::caller());
+                self.access(LineOperation::Store, Location::caller());
                 self.0.store(value, order);
             }
 
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
-                self.access(Access::Update, Location::caller());
+                self.access(LineOperation::Update, Location::caller());
                 self.0.swap(value, order)
             }
 
@@ -73,7 +73,7 @@ macro_rules! word {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                self.access(Access::Update, Location::caller());
+                self.access(LineOperation::Update, Location::caller());
                 self.0.compare_exchange(current, new, success, failure)
             }
 
@@ -109,7 +109,7 @@ macro_rules! word {
             $(
                 #[track_caller]
                 pub fn $method(&self, value: $value, order: Ordering) -> $value {
-                    self.access(Access::Update, Location::caller());
+                    self.access(LineOperation::Update, Location::caller());
                     self.0.$method(value, order)
                 }
             )*

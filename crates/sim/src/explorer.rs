@@ -16,7 +16,7 @@
 use std::panic::Location;
 use std::rc::Rc;
 
-use crate::line::Access;
+use crate::line::LineOperation;
 use crate::random::Random;
 use crate::stopped::Stopped;
 use crate::task::TaskId;
@@ -63,7 +63,7 @@ pub enum Schedule {
     /// By this list first, and without preemption afterwards.
     Given {
         /// The choice at each step that has one.
-        path: Vec<Choice>,
+        path: Vec<ThreadChoice>,
         /// The most preemptions.
         preemptions: u32,
     },
@@ -71,7 +71,7 @@ pub enum Schedule {
 
 /// A choice among threads: the current one first, if it can continue, and then the others by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ThreadChoice {
     /// The number of the option taken.
     pub taken: u16,
     /// The number of options.
@@ -91,7 +91,7 @@ pub struct Step {
 
 /// What runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextThread {
     Task(TaskId),
     /// The earliest timer.
     Timer,
@@ -99,7 +99,7 @@ pub(crate) enum Next {
 
 /// A thread that can run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Candidate {
+pub(crate) struct ReadyThread {
     pub task: TaskId,
     /// Whether it pauses, and nothing has changed since.
     pub pauses: bool,
@@ -132,7 +132,7 @@ pub(crate) struct Explorer {
     pub writes: u64,
     last_fall: u64,
     /// What was decided inside a thread's step.
-    pub decided: Option<Next>,
+    pub decided: Option<NextThread>,
     pub failed: Option<Stopped>,
     pub trace: Option<Vec<Step>>,
 }
@@ -176,15 +176,20 @@ impl Explorer {
     }
 
     /// Notes that a thread is about to do this.
-    pub(crate) fn note(&mut self, thread: &Rc<str>, access: Access, place: &'static Location<'static>) {
+    pub(crate) fn note(
+        &mut self,
+        thread: &Rc<str>,
+        access: LineOperation,
+        place: &'static Location<'static>,
+    ) {
         self.steps += 1;
         self.clock += STEP;
-        self.writes += u64::from(access != Access::Load);
+        self.writes += u64::from(access != LineOperation::Load);
         if let Some(trace) = &mut self.trace {
             let what = match access {
-                Access::Load => "load",
-                Access::Store => "store",
-                Access::Update => "update",
+                LineOperation::Load => "load",
+                LineOperation::Store => "store",
+                LineOperation::Update => "update",
             };
             trace.push(Step { thread: Rc::clone(thread), place, what });
         }
@@ -225,20 +230,20 @@ impl Explorer {
     pub(crate) fn pick(
         &mut self,
         current: Option<TaskId>,
-        candidates: &[Candidate],
+        candidates: &[ReadyThread],
         timer: Option<u64>,
-    ) -> Option<Next> {
+    ) -> Option<NextThread> {
         if timer.is_some_and(|at| at <= self.clock) {
-            return Some(Next::Timer);
+            return Some(NextThread::Timer);
         }
         let active = || candidates.iter().filter(|one| !one.pauses).map(|one| one.task);
         if active().next().is_none() {
             // Only a timer can change anything now.
             return match timer {
-                Some(_) => Some(Next::Timer),
+                Some(_) => Some(NextThread::Timer),
                 None => candidates.first().map(|_| {
                     let at = self.random.below(candidates.len() as u64) as usize;
-                    Next::Task(candidates[at].task)
+                    NextThread::Task(candidates[at].task)
                 }),
             };
         }
@@ -247,7 +252,7 @@ impl Explorer {
             // A random schedule holds nobody back.
             Schedule::Random | Schedule::Delays { .. } => {
                 if timer.is_some() && self.random.below(EARLY) == 0 {
-                    return Some(Next::Timer);
+                    return Some(NextThread::Timer);
                 }
                 let until = |task: &TaskId| self.held_until.get(*task).copied().unwrap_or(0);
                 let is_free = |task: &TaskId| until(task) <= self.steps;
@@ -287,9 +292,9 @@ impl Explorer {
                     options[0]
                 } else {
                     if self.at == path.len() {
-                        path.push(Choice { taken: 0, options: options.len() as u16 });
+                        path.push(ThreadChoice { taken: 0, options: options.len() as u16 });
                     }
-                    let Choice { taken, options: were } = path[self.at];
+                    let ThreadChoice { taken, options: were } = path[self.at];
                     assert_eq!(options.len(), were.into(), "the same choices lead to the same ones");
                     self.at += 1;
                     self.preemptions += u32::from(current.is_some() && taken > 0);
@@ -300,11 +305,11 @@ impl Explorer {
         if Some(task) != current {
             self.switches += 1;
         }
-        Some(Next::Task(task))
+        Some(NextThread::Task(task))
     }
 
     /// Returns the choices of a given schedule, with those that were added.
-    pub(crate) fn into_path(self) -> Vec<Choice> {
+    pub(crate) fn into_path(self) -> Vec<ThreadChoice> {
         match self.schedule {
             Schedule::Given { path, .. } => path,
             _ => Vec::new(),
@@ -314,7 +319,7 @@ impl Explorer {
 
 /// Returns the next list of choices: the last choice that has another option takes it, and those after it are
 /// dropped. Returns `None` after the last list.
-pub(crate) fn next_path(mut path: Vec<Choice>) -> Option<Vec<Choice>> {
+pub(crate) fn next_path(mut path: Vec<ThreadChoice>) -> Option<Vec<ThreadChoice>> {
     while let Some(last) = path.last_mut() {
         if last.taken + 1 < last.options {
             last.taken += 1;
@@ -347,7 +352,7 @@ mod tests {
 
     #[test]
     fn paths_are_gone_through_in_order_and_end() {
-        let choice = |taken, options| Choice { taken, options };
+        let choice = |taken, options| ThreadChoice { taken, options };
         let mut path = vec![choice(0, 2), choice(0, 3)];
         let mut seen = vec![path.clone()];
         while let Some(next) = next_path(path) {

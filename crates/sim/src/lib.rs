@@ -1,7 +1,7 @@
 //! A simulated machine of many CPUs.
 //!
-//! Code that uses this crate's atomics, locks and threads runs on any [`Machine`], on one real CPU, and the
-//! same way each time. Each operation on a shared word costs what its cache line costs on that machine.
+//! Code that uses this crate's atomics, locks and threads runs on any [`MachineModel`], on one real CPU, and
+//! the same way each time. Each operation on a shared word costs what its cache line costs on that machine.
 //! [`run`] runs the code, and its [`Report`] says where the time went.
 //!
 //! Octavo's engine is such code: its facade over atomics and threads has a face for this crate (`sync/sim`).
@@ -64,9 +64,9 @@ mod stopped;
 mod task;
 pub mod thread;
 
-pub use explorer::{Choice, Schedule, Step, interleaving};
-pub use machine::{BadMachine, Costs, MOST_CPUS, Machine, Processors};
-pub use memory::{Memory, NoHeap};
+pub use explorer::{Schedule, Step, ThreadChoice, interleaving};
+pub use machine::{BadMachine, Costs, MOST_CPUS, MachineModel, Processors};
+pub use memory::{NoHeap, SimAllocator};
 pub use profile::{LineReport, PlaceReport, Report};
 pub use random::Random;
 pub use simulation::{

@@ -20,7 +20,7 @@
 
 use std::collections::VecDeque;
 
-use crate::machine::{Costs, Machine, picoseconds};
+use crate::machine::{Costs, MachineModel, picoseconds};
 use crate::random::Random;
 
 /// How far a transfer's time may lie from its mean, since cores of a socket are at different distances. It
@@ -29,7 +29,7 @@ pub(crate) const SPREAD_PERCENT: u64 = 15;
 
 /// What an operation does to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Access {
+pub(crate) enum LineOperation {
     Load,
     Store,
     /// An atomic read-modify-write.
@@ -80,21 +80,21 @@ impl Prices {
     }
 
     /// Returns the cost of an access to a line that the core has.
-    pub(crate) fn at_hand(&self, access: Access) -> u64 {
-        if access == Access::Update { self.update } else { self.hit }
+    pub(crate) fn at_hand(&self, access: LineOperation) -> u64 {
+        if access == LineOperation::Update { self.update } else { self.hit }
     }
 }
 
 /// A place in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub cpu: u32,
     pub core: u32,
     pub socket: u32,
 }
 
-impl Place {
-    pub(crate) fn of(machine: &Machine, cpu: u32) -> Self {
+impl Position {
+    pub(crate) fn of(machine: &MachineModel, cpu: u32) -> Self {
         let core = machine.core_of(cpu);
         Self { cpu, core, socket: machine.socket_of(core) }
     }
@@ -131,13 +131,13 @@ impl Cores {
 pub(crate) struct Request {
     /// The thread to tell when the line arrives.
     pub task: usize,
-    pub place: Place,
-    pub access: Access,
+    pub place: Position,
+    pub access: LineOperation,
 }
 
 /// The immediate answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RequestOutcome {
     /// The core has the line. The access takes this long.
     Hit(u64),
     /// The line arrives at this time, and the core then has it.
@@ -148,7 +148,7 @@ pub(crate) enum Outcome {
 
 /// One cache line.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct CacheLine {
     /// The core that may change the line without asking.
     owner: Option<u32>,
     /// The CPU that changed it last.
@@ -166,9 +166,10 @@ pub(crate) struct Line {
     is_timed: bool,
 }
 
-impl Line {
-    fn has(&self, core: u32, access: Access) -> bool {
-        self.owner == Some(core) || access == Access::Load && self.owner.is_none() && self.sharers.has(core)
+impl CacheLine {
+    fn has(&self, core: u32, access: LineOperation) -> bool {
+        self.owner == Some(core)
+            || access == LineOperation::Load && self.owner.is_none() && self.sharers.has(core)
     }
 
     /// Begins an access.
@@ -176,26 +177,28 @@ impl Line {
         &mut self,
         now: u64,
         request: Request,
-        machine: &Machine,
+        machine: &MachineModel,
         prices: &Prices,
         random: &mut Random,
-    ) -> Outcome {
+    ) -> RequestOutcome {
         let Request { place, access, .. } = request;
         let from_sibling =
             self.changed_by.is_some_and(|cpu| cpu != place.cpu && machine.core_of(cpu) == place.core);
         // The other thread of the core that has the line queues like everyone else.
         if self.has(place.core, access) && (!from_sibling || self.waiting.is_empty()) {
-            if access != Access::Load || from_sibling {
+            if access != LineOperation::Load || from_sibling {
                 self.changed_by = Some(place.cpu);
             }
-            return Outcome::Hit(prices.at_hand(access) + if from_sibling { prices.sibling } else { 0 });
+            return RequestOutcome::Hit(
+                prices.at_hand(access) + if from_sibling { prices.sibling } else { 0 },
+            );
         }
-        let is_shared_read = access == Access::Load && self.owner.is_none();
+        let is_shared_read = access == LineOperation::Load && self.owner.is_none();
         if self.waiting.is_empty() && (self.free_at <= now || is_shared_read) {
-            return Outcome::Arrives(self.transfer(now, place, access, machine, prices, random));
+            return RequestOutcome::Arrives(self.transfer(now, place, access, machine, prices, random));
         }
         self.waiting.push_back(request);
-        Outcome::Waits(self.next_service())
+        RequestOutcome::Waits(self.next_service())
     }
 
     /// Returns when to serve the queue, once for each service.
@@ -211,7 +214,7 @@ impl Line {
     pub(crate) fn serve(
         &mut self,
         now: u64,
-        machine: &Machine,
+        machine: &MachineModel,
         prices: &Prices,
         random: &mut Random,
         mut arrives: impl FnMut(Request, u64),
@@ -220,8 +223,8 @@ impl Line {
         if let Some(request) = self.next_request(machine) {
             arrives(request, self.transfer(now, request.place, request.access, machine, prices, random));
             // Readers are served together.
-            while request.access == Access::Load
-                && self.waiting.front().is_some_and(|next| next.access == Access::Load)
+            while request.access == LineOperation::Load
+                && self.waiting.front().is_some_and(|next| next.access == LineOperation::Load)
                 && let Some(next) = self.waiting.pop_front()
             {
                 arrives(next, self.transfer(now, next.place, next.access, machine, prices, random));
@@ -230,7 +233,7 @@ impl Line {
         self.next_service()
     }
 
-    fn next_request(&mut self, machine: &Machine) -> Option<Request> {
+    fn next_request(&mut self, machine: &MachineModel) -> Option<Request> {
         let here = self.owner.map(|core| machine.socket_of(core));
         let local = self.waiting.iter().position(|request| Some(request.place.socket) == here);
         match local {
@@ -252,9 +255,9 @@ impl Line {
     fn transfer(
         &mut self,
         now: u64,
-        to: Place,
-        access: Access,
-        machine: &Machine,
+        to: Position,
+        access: LineOperation,
+        machine: &MachineModel,
         prices: &Prices,
         random: &mut Random,
     ) -> u64 {
@@ -262,7 +265,7 @@ impl Line {
         let spread = mean * SPREAD_PERCENT / 100;
         let there = now + mean - spread + random.below(2 * spread + 1);
         self.home.get_or_insert(to.socket);
-        if access != Access::Load {
+        if access != LineOperation::Load {
             self.owner = Some(to.core);
             self.changed_by = Some(to.cpu);
             self.sharers.clear();
@@ -283,7 +286,7 @@ impl Line {
     }
 
     /// Returns how long the line takes to reach a core.
-    fn distance(&self, to: Place, access: Access, machine: &Machine, prices: &Prices) -> u64 {
+    fn distance(&self, to: Position, access: LineOperation, machine: &MachineModel, prices: &Prices) -> u64 {
         let across = if self.home == Some(to.socket) { prices.remote } else { prices.remote_home };
         if let Some(owner) = self.owner {
             if owner == to.core {
@@ -295,7 +298,7 @@ impl Line {
         let is_near = |core: u32| machine.socket_of(core) == to.socket;
         if self.sharers.is_empty() {
             prices.memory
-        } else if access == Access::Load {
+        } else if access == LineOperation::Load {
             if others().any(is_near) { prices.shared } else { across }
         } else if others().all(is_near) {
             prices.own_socket

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A machine, as its file describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Machine {
+pub struct MachineModel {
     /// A short name, for command lines.
     pub name: String,
     /// What it is, in a sentence.
@@ -104,7 +104,7 @@ const MACHINES: &[(&str, &str)] = &[
 /// The most CPUs that a machine may have.
 pub const MOST_CPUS: u32 = 512;
 
-impl Machine {
+impl MachineModel {
     /// The machine of this name that comes with Octavo.
     pub fn named(name: &str) -> Option<Self> {
         let (_, text) = MACHINES.iter().find(|(known, _)| *known == name)?;
@@ -208,15 +208,15 @@ mod tests {
     #[test]
     fn all_machines_that_come_along_make_sense() {
         for (name, text) in MACHINES {
-            let machine = Machine::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let machine = MachineModel::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(&machine.name, name);
         }
-        assert_eq!(Machine::named("pdp-11"), None);
+        assert_eq!(MachineModel::named("pdp-11"), None);
     }
 
     #[test]
     fn cpus_are_numbered_as_linux_does() {
-        let machine = Machine::named("haswell-ep").unwrap();
+        let machine = MachineModel::named("haswell-ep").unwrap();
         assert_eq!(machine.cpus(), 72);
         assert_eq!((machine.core_of(0), machine.core_of(36), machine.core_of(37)), (0, 0, 1));
         assert_eq!((machine.socket_of(17), machine.socket_of(18)), (0, 1));
@@ -234,7 +234,7 @@ mod tests {
             ("sockets = 2", "sockets = -2", "sockets"),
         ] {
             assert!(good.contains(old), "{old}");
-            let error = Machine::parse(&good.replacen(old, new, 1)).unwrap_err().to_string();
+            let error = MachineModel::parse(&good.replacen(old, new, 1)).unwrap_err().to_string();
             assert!(error.contains(reason), "{new}: {error}");
         }
     }

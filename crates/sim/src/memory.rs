@@ -2,8 +2,8 @@
 //!
 //! A simulated machine's behaviour depends on which words share a cache line. With the process's allocator,
 //! that depends on everything that the process did before, and differs between machines. A program whose
-//! allocator is [`Memory`] gives each simulation a *heap* of its own. A heap begins at the start of a page,
-//! and returns the same places for the same calls. The system's allocator still serves everything else.
+//! allocator is [`SimAllocator`] gives each simulation a *heap* of its own. A heap begins at the start of a
+//! page, and returns the same places for the same calls. The system's allocator still serves everything else.
 //!
 //! A heap has a list of free blocks for each size, youngest first, and cuts new blocks off its end. It
 //! returns to the system when its simulation has ended and none of its blocks is in use. So a failed
@@ -39,11 +39,11 @@ const CLASSES: usize = SMALL_CLASSES + usize::BITS as usize;
 
 thread_local! {
     /// The heap of the simulation that runs on this thread.
-    static HEAP: Cell<*mut Heap> = const { Cell::new(ptr::null_mut()) };
+    static HEAP: Cell<*mut HeapHeader> = const { Cell::new(ptr::null_mut()) };
 }
 
 /// All heaps. `LISTED` places at the front of the list have ever been in use.
-static HEAPS: [AtomicPtr<Heap>; MOST_HEAPS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_HEAPS];
+static HEAPS: [AtomicPtr<HeapHeader>; MOST_HEAPS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_HEAPS];
 static LISTED: AtomicUsize = AtomicUsize::new(0);
 
 /// The allocator of programs that simulate.
@@ -53,10 +53,10 @@ static LISTED: AtomicUsize = AtomicUsize::new(0);
 /// static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Memory;
+pub struct SimAllocator;
 
 /// The header of a heap, at its beginning.
-struct Heap {
+struct HeapHeader {
     is_locked: AtomicBool,
     state: Cell<State>,
 }
@@ -91,7 +91,7 @@ const fn whole() -> Layout {
     }
 }
 
-impl Heap {
+impl HeapHeader {
     /// Calls `change` with the state, under the lock.
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         while self.is_locked.swap(true, Ordering::Acquire) {
@@ -146,7 +146,7 @@ impl Heap {
 }
 
 /// Returns the heap that contains this address.
-fn heap_of(address: *mut u8) -> Option<NonNull<Heap>> {
+fn heap_of(address: *mut u8) -> Option<NonNull<HeapHeader>> {
     // Relaxed: the heap was listed before any address in it was handed out, and the caller got the address in
     // a way that orders the two.
     let listed = &HEAPS[..LISTED.load(Ordering::Relaxed)];
@@ -155,7 +155,7 @@ fn heap_of(address: *mut u8) -> Option<NonNull<Heap>> {
 }
 
 /// Returns the heap to the system.
-fn retire(heap: NonNull<Heap>) {
+fn retire(heap: NonNull<HeapHeader>) {
     if let Some(slot) = HEAPS.iter().find(|slot| slot.load(Ordering::Relaxed) == heap.as_ptr()) {
         slot.store(ptr::null_mut(), Ordering::Relaxed);
     }
@@ -198,19 +198,19 @@ impl std::error::Error for NoHeap {}
 
 /// Keeps a simulation's heap in use on this thread.
 #[derive(Debug)]
-pub(crate) struct Scope(NonNull<Heap>);
+pub(crate) struct Scope(NonNull<HeapHeader>);
 
 impl Scope {
     /// Gives a heap to the simulation that begins. Has no effect if the program uses another allocator.
     pub(crate) fn enter() -> Result<Self, NoHeap> {
         // SAFETY: the layout's size is not 0. The system gives the memory as it is touched.
         let heap =
-            NonNull::new(unsafe { System.alloc(whole()) }.cast::<Heap>()).ok_or(NoHeap::NoAddresses)?;
-        let used = size_of::<Heap>().next_multiple_of(HEAP_ALIGN);
+            NonNull::new(unsafe { System.alloc(whole()) }.cast::<HeapHeader>()).ok_or(NoHeap::NoAddresses)?;
+        let used = size_of::<HeapHeader>().next_multiple_of(HEAP_ALIGN);
         let state = Cell::new(State { free: [ptr::null_mut(); CLASSES], used, live: 1, is_short: false });
         // SAFETY: the memory is new, large enough, and aligned to a page.
-        unsafe { heap.write(Heap { is_locked: AtomicBool::new(false), state }) };
-        let take = |slot: &AtomicPtr<Heap>| {
+        unsafe { heap.write(HeapHeader { is_locked: AtomicBool::new(false), state }) };
+        let take = |slot: &AtomicPtr<HeapHeader>| {
             slot.compare_exchange(ptr::null_mut(), heap.as_ptr(), Ordering::Relaxed, Ordering::Relaxed)
         };
         let Some(place) = HEAPS.iter().position(|slot| take(slot).is_ok()) else {
@@ -250,7 +250,7 @@ impl Drop for Scope {
 // it was either cut off the end, which only grows, or taken off a list under the heap's lock. A block returns
 // to the heap that contains its address. A heap returns to the system when none of its blocks is in use and
 // its simulation has ended; then no thread allocates from it.
-unsafe impl GlobalAlloc for Memory {
+unsafe impl GlobalAlloc for SimAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread that is ending has no heap.
         if let Some(heap) = NonNull::new(HEAP.try_with(Cell::get).unwrap_or(ptr::null_mut())) {
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[global_allocator]
-    static MEMORY: Memory = Memory;
+    static MEMORY: SimAllocator = SimAllocator;
 
     fn offsets(sizes: &[usize]) -> Vec<usize> {
         let _scope = Scope::enter().unwrap();

@@ -5,11 +5,11 @@ use std::panic::Location;
 
 use serde::Serialize;
 
-use crate::machine::Machine;
+use crate::machine::MachineModel;
 
 /// The sums of one place in the source.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct SourceSite {
     from: &'static Location<'static>,
     accesses: u64,
     time: u64,
@@ -42,7 +42,7 @@ impl LineUse {
 
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
-    places: Vec<Place>,
+    places: Vec<SourceSite>,
     numbers: HashMap<(&'static str, u32, u32), usize>,
     lines: Vec<LineUse>,
     worked: u64,
@@ -109,7 +109,7 @@ impl Profile {
         let next = self.places.len();
         let number = *self.numbers.entry((from.file(), from.line(), from.column())).or_insert(next);
         if number == next {
-            self.places.push(Place { from, accesses: 0, time: 0, stalls: 0, stalled: 0 });
+            self.places.push(SourceSite { from, accesses: 0, time: 0, stalls: 0, stalled: 0 });
         }
         number
     }
@@ -158,7 +158,7 @@ impl Profile {
     /// Resets all sums. Places and lines keep their numbers.
     pub(crate) fn restart(&mut self) {
         for place in &mut self.places {
-            *place = Place { accesses: 0, time: 0, stalls: 0, stalled: 0, ..*place };
+            *place = SourceSite { accesses: 0, time: 0, stalls: 0, stalled: 0, ..*place };
         }
         self.lines.fill(LineUse::default());
         self.worked = 0;
@@ -168,7 +168,7 @@ impl Profile {
         self.worked += time;
     }
 
-    pub(crate) fn report(&self, machine: &Machine, cpus: Vec<(u64, u64)>) -> Report {
+    pub(crate) fn report(&self, machine: &MachineModel, cpus: Vec<(u64, u64)>) -> Report {
         let nanoseconds = |picoseconds: u64| picoseconds as f64 / 1000.0;
         let mut places: Vec<_> = self
             .places

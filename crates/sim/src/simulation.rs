@@ -19,14 +19,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::coroutine::{Coroutine, stop};
-use crate::explorer::{Choice, Explorer, Next, Schedule, Step, next_path};
-use crate::line::Access;
-use crate::machine::Machine;
+use crate::explorer::{Explorer, NextThread, Schedule, Step, ThreadChoice, next_path};
+use crate::line::LineOperation;
+use crate::machine::MachineModel;
 use crate::memory::Scope;
 use crate::profile::Report;
-use crate::state::{State, What};
+use crate::state::{EventKind, State};
 use crate::stopped::{Deadlock, Stopped};
-use crate::task::{Status, Task, TaskId};
+use crate::task::{Task, TaskId, TaskStatus};
 
 const PICOSECONDS: u64 = 1000;
 
@@ -56,7 +56,7 @@ pub(crate) struct Simulation {
 /// # Panics
 /// If `work` panics, or inside of another simulation.
 pub fn run<T: 'static>(
-    machine: &Machine,
+    machine: &MachineModel,
     seed: u64,
     work: impl FnOnce() -> T + 'static,
 ) -> Result<(T, Report), Stopped> {
@@ -92,7 +92,7 @@ pub struct Explored<T> {
     /// All steps, if they were to be kept.
     pub trace: Vec<Step>,
     /// The choices of a given schedule.
-    path: Vec<Choice>,
+    path: Vec<ThreadChoice>,
 }
 
 /// How to explore.
@@ -123,7 +123,7 @@ pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T +
             return Explored { result: Err(reason.into()), steps: 0, switches: 0, trace, path };
         }
     };
-    let mut machine = Machine::named("haswell-ep").expect("it comes along");
+    let mut machine = MachineModel::named("haswell-ep").expect("it comes along");
     (machine.processors.sockets, machine.processors.cores, machine.processors.threads) = (1, cpus, 1);
     let mut state = State::new(&machine, seed);
     state.explorer = Some(Box::new(Explorer::new(schedule.clone(), seed, most_steps, is_traced)));
@@ -198,7 +198,7 @@ pub fn reach_bytes() {
     let from = Location::caller();
     with(|simulation| {
         if simulation.state.borrow().explorer.is_some() {
-            simulation.access(0, Access::Load, from);
+            simulation.access(0, LineOperation::Load, from);
         }
     });
 }
@@ -249,7 +249,7 @@ fn within<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
 
 /// Begins an access to the word at this address, by the code at `from`. Returns when the caller may make the
 /// access. Everything that the caller does next, up to its next call of this module, is atomic.
-pub(crate) fn access(address: usize, access: Access, from: &'static Location<'static>) {
+pub(crate) fn access(address: usize, access: LineOperation, from: &'static Location<'static>) {
     with(|simulation| simulation.access(address, access, from));
 }
 
@@ -391,7 +391,7 @@ pub(crate) fn unpark(task: TaskId) {
 }
 
 pub(crate) fn has_ended(task: TaskId) -> bool {
-    with(|simulation| simulation.state.borrow().tasks[task].status == Status::Ended).unwrap_or(true)
+    with(|simulation| simulation.state.borrow().tasks[task].status == TaskStatus::Ended).unwrap_or(true)
 }
 
 /// Waits for the end of a thread.
@@ -481,13 +481,13 @@ impl Simulation {
                 return Err(Stopped::TooLong(explorer.most_steps));
             }
             let decided = explorer.decided.take();
-            if state.tasks[first].status == Status::Ended {
+            if state.tasks[first].status == TaskStatus::Ended {
                 return Ok(());
             }
             match decided.or_else(|| state.pick()) {
                 None => return Err(Stopped::Deadlock(state.deadlock())),
-                Some(Next::Timer) => {
-                    let Some(Reverse((at, _, What::Timer(task, wait)))) = state.events.pop() else {
+                Some(NextThread::Timer) => {
+                    let Some(Reverse((at, _, EventKind::Timer(task, wait)))) = state.events.pop() else {
                         continue;
                     };
                     let explorer = state.explorer.as_mut().expect("it explores");
@@ -496,7 +496,7 @@ impl Simulation {
                     explorer.writes += 1;
                     state.time_out(task, wait, at);
                 }
-                Some(Next::Task(task)) => {
+                Some(NextThread::Task(task)) => {
                     let cpu = state.tasks[task].cpu;
                     state.running = task;
                     state.cpus[cpu].running = Some(task);
@@ -551,7 +551,7 @@ impl Simulation {
             name: name.into(),
             cpu,
             coroutine: Some(coroutine),
-            status: Status::Blocked,
+            status: TaskStatus::Blocked,
             has_token: false,
             is_parked: false,
             waits: 0,
@@ -571,14 +571,14 @@ impl Simulation {
     fn go_on_until_end_of(&self, first: TaskId) -> Result<(), Deadlock> {
         loop {
             let mut state = self.state.borrow_mut();
-            if state.tasks[first].status == Status::Ended {
+            if state.tasks[first].status == TaskStatus::Ended {
                 return Ok(());
             }
             let Some(Reverse((at, _, what))) = state.events.pop() else { return Err(state.deadlock()) };
             match what {
-                What::Serve(line) => state.serve(line, at),
-                What::Timer(task, wait) => state.time_out(task, wait, at),
-                What::Go(cpu) => {
+                EventKind::Serve(line) => state.serve(line, at),
+                EventKind::Timer(task, wait) => state.time_out(task, wait, at),
+                EventKind::Go(cpu) => {
                     state.cpus[cpu].now = state.cpus[cpu].now.max(at);
                     let task = state.cpus[cpu].running.expect("a CPU that goes on has a thread");
                     state.running = task;
@@ -589,7 +589,7 @@ impl Simulation {
         }
     }
 
-    fn access(&self, address: usize, access: Access, from: &'static Location<'static>) {
+    fn access(&self, address: usize, access: LineOperation, from: &'static Location<'static>) {
         let mut state = self.state.borrow_mut();
         if state.explorer.is_some() {
             if !state.goes_on(Some((address, from))) {
@@ -647,12 +647,12 @@ impl Simulation {
         let mut state = self.state.borrow_mut();
         let running = state.running;
         let task = &mut state.tasks[running];
-        task.status = Status::Blocked;
+        task.status = TaskStatus::Blocked;
         task.timed_out = false;
         task.waits += 1;
         let (cpu, waits) = (task.cpu, task.waits);
         if let Some(at) = timer {
-            state.push(at, What::Timer(running, waits));
+            state.push(at, EventKind::Timer(running, waits));
         }
         state.cpus[cpu].running = None;
         state.dispatch(cpu);

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::panic::Location;
 
-use crate::explorer::{Candidate, Explorer, Next};
-use crate::line::{Access, Line, Outcome, Place, Prices, Request, SPREAD_PERCENT};
-use crate::machine::Machine;
+use crate::explorer::{Explorer, NextThread, ReadyThread};
+use crate::line::{CacheLine, LineOperation, Position, Prices, Request, RequestOutcome, SPREAD_PERCENT};
+use crate::machine::MachineModel;
 use crate::profile::{Profile, Report};
 use crate::random::Random;
 use crate::stopped::Deadlock;
-use crate::task::{Stalled, Status, Task, TaskId};
+use crate::task::{Stalled, Task, TaskId, TaskStatus};
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
@@ -19,7 +19,7 @@ const SLICE: u64 = 4_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Cpu {
-    pub place: Place,
+    pub place: Position,
     pub now: u64,
     pub busy: u64,
     pub running: Option<TaskId>,
@@ -30,7 +30,7 @@ pub(crate) struct Cpu {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     /// This CPU's thread continues.
     Go(usize),
     /// A timer of this thread is due. It was set at the thread's wait of this number.
@@ -40,17 +40,17 @@ pub(crate) enum What {
 }
 
 /// An event: its time, a random number that decides ties, and what happens.
-type Event = Reverse<(u64, u64, What)>;
+type TimedEvent = Reverse<(u64, u64, EventKind)>;
 
 #[derive(Debug)]
 pub(crate) struct State {
-    pub machine: Machine,
+    pub machine: MachineModel,
     pub prices: Prices,
     pub random: Random,
     pub cpus: Vec<Cpu>,
     pub tasks: Vec<Task>,
-    pub events: BinaryHeap<Event>,
-    pub lines: Vec<Line>,
+    pub events: BinaryHeap<TimedEvent>,
+    pub lines: Vec<CacheLine>,
     /// The lines' numbers by address. Lines are numbered in the order of first touch, so that no address
     /// decides anything.
     pub line_numbers: HashMap<usize, usize>,
@@ -62,13 +62,13 @@ pub(crate) struct State {
     pub profiled_since: u64,
     /// Chooses the next thread if the clocks do not decide it.
     pub explorer: Option<Box<Explorer>>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<ReadyThread>,
 }
 
 impl State {
-    pub(crate) fn new(machine: &Machine, seed: u64) -> Self {
+    pub(crate) fn new(machine: &MachineModel, seed: u64) -> Self {
         let cpu = |number| Cpu {
-            place: Place::of(machine, number),
+            place: Position::of(machine, number),
             now: 0,
             busy: 0,
             running: None,
@@ -103,7 +103,7 @@ impl State {
         self.explorer.as_ref().map_or_else(|| self.cpu().now, |explorer| explorer.clock)
     }
 
-    pub(crate) fn push(&mut self, at: u64, what: What) {
+    pub(crate) fn push(&mut self, at: u64, what: EventKind) {
         let tie = self.random.number();
         self.events.push(Reverse((at, tie, what)));
     }
@@ -149,7 +149,7 @@ impl State {
             self.cpus[cpu].ready.push_back(running);
             self.dispatch(cpu);
         } else {
-            self.push(self.cpus[cpu].now, What::Go(cpu));
+            self.push(self.cpus[cpu].now, EventKind::Go(cpu));
         }
     }
 
@@ -178,13 +178,13 @@ impl State {
             one.slice_ends = one.now + SLICE;
             one.running = Some(task);
             let now = one.now;
-            self.push(now, What::Go(cpu));
+            self.push(now, EventKind::Go(cpu));
         }
     }
 
     /// Wakes a thread that is blocked.
     pub(crate) fn wake(&mut self, task: TaskId) {
-        if self.tasks[task].status == Status::Blocked {
+        if self.tasks[task].status == TaskStatus::Blocked {
             let cost = self.prices.wake;
             self.spend(cost);
             self.make_ready(task, self.now() + self.prices.wake_up);
@@ -192,7 +192,7 @@ impl State {
     }
 
     pub(crate) fn make_ready(&mut self, task: TaskId, at: u64) {
-        self.tasks[task].status = Status::Ready;
+        self.tasks[task].status = TaskStatus::Ready;
         if self.explorer.is_some() {
             return;
         }
@@ -205,7 +205,7 @@ impl State {
     }
 
     pub(crate) fn time_out(&mut self, task: TaskId, wait: u64, at: u64) {
-        if self.tasks[task].status == Status::Blocked && self.tasks[task].waits == wait {
+        if self.tasks[task].status == TaskStatus::Blocked && self.tasks[task].waits == wait {
             self.tasks[task].timed_out = true;
             self.make_ready(task, at);
         }
@@ -213,7 +213,7 @@ impl State {
 
     pub(crate) fn end(&mut self, task: TaskId) {
         let cpu = self.tasks[task].cpu;
-        self.tasks[task].status = Status::Ended;
+        self.tasks[task].status = TaskStatus::Ended;
         if let Some(joiner) = self.tasks[task].joiner.take() {
             self.wake(joiner);
         }
@@ -224,7 +224,10 @@ impl State {
     /// The CPU with the fewest threads.
     pub(crate) fn least_loaded(&self) -> usize {
         let mut load = vec![0_usize; self.cpus.len()];
-        self.tasks.iter().filter(|task| task.status != Status::Ended).for_each(|task| load[task.cpu] += 1);
+        self.tasks
+            .iter()
+            .filter(|task| task.status != TaskStatus::Ended)
+            .for_each(|task| load[task.cpu] += 1);
         (0..load.len()).min_by_key(|cpu| load[*cpu]).unwrap_or(0)
     }
 
@@ -237,7 +240,7 @@ impl State {
         let next = self.lines.len();
         let line = *self.line_numbers.entry(address / LINE_BYTES).or_insert(next);
         if line == next {
-            self.lines.push(Line::default());
+            self.lines.push(CacheLine::default());
         }
         Some(line)
     }
@@ -253,7 +256,7 @@ impl State {
     pub(crate) fn request(
         &mut self,
         address: usize,
-        access: Access,
+        access: LineOperation,
         from: &'static Location<'static>,
     ) -> bool {
         let place = self.profile.place(from);
@@ -266,18 +269,18 @@ impl State {
         let now = self.now();
         let request = Request { task: self.running, place: self.cpu().place, access };
         match self.lines[line].request(now, request, &self.machine, &self.prices, &mut self.random) {
-            Outcome::Hit(cost) => {
+            RequestOutcome::Hit(cost) => {
                 self.spend(cost);
                 self.profile.hit(place, line, cost);
                 return true;
             }
-            Outcome::Arrives(at) => {
+            RequestOutcome::Arrives(at) => {
                 let cpu = self.tasks[self.running].cpu;
-                self.push(at, What::Go(cpu));
+                self.push(at, EventKind::Go(cpu));
             }
-            Outcome::Waits(serve) => {
+            RequestOutcome::Waits(serve) => {
                 if let Some(at) = serve {
-                    self.push(at, What::Serve(line));
+                    self.push(at, EventKind::Serve(line));
                 }
             }
         }
@@ -306,28 +309,28 @@ impl State {
             });
         for (task, there) in arrivals {
             let cpu = self.tasks[task].cpu;
-            self.push(there, What::Go(cpu));
+            self.push(there, EventKind::Go(cpu));
         }
         if let Some(at) = next {
-            self.push(at, What::Serve(line));
+            self.push(at, EventKind::Serve(line));
         }
     }
 
     /// Chooses what runs next. Returns `None` if nothing can run, now or later.
-    pub(crate) fn pick(&mut self) -> Option<Next> {
+    pub(crate) fn pick(&mut self) -> Option<NextThread> {
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         let explorer = self.explorer.as_mut().expect("somebody to choose");
         for (number, task) in self.tasks.iter().enumerate() {
             let cpu = &self.cpus[task.cpu];
             // The other threads of a CPU never interrupt a restartable sequence.
-            if task.status == Status::Ready && (!cpu.in_section || cpu.running == Some(number)) {
-                candidates.push(Candidate { task: number, pauses: task.paused_at == explorer.writes });
+            if task.status == TaskStatus::Ready && (!cpu.in_section || cpu.running == Some(number)) {
+                candidates.push(ReadyThread { task: number, pauses: task.paused_at == explorer.writes });
             }
         }
         // A timer of a wait that has ended wakes nobody.
-        while let Some(Reverse((_, _, What::Timer(task, wait)))) = self.events.peek()
-            && (self.tasks[*task].status != Status::Blocked || self.tasks[*task].waits != *wait)
+        while let Some(Reverse((_, _, EventKind::Timer(task, wait)))) = self.events.peek()
+            && (self.tasks[*task].status != TaskStatus::Blocked || self.tasks[*task].waits != *wait)
         {
             self.events.pop();
         }
@@ -351,18 +354,18 @@ impl State {
         let explorer = self.explorer.as_mut().expect("somebody to choose");
         explorer.decided = next;
         let is_over = explorer.failed.is_some() || explorer.steps > explorer.most_steps;
-        next == Some(Next::Task(self.running)) && !is_over
+        next == Some(NextThread::Task(self.running)) && !is_over
     }
 
     /// Notes an operation of the running thread in an exploration.
-    pub(crate) fn note(&mut self, access: Access, from: &'static Location<'static>) {
+    pub(crate) fn note(&mut self, access: LineOperation, from: &'static Location<'static>) {
         let explorer = self.explorer.as_mut().expect("somebody to choose");
         explorer.decided = None;
         explorer.note(&self.tasks[self.running].name, access, from);
     }
 
     pub(crate) fn deadlock(&self) -> Deadlock {
-        let waits = |task: &&Task| task.status == Status::Blocked;
+        let waits = |task: &&Task| task.status == TaskStatus::Blocked;
         Deadlock { waiting: self.tasks.iter().filter(waits).map(|task| task.name.to_string()).collect() }
     }
 

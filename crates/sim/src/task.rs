@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use crate::coroutine::Coroutine;
-use crate::line::Access;
+use crate::line::LineOperation;
 
 /// Names a thread of a simulation.
 pub(crate) type TaskId = usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum TaskStatus {
     /// Runs, or would run if its CPU were free.
     Ready,
     /// Waits for a wake-up, or for the time of its timer.
@@ -23,7 +23,7 @@ pub(crate) struct Task {
     pub cpu: usize,
     /// `None` while it runs, and after its end.
     pub coroutine: Option<Coroutine>,
-    pub status: Status,
+    pub status: TaskStatus,
     /// Whether it was unparked and has not parked since.
     pub has_token: bool,
     pub is_parked: bool,
@@ -42,6 +42,6 @@ pub(crate) struct Task {
 pub(crate) struct Stalled {
     pub place: usize,
     pub line: usize,
-    pub access: Access,
+    pub access: LineOperation,
     pub since: u64,
 }

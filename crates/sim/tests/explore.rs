@@ -7,13 +7,13 @@ use std::time::Duration;
 use octavo_sim::atomic::{AtomicU64, Ordering};
 use octavo_sim::lock::Mutex;
 use octavo_sim::{
-    Choice, Exploration, Explored, Schedule, Stopped, explore, explore_all, interleaving, now, spin_hint,
-    thread,
+    Exploration, Explored, Schedule, Stopped, ThreadChoice, explore, explore_all, interleaving, now,
+    spin_hint, thread,
 };
 
 /// Which words share a line is the same in every run.
 #[global_allocator]
-static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+static MEMORY: octavo_sim::SimAllocator = octavo_sim::SimAllocator;
 
 const SCHEDULES: [Schedule; 3] = [
     Schedule::Random,
@@ -183,7 +183,9 @@ fn whoever_spins_waits_for_a_change_and_for_ever_is_too_long() {
 
 #[test]
 fn sleepers_wake_in_the_order_of_their_times_unless_a_schedule_is_random() {
-    for schedule in [Schedule::Given { path: Vec::<Choice>::new(), preemptions: 0 }, SCHEDULES[2].clone()] {
+    for schedule in
+        [Schedule::Given { path: Vec::<ThreadChoice>::new(), preemptions: 0 }, SCHEDULES[2].clone()]
+    {
         let explored = explore(&exploration(schedule, 1), || {
             let log = Arc::new(std::sync::Mutex::new(Vec::new()));
             let shared = Arc::clone(&log);

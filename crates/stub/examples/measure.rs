@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use octavo_platform::process_memory::read_process;
-use octavo_platform::userfaultfd::Mode;
-use octavo_stub::{Mover, Run, Staging};
+use octavo_platform::userfaultfd::RegisterMode;
+use octavo_stub::{Mover, OutgoingRun, Staging};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 64;
@@ -43,7 +43,7 @@ fn main() {
     print("empty batch, to a mover that sleeps", &mut rare);
     let mut address = line.split(' ').map(|number| u64::from_str_radix(number, 16).expect("an address"));
     let start_at = address.next().expect("an address");
-    let mode = Mode { missing: true, write_protect: true };
+    let mode = RegisterMode { missing: true, write_protect: true };
     // SAFETY: the memory is another process's.
     unsafe { mover.faults().register(start_at, 256 * PAGE, mode) }.expect("a registration");
     let mut buffer = vec![0u8; (PAGES * PAGE) as usize];
@@ -51,8 +51,11 @@ fn main() {
         let (mut out, mut move_only, mut back) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..401 {
             // Neighbouring runs have a gap between them, as in real programs.
-            let runs: Vec<Run> = (0..PAGES / pages_each)
-                .map(|run| Run { address: start_at + run * 2 * pages_each * PAGE, len: pages_each * PAGE })
+            let runs: Vec<OutgoingRun> = (0..PAGES / pages_each)
+                .map(|run| OutgoingRun {
+                    address: start_at + run * 2 * pages_each * PAGE,
+                    len: pages_each * PAGE,
+                })
                 .collect();
             let begin = Instant::now();
             let staging = if round == 0 { Staging::Keep } else { Staging::DiscardFirst };

@@ -71,7 +71,7 @@ mod tests {
 
 /// Pages of the program to move out together. They lie in one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct OutgoingRun {
     /// The address of the first page.
     pub address: u64,
     /// The length in bytes.

@@ -62,7 +62,7 @@ mod tracee;
 
 pub use error::{InjectError, InjectErrorKind, MoverError};
 pub use inject::Injected;
-pub use layout::Run;
+pub use layout::OutgoingRun;
 pub use mailbox::{CALLS, Call};
 pub use message::Message;
 pub use mover::Mover;

@@ -10,7 +10,7 @@ use rustix::mm::ProtFlags;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::error::{InjectError, InjectErrorKind, MoverError};
-use crate::layout::{Layout, PAGE, Run};
+use crate::layout::{Layout, OutgoingRun, PAGE};
 use crate::mailbox::{Call, Mailbox, SCRATCH_AT, SCRATCH_BYTES, has_ended};
 use crate::prepare::Parts;
 use crate::reasons;
@@ -156,14 +156,14 @@ impl Mover {
         let Layout { staging_1, staging_2, staging_bytes, .. } = self.layout;
         let execute = if is_executable { ProtFlags::EXEC } else { ProtFlags::empty() };
         let len = staging_2 + staging_bytes - staging_1;
-        let whole = (Run { address: staging_1, len }, ProtFlags::READ | ProtFlags::WRITE | execute);
+        let whole = (OutgoingRun { address: staging_1, len }, ProtFlags::READ | ProtFlags::WRITE | execute);
         Ok(self.protect(&[whole])? == [true])
     }
 
     /// Changes the protection of ranges of the program's memory, each in one mapping. This raises no event.
     /// Returns for each range whether it succeeded.
-    pub fn protect(&self, ranges: &[(Run, ProtFlags)]) -> Result<Vec<bool>, MoverError> {
-        let call = |(Run { address, len }, protection): &(Run, ProtFlags)| {
+    pub fn protect(&self, ranges: &[(OutgoingRun, ProtFlags)]) -> Result<Vec<bool>, MoverError> {
+        let call = |(OutgoingRun { address, len }, protection): &(OutgoingRun, ProtFlags)| {
             Call::new(libc::SYS_mprotect, [*address, *len, u64::from(protection.bits())])
         };
         let mut calls: Vec<_> = ranges.iter().map(call).collect();

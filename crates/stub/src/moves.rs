@@ -9,23 +9,23 @@
 
 use std::io;
 
-use octavo_platform::pagemap::{Categories, PageRun, Pagemap, Wanted};
-use octavo_platform::userfaultfd::{MoveRequest, Progress, wire};
+use octavo_platform::pagemap::{Categories, PageRun, Pagemap, ScanFilter};
+use octavo_platform::userfaultfd::{CallProgress, MoveRequest, wire};
 use rustix::io::Errno;
 
 use crate::error::MoverError;
-use crate::layout::{PAGE, Run};
+use crate::layout::{OutgoingRun, PAGE};
 use crate::mailbox::{CALLS, Call};
 use crate::mover::Mover;
 
-/// The outcome for a [`Run`].
+/// The outcome for an [`OutgoingRun`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunMoved {
     /// The place of the run's first page in staging, in bytes from its start.
     pub offset: u64,
     /// The kernel's progress, and its error. If only a part has moved, the error is `EAGAIN`, whatever the
     /// reason.
-    pub progress: Progress,
+    pub progress: CallProgress,
 }
 
 /// The outcome of a batch.
@@ -34,7 +34,7 @@ pub struct Moved {
     /// One for each run, in order.
     pub runs: Vec<RunMoved>,
     /// The move from staging range 1 to range 2. Its byte count includes holes.
-    pub staged: Progress,
+    pub staged: CallProgress,
     /// The kernel's error, if discarding staging range 2 first failed.
     pub discarded: Option<Errno>,
 }
@@ -68,7 +68,7 @@ impl Mover {
     /// Fails with [`MoverError::TooLarge`] above 125 runs or above the staging size, and with
     /// [`MoverError::Ended`] if the mover has ended: pages may then be in either staging range. Does nothing
     /// if all runs are empty.
-    pub fn move_out(&self, runs: &[Run], staging: Staging) -> Result<Moved, MoverError> {
+    pub fn move_out(&self, runs: &[OutgoingRun], staging: Staging) -> Result<Moved, MoverError> {
         let ([first, second], room) = self.staging();
         let mut requests = Vec::with_capacity(runs.len() + 1);
         let mut offset = 0u64;
@@ -94,8 +94,9 @@ impl Mover {
             return Err(MoverError::TooLarge);
         }
         self.call_with_requests(&mut calls, &mut requests)?;
-        let progress =
-            |index: usize| Progress::of_answers(calls[before + index].result().err(), requests[index].moved);
+        let progress = |index: usize| {
+            CallProgress::of_answers(calls[before + index].result().err(), requests[index].moved)
+        };
         Ok(Moved {
             runs: (0..runs.len())
                 .map(|index| RunMoved { offset: requests[index].to - first, progress: progress(index) })
@@ -106,13 +107,13 @@ impl Mover {
     }
 
     /// Moves the pages that a batch may have left in staging range 1 on to range 2.
-    pub fn move_on(&self) -> Result<Progress, MoverError> {
+    pub fn move_on(&self) -> Result<CallProgress, MoverError> {
         let ([first, second], len) = self.staging();
         let mode = wire::MOVE_ALLOWS_HOLES;
         let mut requests = [MoveRequest { to: second, from: first, len, mode, moved: 0 }];
         let mut calls = [self.move_call(1, 0)];
         self.call_with_requests(&mut calls, &mut requests)?;
-        Ok(Progress::of_answers(calls[0].result().err(), requests[0].moved))
+        Ok(CallProgress::of_answers(calls[0].result().err(), requests[0].moved))
     }
 
     /// Makes pages that a fork has shared the program's own, as a store to each would. Returns how many bytes
@@ -121,7 +122,7 @@ impl Mover {
     /// A futex operation ORs zero into each page. It is the only access for which the kernel does not wait
     /// for a fault's answer; the mover would otherwise wait for the thread that waits for the mover. Costs
     /// 0.2 µs per page, 2.5 µs if the page is copied, and two wake-ups per 127 pages.
-    pub fn unshare(&self, run: Run) -> Result<u64, MoverError> {
+    pub fn unshare(&self, run: OutgoingRun) -> Result<u64, MoverError> {
         let mut done = 0;
         while done < run.len {
             let pages = (done..run.len).step_by(PAGE as usize).take(CALLS);
@@ -160,7 +161,7 @@ impl Mover {
         let (starts, len) = self.staging();
         let mut found = [Vec::new(), Vec::new()];
         for (start, found) in starts.into_iter().zip(&mut found) {
-            let wanted = Wanted::any(Categories::PRESENT | Categories::SWAPPED);
+            let wanted = ScanFilter::any(Categories::PRESENT | Categories::SWAPPED);
             pagemap.scan(start, start + len, wanted, |run| found.push(run))?;
         }
         Ok(found)
@@ -169,4 +170,4 @@ impl Mover {
 
 /// The lowest value that a futex operation can compare with: 12 bits, of which the first is the sign.
 const LOWEST: i32 = 0x800;
-const DONE: Progress = Progress { done_bytes: 0, error: None };
+const DONE: CallProgress = CallProgress { done_bytes: 0, error: None };

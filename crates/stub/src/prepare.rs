@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use octavo_platform::process_memory::write_process;
-use octavo_platform::userfaultfd::{Features, Mode, Userfaultfd, open_device, wire};
+use octavo_platform::userfaultfd::{Features, RegisterMode, Userfaultfd, open_device, wire};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -64,9 +64,9 @@ pub fn prepare(
     staging_bytes: u64,
     inherited: Option<Inherited>,
 ) -> Result<Parts, InjectError> {
-    let setup = Setup { pid, child, at, process };
+    let setup = MoverSetup { pid, child, at, process };
     let (layout, mailbox) = setup.place(staging_bytes)?;
-    let mut serving = Serving { setup, layout, mailbox };
+    let mut serving = ServingProcess { setup, layout, mailbox };
     serving.settle()?;
     let mut numbers = serving.make_descriptors()?;
     let quiet = serving.agree(numbers[1], moves())?;
@@ -80,7 +80,7 @@ pub fn prepare(
     };
     serving.watch_staging(&faults, &quiet)?;
     serving.confine()?;
-    let Serving { layout, mailbox, .. } = serving;
+    let ServingProcess { layout, mailbox, .. } = serving;
     child.interrupt().map_err(|error| InjectError::system("stopping the mover", error))?;
     child.wait_for_trap(None).map_err(no_stop)?;
     child.set_signal_mask(ALL_SIGNALS).map_err(|error| InjectError::system("blocking signals", error))?;
@@ -91,14 +91,14 @@ pub fn prepare(
 }
 
 #[derive(Clone, Copy)]
-struct Setup<'a> {
+struct MoverSetup<'a> {
     pid: u32,
     child: &'a Tracee,
     at: u64,
     process: &'a OwnedFd,
 }
 
-impl Setup<'_> {
+impl MoverSetup<'_> {
     fn call(&self, step: &str, number: libc::c_long, arguments: [u64; 6]) -> Result<u64, InjectError> {
         let answer = self.child.remote_call(self.at, number, arguments).map_err(no_stop)?;
         let call = Call { answer, ..Call::default() };
@@ -173,13 +173,13 @@ impl Setup<'_> {
 }
 
 /// The new process, once it runs its loop.
-struct Serving<'a> {
-    setup: Setup<'a>,
+struct ServingProcess<'a> {
+    setup: MoverSetup<'a>,
     layout: Layout,
     mailbox: Mailbox,
 }
 
-impl Serving<'_> {
+impl ServingProcess<'_> {
     /// Returns the address in the program of an offset in the scratch memory.
     fn scratch(&self, at: usize) -> u64 {
         self.layout.mailbox + (SCRATCH_AT + at) as u64
@@ -366,7 +366,7 @@ impl Serving<'_> {
     fn watch_staging(&self, faults: &Userfaultfd, quiet: &Userfaultfd) -> Result<(), InjectError> {
         for (descriptor, staging) in [(faults, self.layout.staging_1), (quiet, self.layout.staging_2)] {
             // A page that is missing in staging reads as zeros, and no thread waits for it.
-            let mode = Mode { missing: false, write_protect: true };
+            let mode = RegisterMode { missing: false, write_protect: true };
             // SAFETY: the range is memory of another process. That process does not share ours (checked
             // before), and a descriptor from a fork is for that process.
             unsafe { descriptor.register(staging, self.layout.staging_bytes, mode) }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use octavo_platform::process_memory::write_process;
-use octavo_platform::userfaultfd::{Event, Mode, Userfaultfd};
+use octavo_platform::userfaultfd::{Event, RegisterMode, Userfaultfd};
 use octavo_stub::{Call, Inherited, InjectErrorKind, Mover, MoverError, Still};
 use program::Program;
 
@@ -380,7 +380,8 @@ fn forking() -> (Program, Mover, u64) {
     let mover = inject(&program);
     let (start, len) = program.memory();
     // SAFETY: the memory is another process's.
-    unsafe { mover.faults().register(start, len, Mode { missing: true, write_protect: true }) }.unwrap();
+    unsafe { mover.faults().register(start, len, RegisterMode { missing: true, write_protect: true }) }
+        .unwrap();
     program.tell();
     (program, mover, start)
 }

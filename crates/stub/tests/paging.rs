@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use octavo_platform::pagemap::Pagemap;
 use octavo_platform::process_memory::read_process;
-use octavo_platform::userfaultfd::{Event, Mode};
-use octavo_stub::{Mover, MoverError, Run, Staging};
+use octavo_platform::userfaultfd::{Event, RegisterMode};
+use octavo_stub::{Mover, MoverError, OutgoingRun, Staging};
 use program::Program;
 use rustix::io::Errno;
 
@@ -30,13 +30,14 @@ impl<'a> Pager<'a> {
         let mover = Mover::inject(program.pid(), PAGES_AT_ONCE * PAGE).unwrap().mover;
         let (start, len) = program.memory();
         // SAFETY: the memory is another process's.
-        unsafe { mover.faults().register(start, len, Mode { missing: true, write_protect: true }) }.unwrap();
+        unsafe { mover.faults().register(start, len, RegisterMode { missing: true, write_protect: true }) }
+            .unwrap();
         Self { program, mover, start, pages: len / PAGE, out: HashMap::new(), came_back: 0 }
     }
 
     /// Takes up to 64 pages from here on, in runs, and keeps their bytes.
     fn take(&mut self, from: u64) {
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<OutgoingRun> = Vec::new();
         for page in (from..from + PAGES_AT_ONCE).map(|page| self.start + page % self.pages * PAGE) {
             if self.out.contains_key(&page) {
                 continue;
@@ -44,7 +45,7 @@ impl<'a> Pager<'a> {
             match runs.last_mut() {
                 // Runs of at most four pages, so that there are many runs.
                 Some(run) if run.address + run.len == page && run.len < 4 * PAGE => run.len += PAGE,
-                _ => runs.push(Run { address: page, len: PAGE }),
+                _ => runs.push(OutgoingRun { address: page, len: PAGE }),
             }
         }
         let moved = self.mover.move_out(&runs, Staging::DiscardFirst).unwrap();
@@ -137,8 +138,10 @@ fn pages_taken_are_gone_from_the_program_and_lie_in_staging_in_order() {
         // It may wait for a page, so serve its faults.
         pager.answer_faults();
     }
-    let runs =
-        [Run { address: pager.start + 8 * PAGE, len: 3 * PAGE }, Run { address: pager.start, len: PAGE }];
+    let runs = [
+        OutgoingRun { address: pager.start + 8 * PAGE, len: 3 * PAGE },
+        OutgoingRun { address: pager.start, len: PAGE },
+    ];
     let moved = pager.mover.move_out(&runs, Staging::Keep).unwrap();
     assert!(moved.is_whole(), "{moved:?}");
     let pagemap = Pagemap::of(program.pid()).unwrap();
@@ -151,7 +154,7 @@ fn pages_taken_are_gone_from_the_program_and_lie_in_staging_in_order() {
     let is_present = |entry: &u64| entry & octavo_platform::pagemap::PRESENT != 0;
     assert_eq!(gone.iter().map(is_present).collect::<Vec<_>>(), [false, false, false, true]);
     // A page in staging is in the way of the next, unless it is discarded.
-    let again = [Run { address: pager.start + 16 * PAGE, len: PAGE }];
+    let again = [OutgoingRun { address: pager.start + 16 * PAGE, len: PAGE }];
     let refused = pager.mover.move_out(&again, Staging::Keep).unwrap();
     assert_eq!((refused.staged.done_bytes, refused.staged.error), (0, Some(Errno::EXIST)));
     let found = pager.mover.staging_pages(&pagemap).unwrap();
@@ -163,7 +166,8 @@ fn a_hole_in_a_run_is_a_hole_in_staging_and_reads_as_zeros() {
     let program = Program::start("idle-pages");
     let pager = Pager::new(&program);
     // The program touched its pages 0 and 1 only.
-    let moved = pager.mover.move_out(&[Run { address: pager.start, len: 4 * PAGE }], Staging::Keep).unwrap();
+    let moved =
+        pager.mover.move_out(&[OutgoingRun { address: pager.start, len: 4 * PAGE }], Staging::Keep).unwrap();
     assert!(moved.is_whole(), "{moved:?}");
     let found = pager.mover.staging_pages(&Pagemap::of(program.pid()).unwrap()).unwrap();
     let bytes_in =
@@ -181,10 +185,10 @@ fn a_hole_in_a_run_is_a_hole_in_staging_and_reads_as_zeros() {
 fn runs_that_do_not_fit_are_refused_as_a_whole() {
     let program = Program::start("idle-pages");
     let pager = Pager::new(&program);
-    let run = |pages| Run { address: pager.start, len: pages * PAGE };
-    let refused = |runs: &[Run]| pager.mover.move_out(runs, Staging::Keep);
+    let run = |pages| OutgoingRun { address: pager.start, len: pages * PAGE };
+    let refused = |runs: &[OutgoingRun]| pager.mover.move_out(runs, Staging::Keep);
     assert_eq!(refused(&[run(PAGES_AT_ONCE), run(1)]), Err(MoverError::TooLarge));
-    assert_eq!(refused(&[Run { address: 0, len: u64::MAX }, run(1)]), Err(MoverError::TooLarge));
+    assert_eq!(refused(&[OutgoingRun { address: 0, len: u64::MAX }, run(1)]), Err(MoverError::TooLarge));
     assert_eq!(refused(&vec![run(0); 200]).unwrap().runs.len(), 0);
     assert!(refused(&[]).unwrap().is_whole());
 }
@@ -194,7 +198,7 @@ fn a_mover_waits_for_no_page_that_it_makes_the_programs_own() {
     let program = Program::start("idle-pages");
     let pager = Pager::new(&program);
     let own = |page, pages| {
-        pager.mover.unshare(Run { address: pager.start + page * PAGE, len: pages * PAGE }).unwrap()
+        pager.mover.unshare(OutgoingRun { address: pager.start + page * PAGE, len: pages * PAGE }).unwrap()
     };
     // The program touched its pages 0 and 1 only, and nobody answers its faults.
     assert_eq!([own(0, 200), own(1, 1), own(2, 1)], [2 * PAGE, PAGE, 0]);

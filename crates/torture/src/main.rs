@@ -29,9 +29,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use finding::report;
-use kinds::Kind;
+use kinds::TortureKind;
 use options::{Options, USAGE};
-use work::{Tally, Team, Work};
+use work::{Tally, Team, WorkerState};
 
 fn main() -> ExitCode {
     signals::install();
@@ -67,7 +67,7 @@ fn start_anew() {
         folder: &folder,
         sabotage: None,
     };
-    kinds::started_anew(&mut Work::new(team, 0));
+    kinds::started_anew(&mut WorkerState::new(team, 0));
 }
 
 /// Runs the requested kinds as threads of this process.
@@ -111,7 +111,7 @@ fn run_here(options: &Options) -> ExitCode {
 }
 
 /// Waits for the kinds. A kind that hangs is a finding. The scope reports one that panicked.
-fn wait_for_all(kinds: &[Kind], endings: &mpsc::Receiver<&'static str>, latest: Instant) {
+fn wait_for_all(kinds: &[TortureKind], endings: &mpsc::Receiver<&'static str>, latest: Instant) {
     let mut waiting: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
     while !waiting.is_empty() {
         match endings.recv_timeout(latest.saturating_duration_since(Instant::now())) {
@@ -172,7 +172,7 @@ fn run_apart(options: &Options) -> ExitCode {
 /// A part that hangs reports that itself, if it can. It is killed this many seconds later.
 const PATIENCE_WITH_PARTS: u64 = 15;
 
-fn start_part(options: &Options, kind: Kind) -> std::io::Result<Child> {
+fn start_part(options: &Options, kind: TortureKind) -> std::io::Result<Child> {
     let mut command = Command::new("/proc/self/exe");
     let memory = options.memory_bytes / kinds::ALL.len();
     for (name, value) in [

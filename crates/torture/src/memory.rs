@@ -1,6 +1,6 @@
 //! Mappings of the program, accessed by relaxed atomics only.
 //!
-//! A [`Mapping`] owns a range of addresses and gives no reference to bytes: it lends words as atomics. So
+//! A [`OwnMapping`] owns a range of addresses and gives no reference to bytes: it lends words as atomics. So
 //! another thread, a system call or a pager may write the memory at any time, and the program sees old words
 //! or new ones. An access without permission faults, and the handler of [`crate::signals`] ends the program
 //! with a sentence.
@@ -19,16 +19,16 @@ pub const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 /// A range of whole pages that was mapped here. It is unmapped when the value is dropped.
 #[derive(Debug)]
-pub struct Mapping {
+pub struct OwnMapping {
     base: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: the memory is reached by atomics, by system calls or by assembly only, and calls that move or unmap
 // it take the value exclusively.
-unsafe impl Send for Mapping {}
+unsafe impl Send for OwnMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for OwnMapping {}
 
 /// How a mapping may be moved or grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum Remap {
     DontUnmap,
 }
 
-impl Mapping {
+impl OwnMapping {
     /// Maps fresh private memory.
     pub fn anonymous(bytes: usize) -> Self {
         Self::new(bytes, READ_WRITE, ANONYMOUS, -1, 0)
@@ -157,14 +157,14 @@ impl Mapping {
 
     /// Moves or resizes by `mremap`. Returns the error's number if that was refused. With
     /// [`Remap::DontUnmap`], returns the old range as well.
-    pub fn remap(&mut self, pages: usize, how: Remap) -> Result<Option<Mapping>, i32> {
+    pub fn remap(&mut self, pages: usize, how: Remap) -> Result<Option<OwnMapping>, i32> {
         let bytes = pages * PAGE;
         let (flags, target) = match how {
             Remap::InPlace => (0, ptr::null_mut()),
             Remap::MayMove => (libc::MREMAP_MAYMOVE, ptr::null_mut()),
             // The range becomes the new mapping's, or stays reserved forever if the call is refused.
             Remap::Fixed => {
-                let reserved = std::mem::ManuallyDrop::new(Mapping::reserved(bytes));
+                let reserved = std::mem::ManuallyDrop::new(OwnMapping::reserved(bytes));
                 (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, reserved.base)
             }
             Remap::DontUnmap => (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, ptr::null_mut()),
@@ -177,22 +177,22 @@ impl Mapping {
         if got == libc::MAP_FAILED {
             return Err(last_errno());
         }
-        let old = (how == Remap::DontUnmap).then(|| Mapping { base: self.base, bytes: self.bytes });
+        let old = (how == Remap::DontUnmap).then(|| OwnMapping { base: self.base, bytes: self.bytes });
         (self.base, self.bytes) = (got.cast(), bytes);
         Ok(old)
     }
 
     /// Splits the mapping in two, at a page.
-    pub fn split(self, page: usize) -> (Mapping, Mapping) {
+    pub fn split(self, page: usize) -> (OwnMapping, OwnMapping) {
         let this = std::mem::ManuallyDrop::new(self);
         let at = page * PAGE;
         assert!(at <= this.bytes);
-        let rest = Mapping { base: this.base.wrapping_add(at), bytes: this.bytes - at };
-        (Mapping { base: this.base, bytes: at }, rest)
+        let rest = OwnMapping { base: this.base.wrapping_add(at), bytes: this.bytes - at };
+        (OwnMapping { base: this.base, bytes: at }, rest)
     }
 }
 
-impl Drop for Mapping {
+impl Drop for OwnMapping {
     fn drop(&mut self) {
         if self.bytes > 0 {
             // SAFETY: the range is ours, and no borrow of it is left.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::kinds::{self, Kind};
+use crate::kinds::{self, TortureKind};
 use crate::work::Sabotage;
 
 pub const USAGE: &str = "\
@@ -31,7 +31,7 @@ pub struct Options {
     pub seed: u64,
     pub threads: usize,
     /// The kinds to run in this process. With `None`, each kind gets a process.
-    pub only: Option<Vec<Kind>>,
+    pub only: Option<Vec<TortureKind>>,
     pub folder: PathBuf,
     pub patience_seconds: u64,
     pub sabotage: Option<Sabotage>,
@@ -93,7 +93,7 @@ fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("--memory needs a size of at least 1M, not `{text}`"))
 }
 
-fn kinds_named(text: &str) -> Result<Vec<Kind>, String> {
+fn kinds_named(text: &str) -> Result<Vec<TortureKind>, String> {
     if text == "all" {
         return Ok(kinds::ALL.to_vec());
     }

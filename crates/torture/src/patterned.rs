@@ -8,14 +8,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::finding::report;
-use crate::memory::{Mapping, PAGE, WORDS};
+use crate::memory::{OwnMapping, PAGE, WORDS};
 use crate::random::mix;
 use crate::waits::PAGES;
-use crate::work::Work;
+use crate::work::WorkerState;
 
 /// The content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum PageContent {
     Zero,
     /// Words that follow from this key.
     Words {
@@ -27,7 +27,7 @@ pub enum Content {
     },
 }
 
-impl Content {
+impl PageContent {
     fn written(address: usize, generation: u64) -> Self {
         Self::Words { key: mix(address as u64 ^ mix(generation)) }
     }
@@ -53,19 +53,19 @@ pub struct Wrong {
 /// Pages with known content.
 #[derive(Debug)]
 pub struct Patterned {
-    pub mapping: Mapping,
-    contents: Vec<Content>,
+    pub mapping: OwnMapping,
+    contents: Vec<PageContent>,
 }
 
 impl Patterned {
     /// Maps fresh memory, all zero, of at least one page.
     pub fn new(bytes: usize) -> Self {
-        Self::over(Mapping::anonymous(bytes.max(PAGE)))
+        Self::over(OwnMapping::anonymous(bytes.max(PAGE)))
     }
 
     /// Takes a mapping whose pages are all zero.
-    pub fn over(mapping: Mapping) -> Self {
-        let contents = vec![Content::Zero; mapping.pages()];
+    pub fn over(mapping: OwnMapping) -> Self {
+        let contents = vec![PageContent::Zero; mapping.pages()];
         Self { mapping, contents }
     }
 
@@ -73,15 +73,15 @@ impl Patterned {
         self.contents.len()
     }
 
-    pub fn content(&self, page: usize) -> Content {
+    pub fn content(&self, page: usize) -> PageContent {
         self.contents[page]
     }
 
     /// Writes a new generation to every word of the pages.
-    pub fn fill(&mut self, work: &mut Work<'_>, pages: Range<usize>) {
+    pub fn fill(&mut self, work: &mut WorkerState<'_>, pages: Range<usize>) {
         let generation = work.new_generation();
         for page in pages.clone() {
-            let content = Content::written(self.mapping.address() + page * PAGE, generation);
+            let content = PageContent::written(self.mapping.address() + page * PAGE, generation);
             let words = self.mapping.words(page * PAGE, PAGE);
             PAGES.of(|| {
                 for (index, word) in words.iter().enumerate() {
@@ -94,7 +94,7 @@ impl Patterned {
     }
 
     /// Fills all pages.
-    pub fn fill_all(&mut self, work: &mut Work<'_>) {
+    pub fn fill_all(&mut self, work: &mut WorkerState<'_>) {
         self.fill(work, 0..self.pages());
     }
 
@@ -113,10 +113,10 @@ impl Patterned {
         let found = PAGES.of(|| self.wrong_word(page, self.contents[page]));
         let Some(wrong) = found else { return };
         // A page that was lent may have become zero, but only as a whole.
-        if matches!(self.contents[page], Content::Lent { .. })
-            && self.wrong_word(page, Content::Zero).is_none()
+        if matches!(self.contents[page], PageContent::Lent { .. })
+            && self.wrong_word(page, PageContent::Zero).is_none()
         {
-            self.contents[page] = Content::Zero;
+            self.contents[page] = PageContent::Zero;
             return;
         }
         let Wrong { address, expected, found } = wrong;
@@ -127,7 +127,7 @@ impl Patterned {
     }
 
     /// Returns the first word of the page that differs from this content.
-    pub fn wrong_word(&self, page: usize, content: Content) -> Option<Wrong> {
+    pub fn wrong_word(&self, page: usize, content: PageContent) -> Option<Wrong> {
         let words = self.mapping.words(page * PAGE, PAGE);
         words.iter().enumerate().find_map(|(index, word)| {
             let (expected, found) = (content.word(index), word.load(Relaxed));
@@ -151,26 +151,26 @@ impl Patterned {
 
     /// Records that pages have become zero.
     pub fn set_zero(&mut self, pages: Range<usize>) {
-        self.contents[pages].fill(Content::Zero);
+        self.contents[pages].fill(PageContent::Zero);
     }
 
     /// Records that pages were lent to the kernel by `MADV_FREE`.
     pub fn set_lent(&mut self, pages: Range<usize>) {
         for content in &mut self.contents[pages] {
-            if let Content::Words { key } = *content {
-                *content = Content::Lent { key };
+            if let PageContent::Words { key } = *content {
+                *content = PageContent::Lent { key };
             }
         }
     }
 
     /// Records that a page has become a copy of one with this content.
-    pub fn set_copy(&mut self, page: usize, content: Content) {
+    pub fn set_copy(&mut self, page: usize, content: PageContent) {
         self.contents[page] = content;
     }
 
     /// Records the new length of the mapping. New pages are zero.
     pub fn follow_length(&mut self) {
-        self.contents.resize(self.mapping.pages(), Content::Zero);
+        self.contents.resize(self.mapping.pages(), PageContent::Zero);
     }
 
     /// Returns the byte that should be at an offset.

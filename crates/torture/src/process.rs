@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use crate::finding::{insist, last_errno, last_error};
-use crate::memory::Mapping;
+use crate::memory::OwnMapping;
 
 /// The hidden option that makes this program run a short check.
 pub const FRESH: &CStr = c"--fresh";
@@ -50,10 +50,10 @@ pub fn fork(child: impl FnOnce()) -> Child {
 /// A child whose parent has ended.
 #[derive(Debug)]
 #[must_use = "nobody else hears of its end"]
-pub struct Orphan(PipeReader);
+pub struct OrphanChild(PipeReader);
 
 /// Forks a child that forks again and ends at once, as daemons do. The child's child runs the closure.
-pub fn fork_orphan(orphan: impl FnOnce()) -> Orphan {
+pub fn fork_orphan(orphan: impl FnOnce()) -> OrphanChild {
     let Ok((reader, mut writer)) = std::io::pipe() else {
         crate::finding::report(format_args!("pipe failed: {}", last_error()))
     };
@@ -65,10 +65,10 @@ pub fn fork_orphan(orphan: impl FnOnce()) -> Orphan {
         });
     });
     child.wait("a child that leaves an orphan");
-    Orphan(reader)
+    OrphanChild(reader)
 }
 
-impl Orphan {
+impl OrphanChild {
     /// Waits for the orphan to end successfully. An orphan that fails has reported why.
     pub fn wait(mut self) {
         insist!(self.0.read_exact(&mut [0]).is_ok(), "an orphan ended badly.");
@@ -120,7 +120,7 @@ fn fresh_arguments() -> [*mut libc::c_char; 3] {
 
 /// Starts this program again as `vfork` and `exec` do: the child shares the memory until it executes, and
 /// this thread sleeps until then. The child's stack is in the given mapping.
-pub fn vfork_and_exec(stack: &Mapping) -> Child {
+pub fn vfork_and_exec(stack: &OwnMapping) -> Child {
     extern "C" fn exec(arguments: *mut c_void) -> c_int {
         let environment: [*const libc::c_char; 1] = [ptr::null()];
         // SAFETY: the argument is the array below, which lives while the parent sleeps.

@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::finding::{insist, last_errno, last_error};
-use crate::memory::{Mapping, PAGE};
-use crate::transfer::{Scratch, Slice};
+use crate::memory::{OwnMapping, PAGE};
+use crate::transfer::{ScratchFile, Slice};
 
 // From the kernel's io_uring.h.
 const SUBMISSIONS_OFFSET: i64 = 0;
@@ -68,17 +68,17 @@ struct Parameters {
 }
 
 /// A ring with one registered buffer.
-pub struct Ring {
+pub struct BufferRing {
     descriptor: OwnedFd,
-    submissions: Mapping,
-    completions: Mapping,
-    entries: Mapping,
+    submissions: OwnMapping,
+    completions: OwnMapping,
+    entries: OwnMapping,
     parameters: Parameters,
 }
 
-impl Ring {
+impl BufferRing {
     /// Makes a ring and registers the buffer. Returns `None` if the machine does not allow it.
-    pub fn with_buffer(buffer: Slice<'_>) -> Option<Ring> {
+    pub fn with_buffer(buffer: Slice<'_>) -> Option<BufferRing> {
         // SAFETY: zeros are valid parameters, which the call fills in. The descriptor is fresh.
         let (descriptor, parameters) = unsafe {
             let mut parameters: Parameters = zeroed();
@@ -102,8 +102,8 @@ impl Ring {
             );
             return None;
         }
-        let of = |offset| Mapping::of_file(PAGE, raw, offset);
-        Some(Ring {
+        let of = |offset| OwnMapping::of_file(PAGE, raw, offset);
+        Some(BufferRing {
             submissions: of(SUBMISSIONS_OFFSET),
             completions: of(COMPLETIONS_OFFSET),
             entries: of(ENTRIES_OFFSET),
@@ -113,17 +113,17 @@ impl Ring {
     }
 
     /// Reads the start of the file into the registered buffer.
-    pub fn read_fixed(&self, file: &Scratch, buffer: Slice<'_>) {
+    pub fn read_fixed(&self, file: &ScratchFile, buffer: Slice<'_>) {
         self.transfer(READ_FIXED, file, buffer);
     }
 
     /// Writes the registered buffer to the start of the file.
-    pub fn write_fixed(&self, file: &Scratch, buffer: Slice<'_>) {
+    pub fn write_fixed(&self, file: &ScratchFile, buffer: Slice<'_>) {
         self.transfer(WRITE_FIXED, file, buffer);
     }
 
     /// Submits one entry and waits for its completion, so that nothing is in flight after the call.
-    fn transfer(&self, operation: u64, file: &Scratch, buffer: Slice<'_>) {
+    fn transfer(&self, operation: u64, file: &ScratchFile, buffer: Slice<'_>) {
         let of = self.parameters.submission_offsets;
         let tail = self.submissions.short_word(of.tail as usize);
         let mask = self.submissions.short_word(of.mask as usize).load(Relaxed);

@@ -3,7 +3,7 @@
 use std::mem::{MaybeUninit, size_of};
 
 use crate::finding::insist;
-use crate::memory::Mapping;
+use crate::memory::OwnMapping;
 
 const ROBUST: libc::c_int = 1;
 
@@ -23,13 +23,13 @@ unsafe extern "C" {
 /// A mutex whose owner may end without releasing it.
 #[derive(Debug)]
 pub struct RobustMutex<'a> {
-    mapping: &'a Mapping,
+    mapping: &'a OwnMapping,
     offset: usize,
 }
 
 impl<'a> RobustMutex<'a> {
     /// Makes a mutex from bytes of the mapping. Other code must not use these bytes while the value lives.
-    pub fn new(mapping: &'a Mapping, offset: usize) -> Self {
+    pub fn new(mapping: &'a OwnMapping, offset: usize) -> Self {
         let mutex = Self { mapping, offset };
         let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         // SAFETY: the attributes are initialised by the first call. The mutex lies inside the mapping,

@@ -9,7 +9,7 @@ use std::mem::zeroed;
 use std::ptr;
 
 use crate::finding::{insist, last_error, report};
-use crate::memory::Mapping;
+use crate::memory::OwnMapping;
 
 /// The mark of a probe in a register.
 const MARK: u64 = 0x70be_70be_0c7a_0001;
@@ -46,7 +46,7 @@ pub struct AlternateStack {
 
 impl AlternateStack {
     /// Sets the alternate stack. While a handler runs, it is in the mapping's bytes from `offset` on.
-    pub fn new(mapping: &Mapping, offset: usize, bytes: usize) -> Self {
+    pub fn new(mapping: &OwnMapping, offset: usize, bytes: usize) -> Self {
         let stack =
             libc::stack_t { ss_sp: mapping.pointer(offset, bytes).cast(), ss_flags: 0, ss_size: bytes };
         // SAFETY: zeros are a valid `stack_t`. The new stack lies in a mapping that no reference borrows; the
@@ -86,7 +86,7 @@ pub enum Probed {
 }
 
 /// Stores a word, if that is permitted.
-pub fn try_store(mapping: &Mapping, offset: usize, word: u64) -> Probed {
+pub fn try_store(mapping: &OwnMapping, offset: usize, word: u64) -> Probed {
     let at = mapping.pointer(offset, 8);
     let faulted: u64;
     // SAFETY: the word is inside a mapping that is reached by atomics only. If the store faults, the handler
@@ -105,7 +105,7 @@ pub fn try_store(mapping: &Mapping, offset: usize, word: u64) -> Probed {
 }
 
 /// Loads a word, if that is permitted.
-pub fn try_load(mapping: &Mapping, offset: usize) -> (Probed, u64) {
+pub fn try_load(mapping: &OwnMapping, offset: usize) -> (Probed, u64) {
     let at = mapping.pointer(offset, 8);
     let (faulted, word): (u64, u64);
     // SAFETY: as in `try_store`.

@@ -7,21 +7,21 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::finding::{insist, last_errno, last_error, report};
-use crate::memory::Mapping;
+use crate::memory::OwnMapping;
 
 /// A range of a mapping, for the kernel to read or write while the mapping is borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     at: *mut u8,
     bytes: usize,
-    mapping: PhantomData<&'a Mapping>,
+    mapping: PhantomData<&'a OwnMapping>,
 }
 
 // SAFETY: a slice stands for a shared borrow of its mapping, which may be sent.
 unsafe impl Send for Slice<'_> {}
 
 impl<'a> Slice<'a> {
-    pub fn new(mapping: &'a Mapping, offset: usize, bytes: usize) -> Self {
+    pub fn new(mapping: &'a OwnMapping, offset: usize, bytes: usize) -> Self {
         Self { at: mapping.pointer(offset, bytes), bytes, mapping: PhantomData }
     }
 
@@ -45,9 +45,9 @@ impl<'a> Slice<'a> {
 
 /// An unnamed file.
 #[derive(Debug)]
-pub struct Scratch(File);
+pub struct ScratchFile(File);
 
-impl Scratch {
+impl ScratchFile {
     pub fn new(folder: &Path) -> Self {
         Self::open(folder, 0).unwrap_or_else(|error| {
             report(format_args!("a file without a name in {} was refused: {error}", folder.display()))
@@ -101,7 +101,7 @@ impl Scratch {
 /// Writes all of the range to a pipe.
 pub fn write_all(pipe: &impl AsRawFd, from: Slice<'_>) {
     in_full("write", from, |left, _| {
-        // SAFETY: as in `Scratch::write`.
+        // SAFETY: as in `ScratchFile::write`.
         unsafe { libc::write(pipe.as_raw_fd(), left.at.cast(), left.bytes) }
     });
 }
@@ -109,7 +109,7 @@ pub fn write_all(pipe: &impl AsRawFd, from: Slice<'_>) {
 /// Fills all of the range from a pipe.
 pub fn read_all(pipe: &impl AsRawFd, to: Slice<'_>) {
     in_full("read", to, |left, _| {
-        // SAFETY: as in `Scratch::read`.
+        // SAFETY: as in `ScratchFile::read`.
         unsafe { libc::read(pipe.as_raw_fd(), left.at.cast(), left.bytes) }
     });
 }

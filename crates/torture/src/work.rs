@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::memory::{Mapping, PAGE};
+use crate::memory::{OwnMapping, PAGE};
 use crate::random::{Random, mix};
 
 /// An error that the program makes on purpose, to show that its checks find it.
@@ -38,12 +38,12 @@ const WRITINGS_TO_SABOTAGE: u64 = 20;
 #[derive(Debug)]
 pub struct Tally {
     names: &'static [&'static str],
-    counts: Mapping,
+    counts: OwnMapping,
 }
 
 impl Tally {
     pub fn new(names: &'static [&'static str]) -> Self {
-        Self { names, counts: Mapping::shared(8 * names.len().max(1)) }
+        Self { names, counts: OwnMapping::shared(8 * names.len().max(1)) }
     }
 
     fn of(&self, name: &str) -> &AtomicU64 {
@@ -77,10 +77,10 @@ pub struct Team<'a> {
 
 impl<'a> Team<'a> {
     /// Runs one worker per thread, and waits for all of them.
-    pub fn run(&self, worker: impl Fn(&mut Work<'a>) + Sync) {
+    pub fn run(&self, worker: impl Fn(&mut WorkerState<'a>) + Sync) {
         thread::scope(|scope| {
             for index in 0..self.threads {
-                let mut work = Work::new(*self, index);
+                let mut work = WorkerState::new(*self, index);
                 let worker = &worker;
                 scope.spawn(move || worker(&mut work));
             }
@@ -90,7 +90,7 @@ impl<'a> Team<'a> {
 
 /// The state of one worker.
 #[derive(Debug)]
-pub struct Work<'a> {
+pub struct WorkerState<'a> {
     pub team: Team<'a>,
     /// This worker's share of the memory.
     pub bytes: usize,
@@ -99,7 +99,7 @@ pub struct Work<'a> {
     writings: u64,
 }
 
-impl<'a> Work<'a> {
+impl<'a> WorkerState<'a> {
     pub fn new(team: Team<'a>, index: usize) -> Self {
         let seed = mix(team.seed).wrapping_add(index as u64);
         Self {
@@ -146,7 +146,7 @@ impl<'a> Work<'a> {
     }
 
     /// Spoils pages that were just written, if that is requested and due.
-    pub fn sabotage(&mut self, mapping: &Mapping, pages: Range<usize>) {
+    pub fn sabotage(&mut self, mapping: &OwnMapping, pages: Range<usize>) {
         let page = pages.start + self.random.below(pages.len());
         if self.spoils(Sabotage::Flip) {
             let word = mapping.word(page * PAGE + 8 * self.random.below(PAGE / 8));

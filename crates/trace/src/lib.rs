@@ -24,7 +24,7 @@ mod writer;
 pub use error::TraceError;
 pub use format::{MOST_PAGES, VERSION};
 pub use import::{Format, read};
-pub use optimum::{Outcome, optimum};
+pub use optimum::{ReplayOutcome, optimum};
 pub use reader::TraceReader;
 pub use trace::{Numbering, Step, Trace};
 pub use writer::TraceWriter;

@@ -16,7 +16,7 @@ const NEVER: usize = usize::MAX;
 
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// Accesses that found their page in memory.
     pub hits: u64,
     /// Accesses that did not find their page in memory.
@@ -44,12 +44,12 @@ struct Candidate {
 ///
 /// # Panics
 /// If `frames` is 0.
-pub fn optimum(trace: &Trace, frames: u64) -> Outcome {
+pub fn optimum(trace: &Trace, frames: u64) -> ReplayOutcome {
     assert!(frames > 0, "a page that is used has a frame");
     let next_uses = next_uses(trace);
     let mut residents: Vec<Option<Resident>> = vec![None; trace.pages() as usize];
     let (mut resident_pages, mut candidates) = (0, BinaryHeap::new());
-    let mut outcome = Outcome::default();
+    let mut outcome = ReplayOutcome::default();
     for (step, next_use) in trace.steps().iter().zip(next_uses) {
         let page = step.page() as usize;
         let was_dirty = match residents[page] {
@@ -110,9 +110,9 @@ mod tests {
     }
 
     /// The same rule, but finds each next use by searching the rest of the trace.
-    fn slow_optimum(trace: &Trace, frames: usize) -> Outcome {
+    fn slow_optimum(trace: &Trace, frames: usize) -> ReplayOutcome {
         let steps = trace.steps();
-        let (mut resident, mut outcome) = (BTreeMap::<u32, bool>::new(), Outcome::default());
+        let (mut resident, mut outcome) = (BTreeMap::<u32, bool>::new(), ReplayOutcome::default());
         for (at, step) in steps.iter().enumerate() {
             outcome.hits += u64::from(step.times());
             if !resident.contains_key(&step.page()) {
@@ -195,7 +195,7 @@ mod tests {
         let pages = [7, 0, 1, 2, 0, 3, 0, 4, 2, 3, 0, 3, 2, 1, 2, 0, 1, 7, 0, 1];
         assert_eq!(
             optimum(&Trace::of_reads(&pages).unwrap(), 3),
-            Outcome { hits: 11, misses: 9, write_backs: 0 }
+            ReplayOutcome { hits: 11, misses: 9, write_backs: 0 }
         );
     }
 
@@ -203,8 +203,8 @@ mod tests {
     fn a_page_is_written_back_once_for_each_stay_in_which_it_was_written() {
         let (read, write) = (false, true);
         let accesses = [(1, write), (1, write), (2, read), (1, read), (2, write), (1, read)];
-        assert_eq!(optimum(&trace(&accesses), 1), Outcome { hits: 1, misses: 5, write_backs: 2 });
-        assert_eq!(optimum(&trace(&accesses), 2), Outcome { hits: 4, misses: 2, write_backs: 0 });
+        assert_eq!(optimum(&trace(&accesses), 1), ReplayOutcome { hits: 1, misses: 5, write_backs: 2 });
+        assert_eq!(optimum(&trace(&accesses), 2), ReplayOutcome { hits: 4, misses: 2, write_backs: 0 });
     }
 
     #[test]

@@ -50,10 +50,10 @@ use rustix::event::Timespec;
 use rustix::fd::BorrowedFd;
 
 use crate::bell::Bell;
-use crate::driver::ahead::{Advice, Ahead};
-use crate::driver::listener::{Listener, Served, Work};
+use crate::driver::ahead::{Ahead, FaultAdvice};
+use crate::driver::listener::{Listener, RemainingWork, Served};
 use crate::driver::wakefulness::Wakefulness;
-use crate::events::changes::Changes;
+use crate::events::changes::WaitingChanges;
 use crate::placement::{Placement, Watch};
 use crate::reach::Reach;
 use crate::window::Window;
@@ -89,7 +89,7 @@ const MOST_UNREAD: u32 = 4;
 
 /// What a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum FaultLookup {
     Nothing,
     Events,
     Ring,
@@ -99,7 +99,7 @@ enum Found {
 
 /// A fault in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fault {
+struct DriverFault {
     page: u64,
     access: Access,
     is_protected: bool,
@@ -111,11 +111,11 @@ struct Fault {
 #[derive(Default)]
 struct InHand<'a> {
     /// Faults that wait for a device or for room.
-    waiting: FuturesUnordered<BoxFuture<'a, (Fault, octavo::Result<()>)>>,
+    waiting: FuturesUnordered<BoxFuture<'a, (DriverFault, octavo::Result<()>)>>,
     /// Makes room for the listener.
     making_room: Option<BoxFuture<'a, octavo::Result<()>>>,
     /// Faults that must wait. Empty between turns, like the next two fields.
-    to_wait: Vec<Fault>,
+    to_wait: Vec<DriverFault>,
     events: Vec<Event>,
     /// Pages that the kernel will need.
     wanted: Vec<u64>,
@@ -130,13 +130,13 @@ pub struct Driver<'a, R, L> {
     listener: L,
     ahead: Ahead,
     /// The pages to show beforehand after the last long run.
-    beforehand: Option<(Advice, u64, Access)>,
+    beforehand: Option<(FaultAdvice, u64, Access)>,
     recent: [u64; RECENT],
     failing: (u64, u32),
     /// Pages whose last reads have failed, and how often.
     unread: Vec<(u64, u32)>,
     /// Faults that wait, kept to recognize repeats: a thread that a signal interrupts faults again and again.
-    waiting: Vec<Fault>,
+    waiting: Vec<DriverFault>,
     /// The last time when a waiting fault was served or no fault waited.
     served_at: Instant,
     /// Ranges whose threads must be woken.
@@ -154,7 +154,7 @@ pub struct Driver<'a, R, L> {
     /// Room was lacking, or another passing error came: try again.
     lacks_room: bool,
     served: Served,
-    changes: Changes,
+    changes: WaitingChanges,
 }
 
 impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
@@ -190,7 +190,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             placement: None,
             lacks_room: false,
             served,
-            changes: Changes::default(),
+            changes: WaitingChanges::default(),
         }
     }
 
@@ -360,10 +360,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     ) -> bool {
         let Some(making) = making_room else {
             let work = self.listener.work();
-            if let Work::Waits(len) = work {
+            if let RemainingWork::Waits(len) = work {
                 *making_room = Some(Box::pin(self.space.make_room(len)));
             }
-            return work != Work::Done;
+            return work != RemainingWork::Done;
         };
         let Poll::Ready(result) = making.as_mut().poll(context) else { return false };
         *making_room = None;
@@ -386,10 +386,10 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
         let found = self.look_for(LINGERS, || {})?;
         match found {
-            Found::Others => self.lingering.disturbed(),
-            found => self.lingering.note(found != Found::Nothing),
+            FaultLookup::Others => self.lingering.disturbed(),
+            found => self.lingering.note(found != FaultLookup::Nothing),
         }
-        Ok(matches!(found, Found::Events | Found::Ring))
+        Ok(matches!(found, FaultLookup::Events | FaultLookup::Ring))
     }
 
     /// Polls for the ends of reads. The device would have to wake a sleeping CPU, and many devices read
@@ -402,51 +402,51 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
         let space = self.space;
         let found = if began.elapsed() > UNDISTURBED {
-            Found::Others
+            FaultLookup::Others
         } else {
             self.look_for(ATTENDS, || space.drive())?
         };
         let attended = *self.attended.get_or_insert(began);
         match found {
             // Beside a thread, polling costs the other threads nothing.
-            Found::Others if self.is_beside() => {}
-            Found::Others => self.attending.disturbed(),
-            Found::Ring => self.attending.note(true),
+            FaultLookup::Others if self.is_beside() => {}
+            FaultLookup::Others => self.attending.disturbed(),
+            FaultLookup::Ring => self.attending.note(true),
             // Faults come, but no read ends.
-            Found::Events if attended.elapsed() < ATTENDS => return Ok(true),
-            Found::Events | Found::Nothing => self.attending.note(false),
+            FaultLookup::Events if attended.elapsed() < ATTENDS => return Ok(true),
+            FaultLookup::Events | FaultLookup::Nothing => self.attending.note(false),
         }
         self.attended = None;
-        self.attends = found == Found::Ring;
-        Ok(found != Found::Nothing)
+        self.attends = found == FaultLookup::Ring;
+        Ok(found != FaultLookup::Nothing)
     }
 
     /// Polls for events and rings for at most `longest`, and calls `act` before each look. Sleeping and
     /// waking takes longer than serving a fault.
-    fn look_for(&self, longest: Duration, act: impl Fn()) -> std::io::Result<Found> {
+    fn look_for(&self, longest: Duration, act: impl Fn()) -> std::io::Result<FaultLookup> {
         let began = Instant::now();
         loop {
             act();
             let looked = Instant::now();
             if self.bell.is_rung() {
-                return Ok(Found::Ring);
+                return Ok(FaultLookup::Ring);
             }
             if self.bell.sleep(self.events, &NO_TIME)? {
-                return Ok(Found::Events);
+                return Ok(FaultLookup::Events);
             }
             let now = Instant::now();
             if now - looked > UNDISTURBED {
-                return Ok(Found::Others);
+                return Ok(FaultLookup::Others);
             }
             if now - began > longest {
-                return Ok(Found::Nothing);
+                return Ok(FaultLookup::Nothing);
             }
             std::hint::spin_loop();
         }
     }
 
     /// Serves a fault or takes a change in, while `behind` more events wait. Returns a fault that must wait.
-    fn take(&mut self, event: Event, behind: usize) -> Option<Fault> {
+    fn take(&mut self, event: Event, behind: usize) -> Option<DriverFault> {
         if let Event::Fault { address, write, protected, thread } = event {
             if let (Some(placement), Some(thread)) = (&mut self.placement, thread) {
                 placement.note(thread);
@@ -469,11 +469,11 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         write: bool,
         is_protected: bool,
         among: (usize, Option<u32>),
-    ) -> Option<Fault> {
+    ) -> Option<DriverFault> {
         let count = if is_protected { &mut self.served.stores } else { &mut self.served.missing };
         *count += 1;
         let access = if write || is_protected { Access::Write } else { Access::Read };
-        let fault = Fault { page, access, is_protected, is_met: true };
+        let fault = DriverFault { page, access, is_protected, is_met: true };
         let recent = &mut self.recent[(page / PAGE) as usize % RECENT];
         let is_suspicious = !is_protected && std::mem::replace(recent, page) == page;
         if self.waiting.contains(&fault) || !is_suspicious && self.show(fault, among) {
@@ -485,8 +485,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Begins a fault that no thread has met, for a page that must be open to stores. Returns the fault if it
     /// must wait.
-    fn bring(&mut self, page: u64) -> Option<Fault> {
-        let fault = Fault { page, access: Access::Write, is_protected: true, is_met: false };
+    fn bring(&mut self, page: u64) -> Option<DriverFault> {
+        let fault = DriverFault { page, access: Access::Write, is_protected: true, is_met: false };
         if !self.listener.is_mapped(page, page + PAGE) || self.waiting.contains(&fault) {
             return None;
         }
@@ -496,7 +496,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Serves a fault by one read, for which the driver blocks, since it has nothing else to do. Returns
     /// false if more is needed.
-    fn serve_now(&mut self, fault: Fault) -> bool {
+    fn serve_now(&mut self, fault: DriverFault) -> bool {
         if fault.is_protected {
             return false;
         }
@@ -506,8 +506,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Shows the page of a fault and the next pages, as far as they need no waiting. Returns whether the
     /// fault is served.
-    fn show(&mut self, fault: Fault, (behind, thread): (usize, Option<u32>)) -> bool {
-        let Fault { page, access, is_protected, .. } = fault;
+    fn show(&mut self, fault: DriverFault, (behind, thread): (usize, Option<u32>)) -> bool {
+        let DriverFault { page, access, is_protected, .. } = fault;
         let advice = self.ahead.advise(page / PAGE, is_protected, behind, thread);
         let advice = advice.within(page / PAGE, || self.space.spare_pages());
         if advice.pages >= LEAST_BEFOREHAND {
@@ -544,7 +544,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Makes the pages of a fault usable, and wakes their threads later.
-    fn wake(&mut self, fault: Fault, start: u64, len: u64) {
+    fn wake(&mut self, fault: DriverFault, start: u64, len: u64) {
         if fault.is_protected {
             self.open(fault);
         }
@@ -554,7 +554,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     /// Ends the protection of a fault's page against stores. A page that a fork has left to its child may be
     /// protected, although Octavo counts it as open to stores. If Octavo has protected it again in the
     /// meantime, it counts as written.
-    fn open(&self, fault: Fault) {
+    fn open(&self, fault: DriverFault) {
         let opened = self.window.reach().protect(fault.page, PAGE, false);
         // If a thread waits, a refusal needs no handling: the thread's next fault tries again. A page that is
         // no longer present is not protected.
@@ -590,7 +590,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Ends the wait of a fault, with its page or with an error. Returns whether to try it again.
-    fn end_wait(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
+    fn end_wait(&mut self, fault: DriverFault, result: octavo::Result<()>) -> bool {
         self.served.waited += u64::from(fault.is_met);
         let again = self.answer(fault, result);
         if !again {
@@ -611,7 +611,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Wakes the threads that wait for a fault's page, or reports why they cannot continue. Returns whether
     /// to try the fault again.
-    fn answer(&mut self, fault: Fault, result: octavo::Result<()>) -> bool {
+    fn answer(&mut self, fault: DriverFault, result: octavo::Result<()>) -> bool {
         if let Err(error) = &result
             && let ErrorKind::SwapRead | ErrorKind::Corrupt = error.kind()
             && self.read_again(fault.page)
@@ -656,7 +656,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Handles the error of a page that no thread waits for.
-    fn answer_unmet(&self, fault: Fault, why: ErrorKind) {
+    fn answer_unmet(&self, fault: DriverFault, why: ErrorKind) {
         match why {
             // It is unmapped, or has lost its bytes; a thread that needs them will get the error.
             ErrorKind::NotMapped | ErrorKind::Corrupt => {}
@@ -680,7 +680,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 }
 
 /// Waits for a device or for room, until a page is usable.
-async fn wait(space: &TranslatedSpace, fault: Fault) -> (Fault, octavo::Result<()>) {
+async fn wait(space: &TranslatedSpace, fault: DriverFault) -> (DriverFault, octavo::Result<()>) {
     let result = space.fault_driven(fault.page, fault.access, !fault.is_protected).await;
     (fault, result)
 }

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo::PAGE_BYTES;
 use octavo_platform::accessed;
-use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
+use octavo_platform::pagemap::{Categories, Pagemap, ScanFilter};
 use octavo_platform::process_memory::read_process;
-use octavo_platform::userfaultfd::{Event, Features, Mode, Progress, Userfaultfd};
+use octavo_platform::userfaultfd::{CallProgress, Event, Features, RegisterMode, Userfaultfd};
 use octavo_platform::{Backing, Reservation};
 use rustix::io::Errno;
 
-use crate::reach::{Reach, Taken, Taking};
-use crate::used::{Asked, Used};
+use crate::reach::{Reach, TakeOutcome, Taking};
+use crate::used::{AskedProcess, Used};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// The most pages that are moved out at once.
@@ -53,7 +53,7 @@ impl Own {
         // SAFETY: the range is the reservation just made, which nobody else uses. A page that is missing
         // there reads as zeros, since the range is watched for stores only.
         unsafe {
-            let mode = Mode { missing: false, write_protect: true };
+            let mode = RegisterMode { missing: false, write_protect: true };
             faults.register(staging.base().as_ptr() as u64, staging.len() as u64, mode)?;
         }
         let (pagemap, process) = (Pagemap::of(std::process::id())?, accessed::open(std::process::id())?);
@@ -80,14 +80,14 @@ impl Own {
     /// The range is a reservation, and its users may be made to wait for its pages.
     pub(crate) unsafe fn watch(&self, start: u64, len: u64) -> io::Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.faults.register(start, len, Mode { missing: true, write_protect: true }) }
+        unsafe { self.faults.register(start, len, RegisterMode { missing: true, write_protect: true }) }
     }
 
     /// Takes up to [`STAGED`] pages out.
     ///
     /// # Safety
     /// As for [`Reach::take_out`].
-    unsafe fn take(&self, staging: &Reservation, address: u64, len: u64, to: *mut u8) -> Progress {
+    unsafe fn take(&self, staging: &Reservation, address: u64, len: u64, to: *mut u8) -> CallProgress {
         let staged = staging.base().as_ptr();
         // SAFETY: the window's users wait for missing pages, and staging is ours, under its lock.
         let mut progress = unsafe { self.faults.move_pages(staged as u64, address, len) };
@@ -118,7 +118,7 @@ impl Own {
     fn staged(&self, staging: &Reservation, len: u64) -> u64 {
         let start = staging.base().as_ptr() as u64;
         let mut end = start;
-        let found = self.pagemap.scan(start, start + len, Wanted::any(Categories::PRESENT), |run| {
+        let found = self.pagemap.scan(start, start + len, ScanFilter::any(Categories::PRESENT), |run| {
             end = end.max(run.end);
         });
         if found.is_ok() { end - start } else { 0 }
@@ -126,7 +126,7 @@ impl Own {
 }
 
 impl Reach for Own {
-    unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> Progress {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> CallProgress {
         // SAFETY: the caller vouches for the source.
         unsafe { self.faults.copy(to, from, len, protected, false) }
     }
@@ -135,7 +135,7 @@ impl Reach for Own {
         self.faults.write_protect(start, len, on)
     }
 
-    unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
+    unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<TakeOutcome>) {
         let staging = self.staging.lock().expect("nobody panics here");
         for run in runs {
             let (mut done, mut error) = (0, None);
@@ -148,22 +148,22 @@ impl Reach for Own {
                 error = progress.error;
             }
             outcomes.push(match error {
-                _ if done >= run.len => Taken::All,
-                Some(Errno::INVAL) if done == 0 => Taken::Never,
-                _ => Taken::Part(done),
+                _ if done >= run.len => TakeOutcome::All,
+                Some(Errno::INVAL) if done == 0 => TakeOutcome::Never,
+                _ => TakeOutcome::Part(done),
             });
         }
     }
 
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()> {
-        self.pagemap.scan(start, start + len, Wanted::any(Categories::PRESENT), |run| {
+        self.pagemap.scan(start, start + len, ScanFilter::any(Categories::PRESENT), |run| {
             (run.start..run.end).step_by(PAGE as usize).for_each(&mut *there);
         })
     }
 
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
         let (pid, descriptor) = (std::process::id(), self.process.as_fd());
-        let asked = Asked { pid, descriptor, pagemap: &self.pagemap };
+        let asked = AskedProcess { pid, descriptor, pagemap: &self.pagemap };
         self.used.lock().expect("nobody panics here").harvest(asked, runs, used)
     }
 

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use octavo_platform::threads::{may_leave_idle, set_idle};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
-use choice::{Choice, Place};
+use choice::{DriverPlace, PlacementChoice};
 use faulter::Faulter;
 pub use watch::Watch;
 
@@ -56,8 +56,8 @@ const MANY: u32 = 256;
 pub(crate) struct Placement {
     watch: Arc<Watch>,
     own: u32,
-    place: Place,
-    choice: Choice,
+    place: DriverPlace,
+    choice: PlacementChoice,
     faulter: Option<Faulter>,
     /// The CPU that the driver is bound to.
     bound_to: Option<usize>,
@@ -83,8 +83,8 @@ impl Placement {
         Some(Self {
             watch,
             own: gettid().as_raw_nonzero().get() as u32,
-            place: Place::Apart,
-            choice: Choice::new(),
+            place: DriverPlace::Apart,
+            choice: PlacementChoice::new(),
             faulter: None,
             bound_to: None,
             sleeps: 0,
@@ -98,7 +98,7 @@ impl Placement {
     }
 
     pub(crate) fn is_beside(&self) -> bool {
-        self.place == Place::Beside
+        self.place == DriverPlace::Beside
     }
 
     /// Tells the watcher that the driver runs: even if it is awaited, it does get a CPU.
@@ -118,12 +118,12 @@ impl Placement {
     pub(crate) fn note(&mut self, thread: u32) {
         if self.watch.take_call() {
             self.choice.forbid();
-            self.move_to(Place::Apart);
+            self.move_to(DriverPlace::Apart);
         }
         if self.faulter.as_ref().is_none_or(|faulter| faulter.thread != thread) {
             self.others += 1;
             if self.others > FEW {
-                self.move_to(Place::Apart);
+                self.move_to(DriverPlace::Apart);
             }
             if self.others > self.most_others {
                 self.most_others = (self.most_others * 2).min(MANY);
@@ -133,7 +133,7 @@ impl Placement {
             return;
         }
         if std::mem::take(&mut self.goes_back) {
-            self.move_to(Place::Beside);
+            self.move_to(DriverPlace::Beside);
         }
         self.faults += 1;
         if self.faults == EPOCH {
@@ -149,7 +149,7 @@ impl Placement {
     /// would inherit the place.
     pub(crate) fn leave(&mut self) {
         let goes_back = self.is_beside() || self.goes_back;
-        self.move_to(Place::Apart);
+        self.move_to(DriverPlace::Apart);
         self.goes_back = goes_back;
     }
 
@@ -169,14 +169,14 @@ impl Placement {
         self.begin();
     }
 
-    fn move_to(&mut self, place: Place) {
+    fn move_to(&mut self, place: DriverPlace) {
         self.goes_back = false;
         if place == self.place {
             return;
         }
         match place {
-            Place::Apart => self.watch.leave(self.own),
-            Place::Beside => {
+            DriverPlace::Apart => self.watch.leave(self.own),
+            DriverPlace::Beside => {
                 if set_idle(self.own, true).is_err() {
                     return;
                 }
@@ -205,7 +205,7 @@ impl Placement {
 
 impl Drop for Placement {
     fn drop(&mut self) {
-        self.move_to(Place::Apart);
+        self.move_to(DriverPlace::Apart);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use octavo_platform::userfaultfd::{Event, Progress};
+use octavo_platform::userfaultfd::{CallProgress, Event};
 
 /// Pages to take out of the target's memory.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl Taking {
 
 /// The outcome for pages that should leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeOutcome {
     /// All of them are gone, and their bytes are at their destination.
     All,
     /// This many bytes from the start are gone. The rest could not be taken for now.
@@ -41,7 +41,7 @@ pub enum Taken {
     Never,
 }
 
-impl Taken {
+impl TakeOutcome {
     /// Returns how many of `len` bytes are gone.
     pub fn bytes(self, len: u64) -> u64 {
         match self {
@@ -59,7 +59,7 @@ pub trait Reach: Send + Sync {
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
-    unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> Progress;
+    unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> CallProgress;
 
     /// Protects pages against stores if `on`. Otherwise ends the protection, and wakes the threads that wait
     /// for that.
@@ -73,7 +73,7 @@ pub trait Reach: Send + Sync {
     ///
     /// # Safety
     /// Each `to` is null, or writable for `len` bytes.
-    unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>);
+    unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<TakeOutcome>);
 
     /// Calls `there` for each page of the range that is present.
     ///

@@ -45,15 +45,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
-use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
+use octavo_platform::pagemap::{Categories, Pagemap, ScanFilter};
 use octavo_platform::smaps::flagged;
-use octavo_platform::userfaultfd::{Event, Mode, Progress, Userfaultfd};
+use octavo_platform::userfaultfd::{CallProgress, Event, RegisterMode, Userfaultfd};
 use octavo_stub::Mover;
 use rustix::io::Errno;
 
-use crate::reach::{Reach, Taken, Taking};
+use crate::reach::{Reach, TakeOutcome, Taking};
 use crate::target::robust::RobustMutexes;
-use crate::used::{Asked, Used};
+use crate::used::{AskedProcess, Used};
 
 const PAGE: u64 = octavo::PAGE_BYTES as u64;
 
@@ -68,7 +68,7 @@ pub struct Target {
     events: Userfaultfd,
     /// The process and its mover. Empty at first for a fork's child: the driver serves it before its process
     /// is known.
-    process: OnceLock<Process>,
+    process: OnceLock<TargetProcess>,
     /// Held while pages are moved.
     moving: Mutex<Moving>,
     /// Pages have left since the last look at which pages hold mutexes.
@@ -86,7 +86,7 @@ pub struct Target {
 }
 
 #[derive(Debug)]
-struct Process {
+struct TargetProcess {
     pid: u32,
     mover: Mover,
     pagemap: Pagemap,
@@ -153,7 +153,7 @@ impl Target {
     /// # Errors
     /// The kernel's error if the process has ended or may not be inspected.
     pub fn equip(&self, pid: u32, mover: Mover) -> io::Result<()> {
-        let process = Process { pid, mover, pagemap: Pagemap::of(pid)? };
+        let process = TargetProcess { pid, mover, pagemap: Pagemap::of(pid)? };
         self.moving.lock().expect("nobody panics here").mutexes = Some(RobustMutexes::of(pid)?);
         self.process.set(process).map_err(|_| io::Error::other("the target has a mover already"))
     }
@@ -195,7 +195,7 @@ impl Target {
     /// The kernel's error if another descriptor has the range, or if it is not anonymous memory.
     pub fn watch(&self, start: u64, len: u64) -> io::Result<()> {
         // SAFETY: the range is another process's.
-        unsafe { self.events.register(start, len, Mode { missing: true, write_protect: true }) }
+        unsafe { self.events.register(start, len, RegisterMode { missing: true, write_protect: true }) }
     }
 
     /// Returns the ranges whose bytes a fork's child did not get, as they were when the fork's event was
@@ -210,7 +210,7 @@ impl Target {
     /// asks at each fork. The mover keeps the parent's memory even if the program has since ended or run
     /// `exec`.
     fn ask_wiped(&self) -> io::Result<Vec<Range<u64>>> {
-        let Some(Process { mover, .. }) = self.process.get() else { return Ok(Vec::new()) };
+        let Some(TargetProcess { mover, .. }) = self.process.get() else { return Ok(Vec::new()) };
         // Keeps the memory during the question, even if the program ends right after its fork.
         mover.stay().map_err(io::Error::other)?;
         let wiped = flagged(mover.pid(), "wf")?.collect::<io::Result<_>>()?;
@@ -286,7 +286,7 @@ impl Target {
 }
 
 impl Reach for Target {
-    unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> Progress {
+    unsafe fn copy_in(&self, to: u64, from: *const u8, len: u64, protected: bool) -> CallProgress {
         // SAFETY: the caller vouches for the source.
         let copied = unsafe { self.events.copy(to, from, len, protected, false) };
         self.unfaulted_pages.fetch_add((copied.done_bytes / PAGE).saturating_sub(1), Ordering::Relaxed);
@@ -297,9 +297,9 @@ impl Reach for Target {
         self.events.write_protect(start, len, on)
     }
 
-    unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
+    unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<TakeOutcome>) {
         let Some(mut equipment) = self.equipment().filter(|_| self.failure().is_none()) else {
-            return outcomes.resize(outcomes.len() + runs.len(), Taken::Part(0));
+            return outcomes.resize(outcomes.len() + runs.len(), TakeOutcome::Part(0));
         };
         // SAFETY: the caller's promise.
         unsafe { self.take_unheld(&mut equipment, runs, outcomes) }
@@ -329,7 +329,7 @@ impl Reach for Target {
     }
 
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()> {
-        let wanted = Wanted::any(Categories::PRESENT | Categories::SWAPPED);
+        let wanted = ScanFilter::any(Categories::PRESENT | Categories::SWAPPED);
         let pagemap = self.pagemap().ok_or(io::ErrorKind::NotFound)?;
         pagemap.scan(start, start + len, wanted, |run| {
             (run.start..run.end).step_by(PAGE as usize).for_each(&mut *there);
@@ -341,7 +341,7 @@ impl Reach for Target {
         let process = self.process.get().ok_or(io::ErrorKind::NotFound)?;
         // The mover keeps the program's memory as long as this needs it.
         let (pid, descriptor) = (process.mover.pid(), process.mover.process());
-        let asked = Asked { pid, descriptor, pagemap: &process.pagemap };
+        let asked = AskedProcess { pid, descriptor, pagemap: &process.pagemap };
         self.used.lock().expect("nobody panics here").harvest(asked, runs, used)
     }
 

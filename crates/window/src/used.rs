@@ -28,7 +28,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use octavo::PAGE_BYTES;
-use octavo_platform::accessed::{self, AccessedBits, Forgotten, Seen};
+use octavo_platform::accessed::{self, AccessedBits, Forgotten, PageUse};
 use octavo_platform::pagemap::{EXCLUSIVE, Pagemap};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -76,7 +76,7 @@ impl Bits {
 
 /// The state of a block.
 #[derive(Clone, Copy, Debug)]
-struct Block {
+struct BlockState {
     /// Pages that were reported since the last sweep.
     told: Bits,
     /// Pages whose bits the last sweep could not clear. Their bits mean nothing.
@@ -86,7 +86,7 @@ struct Block {
     last: u64,
 }
 
-impl Block {
+impl BlockState {
     fn new(page: u64) -> Self {
         Self { told: Bits::default(), stuck: Bits::default(), first: page, last: page }
     }
@@ -99,7 +99,7 @@ impl Block {
 
 /// A process whose pages are asked about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct AskedProcess<'a> {
     pub(crate) pid: u32,
     /// A pidfd of a process with that memory. The page map is of the same memory.
     pub(crate) descriptor: BorrowedFd<'a>,
@@ -110,7 +110,7 @@ pub(crate) struct Asked<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     /// By address.
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, BlockState>,
     /// The next sweep begins here.
     hand: u64,
     /// Pages that were asked about since the last sweep.
@@ -125,7 +125,7 @@ impl Used {
     /// `Unsupported` if nobody has [prepared](AccessedBits::prepare) the bits; otherwise the kernel's error.
     pub(crate) fn harvest(
         &mut self,
-        of: Asked<'_>,
+        of: AskedProcess<'_>,
         runs: &[(u64, u64)],
         used: &mut dyn FnMut(u64),
     ) -> io::Result<()> {
@@ -137,7 +137,7 @@ impl Used {
             self.blocks.clear();
         }
         for (page, seen) in pages.iter().zip(bits.look(of.pid, &pages)?) {
-            let block = self.blocks.entry(block_start(*page)).or_insert(Block::new(*page));
+            let block = self.blocks.entry(block_start(*page)).or_insert(BlockState::new(*page));
             (block.first, block.last) = (block.first.min(*page), block.last.max(*page));
             if !seen.is_used() {
                 // If the bit was stuck before, the page has been replaced, or is the process's own now.
@@ -158,7 +158,12 @@ impl Used {
     }
 
     /// Reports the used pages of the next blocks, and clears their bits.
-    fn sweep(&mut self, bits: &AccessedBits, of: Asked<'_>, used: &mut dyn FnMut(u64)) -> io::Result<()> {
+    fn sweep(
+        &mut self,
+        bits: &AccessedBits,
+        of: AskedProcess<'_>,
+        used: &mut dyn FnMut(u64),
+    ) -> io::Result<()> {
         let round = self.blocks.range(self.hand..).chain(self.blocks.range(..self.hand));
         let starts: Vec<u64> = round.take(SWEPT_TOGETHER).map(|(start, _)| *start).collect();
         self.hand = starts.last().map_or(0, |last| last + BLOCK);
@@ -170,7 +175,7 @@ impl Used {
             let (first, last) = (self.blocks[&first].first, self.blocks[&last].last);
             let pages: Vec<_> = (first..=last).step_by(PAGE as usize).collect();
             let seen = bits.look(of.pid, &pages)?;
-            let is_unwritable = seen.contains(&Seen::UsedUnwritable);
+            let is_unwritable = seen.contains(&PageUse::UsedUnwritable);
             let were_used = used_ones(&pages, &seen);
             for page in &were_used {
                 if self.block(*page).is_some_and(|block| block.tells(*page)) {
@@ -179,8 +184,9 @@ impl Used {
             }
             let stuck = forget(bits, of, &were_used, is_unwritable)?;
             for start in &together {
-                let is_missing =
-                    |(page, seen): (&u64, &Seen)| block_start(*page) != *start || *seen == Seen::Unknown;
+                let is_missing = |(page, seen): (&u64, &PageUse)| {
+                    block_start(*page) != *start || *seen == PageUse::Unknown
+                };
                 if pages.iter().zip(&seen).all(is_missing) {
                     // The block comes back when it is asked about.
                     self.blocks.remove(start);
@@ -197,7 +203,7 @@ impl Used {
         Ok(())
     }
 
-    fn block(&mut self, page: u64) -> Option<&mut Block> {
+    fn block(&mut self, page: u64) -> Option<&mut BlockState> {
         self.blocks.get_mut(&block_start(page))
     }
 }
@@ -208,7 +214,7 @@ fn block_start(page: u64) -> u64 {
 
 /// Forgets that pages, and those in between, were used. If a fork may share some (`shared`), this asks the
 /// kernel which. Returns the pages whose bits stay.
-fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64], shared: bool) -> io::Result<Vec<u64>> {
+fn forget(bits: &AccessedBits, of: AskedProcess<'_>, pages: &[u64], shared: bool) -> io::Result<Vec<u64>> {
     let ([first, ..], [.., last]) = (pages, pages) else { return Ok(Vec::new()) };
     if !shared {
         return forget_own(bits, of, pages);
@@ -223,7 +229,7 @@ fn forget(bits: &AccessedBits, of: Asked<'_>, pages: &[u64], shared: bool) -> io
 }
 
 /// Like [`forget`], for pages that are probably not shared.
-fn forget_own(bits: &AccessedBits, of: Asked<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
+fn forget_own(bits: &AccessedBits, of: AskedProcess<'_>, pages: &[u64]) -> io::Result<Vec<u64>> {
     let (mut parts, mut refused, mut calls) = (vec![pages], Vec::new(), 0);
     while let Some(part) = parts.pop() {
         let ([first, ..], [.., last]) = (part, part) else { continue };
@@ -252,8 +258,8 @@ fn forget_own(bits: &AccessedBits, of: Asked<'_>, pages: &[u64]) -> io::Result<V
 }
 
 /// Returns the pages that look used.
-fn used_ones(pages: &[u64], seen: &[Seen]) -> Vec<u64> {
-    let is_used = |(page, seen): (&u64, &Seen)| seen.is_used().then_some(*page);
+fn used_ones(pages: &[u64], seen: &[PageUse]) -> Vec<u64> {
+    let is_used = |(page, seen): (&u64, &PageUse)| seen.is_used().then_some(*page);
     pages.iter().zip(seen).filter_map(is_used).collect()
 }
 
@@ -271,14 +277,14 @@ mod tests {
     const PAGES: usize = 120;
 
     /// Pages of this process that are there.
-    struct Pages {
+    struct PresentPages {
         range: Reservation,
         descriptor: OwnedFd,
         pagemap: Pagemap,
         used: Used,
     }
 
-    impl Pages {
+    impl PresentPages {
         /// Returns `None` if accessed bits cannot be read.
         fn new() -> Option<Self> {
             if let Err(why) = AccessedBits::prepare() {
@@ -300,10 +306,10 @@ mod tests {
             self.range.base().as_ptr() as u64
         }
 
-        fn tell(&mut self, ask: impl FnOnce(&mut Used, Asked<'_>, &mut dyn FnMut(u64))) -> Vec<usize> {
+        fn tell(&mut self, ask: impl FnOnce(&mut Used, AskedProcess<'_>, &mut dyn FnMut(u64))) -> Vec<usize> {
             let (start, mut told) = (self.start(), Vec::new());
             let (descriptor, pagemap) = (self.descriptor.as_fd(), &self.pagemap);
-            let asked = Asked { pid: std::process::id(), descriptor, pagemap };
+            let asked = AskedProcess { pid: std::process::id(), descriptor, pagemap };
             let own = start..start + self.range.len() as u64;
             // Another test's pages may lie in the same block.
             let mut note = |page| {
@@ -351,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_page_is_told_once_between_two_sweeps() {
-        let Some(mut pages) = Pages::new() else { return };
+        let Some(mut pages) = PresentPages::new() else { return };
         for used in [(0..PAGES).collect(), vec![3, 4, 99, 100, 110], vec![], vec![0]] {
             let is_told = eventually(|| {
                 pages.ask(0..PAGES);
@@ -367,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_sweep_tells_of_pages_that_nobody_has_asked_about() {
-        let sweeps_tell = |pages: &mut Pages| {
+        let sweeps_tell = |pages: &mut PresentPages| {
             eventually(|| {
                 // Both blocks, if there are two.
                 pages.ask(0..1);
@@ -383,7 +389,7 @@ mod tests {
         // another place.
         let mut tried = Vec::new();
         let is_told = (0..12).any(|_| {
-            let Some(mut pages) = Pages::new() else { return true };
+            let Some(mut pages) = PresentPages::new() else { return true };
             let told = sweeps_tell(&mut pages);
             tried.push(pages);
             told
@@ -393,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_sweep_comes_when_enough_was_asked_about() {
-        let Some(mut pages) = Pages::new() else { return };
+        let Some(mut pages) = PresentPages::new() else { return };
         let least = SWEPT_TOGETHER * ASKED_FOR_A_SWEEP as usize;
         let comes = eventually(|| {
             pages.touch(0);
@@ -413,7 +419,7 @@ mod tests {
     #[test]
     fn locked_pages_silence_no_other() {
         for locked in [vec![60], (20..52).collect::<Vec<_>>()] {
-            let Some(mut pages) = Pages::new() else { return };
+            let Some(mut pages) = PresentPages::new() else { return };
             let (first, len) = (pages.start() + locked[0] as u64 * PAGE, locked.len() * PAGE_BYTES);
             // SAFETY: the pages are in the reservation, and their bytes stay.
             unsafe { rustix::mm::mlock(first as *mut _, len).unwrap() };
@@ -434,12 +440,12 @@ mod tests {
 
     #[test]
     fn sweeps_go_round() {
-        let Some(mut pages) = Pages::new() else { return };
+        let Some(mut pages) = PresentPages::new() else { return };
         let blocks = [1, 2, 3, 5, 8].map(|block| block * BLOCK);
-        let all = |pages: &mut Pages| {
-            pages.used.blocks = blocks.iter().map(|start| (*start, Block::new(*start))).collect();
+        let all = |pages: &mut PresentPages| {
+            pages.used.blocks = blocks.iter().map(|start| (*start, BlockState::new(*start))).collect();
         };
-        let hand = |pages: &mut Pages| {
+        let hand = |pages: &mut PresentPages| {
             let bits = AccessedBits::ready().unwrap();
             pages.tell(|used, asked, note| used.sweep(bits, asked, note).unwrap());
             (pages.used.hand / BLOCK, pages.used.blocks.len())
@@ -452,7 +458,7 @@ mod tests {
 
     #[test]
     fn blocks_without_pages_are_forgotten() {
-        let Some(mut pages) = Pages::new() else { return };
+        let Some(mut pages) = PresentPages::new() else { return };
         pages.ask(0..PAGES);
         // Nothing is mapped there.
         let far = 1 << 46;
@@ -464,7 +470,7 @@ mod tests {
 
     #[test]
     fn pages_that_a_fork_shares_are_not_told_after_a_sweep() {
-        let Some(mut pages) = Pages::new() else { return };
+        let Some(mut pages) = PresentPages::new() else { return };
         pages.ask(0..PAGES);
         (0..PAGES).for_each(|page| pages.touch(page));
         let ((mut began, begins), (ends, mut end)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
@@ -486,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_page_whose_bit_stays_tells_nothing() {
-        let mut block = Block::new(0);
+        let mut block = BlockState::new(0);
         block.stuck.add(511 * PAGE);
         assert_eq!([511, 510, 510, 0].map(|page| block.tells(page * PAGE)), [false, true, false, true]);
         assert!(block.told.has(510 * PAGE) && !block.told.has(509 * PAGE));

@@ -28,12 +28,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use octavo::translation::{Answer, Bytes, Home, Install, Remove, Run, Touch, Translation};
 use octavo::{PAGE_BYTES, PageNumber, Protection};
-use octavo_platform::userfaultfd::{Event, Progress};
+use octavo_platform::userfaultfd::{CallProgress, Event};
 use rustix::io::Errno;
 
 use crate::bell::Bell;
 use crate::events::gate::{Gate, Unsettled};
-use crate::reach::{Reach, Taken, Taking};
+use crate::reach::{Reach, TakeOutcome, Taking};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages of zeros that are copied at once.
@@ -235,7 +235,7 @@ impl<R: Reach> Window<R> {
                 Some(Errno::EXIST) if self.reach.protect(start + done, PAGE, protected).is_ok() => {
                     done += PAGE
                 }
-                Some(_) => return answer_to(Progress { done_bytes: done, error: progress.error }, len),
+                Some(_) => return answer_to(CallProgress { done_bytes: done, error: progress.error }, len),
             }
         }
         Answer::Done
@@ -248,7 +248,7 @@ fn extent<A>(run: &Run<A>) -> (u64, u64) {
 }
 
 /// Returns the answer for the kernel's progress over `len` bytes.
-fn answer_to(progress: Progress, len: u64) -> Answer {
+fn answer_to(progress: CallProgress, len: u64) -> Answer {
     match progress.error {
         None if progress.done_bytes >= len => Answer::Done,
         // The target has ended, so there is nothing to show any more.
@@ -303,16 +303,16 @@ unsafe impl<R: Reach> Translation for Window<R> {
         // SAFETY: the destination frames are the engine's, and nobody else uses them until this returns.
         unsafe { self.reach.take_out(&taking, &mut outcomes) };
         drop((unsettled, batch));
-        if outcomes.contains(&Taken::Unread) {
+        if outcomes.contains(&TakeOutcome::Unread) {
             // The engine asks for these pages again later, after the driver has taken the events in.
             self.read_after_refusal();
         }
         for (index, taken) in asked.into_iter().zip(outcomes) {
             runs[index].answer = match taken {
-                Taken::All => Answer::Done,
-                Taken::Part(bytes) if bytes >= PAGE => Answer::Partly((bytes / PAGE) as u32),
-                Taken::Part(_) | Taken::Unread => Answer::Busy,
-                Taken::Never => Answer::Unsupported,
+                TakeOutcome::All => Answer::Done,
+                TakeOutcome::Part(bytes) if bytes >= PAGE => Answer::Partly((bytes / PAGE) as u32),
+                TakeOutcome::Part(_) | TakeOutcome::Unread => Answer::Busy,
+                TakeOutcome::Never => Answer::Unsupported,
             };
         }
     }
@@ -325,7 +325,7 @@ unsafe impl<R: Reach> Translation for Window<R> {
                     Ok(()) => Answer::Done,
                     Err(error) => {
                         let error = Errno::from_io_error(&error);
-                        answer_to(Progress { done_bytes: 0, error: error.or(Some(Errno::IO)) }, len)
+                        answer_to(CallProgress { done_bytes: 0, error: error.or(Some(Errno::IO)) }, len)
                     }
                 }
             });
@@ -386,16 +386,17 @@ mod tests {
     const TOLD: (u64, u64) = (PAGE, 2 * PAGE);
 
     impl Reach for Telling {
-        unsafe fn copy_in(&self, _: u64, _: *const u8, len: u64, _: bool) -> Progress {
-            Progress { done_bytes: len, error: None }
+        unsafe fn copy_in(&self, _: u64, _: *const u8, len: u64, _: bool) -> CallProgress {
+            CallProgress { done_bytes: len, error: None }
         }
 
         fn protect(&self, _: u64, _: u64, _: bool) -> io::Result<()> {
             Ok(())
         }
 
-        unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<Taken>) {
-            let taken = if self.has_told.load(Ordering::Relaxed) { Taken::All } else { Taken::Unread };
+        unsafe fn take_out(&self, runs: &[Taking], outcomes: &mut Vec<TakeOutcome>) {
+            let taken =
+                if self.has_told.load(Ordering::Relaxed) { TakeOutcome::All } else { TakeOutcome::Unread };
             outcomes.resize(outcomes.len() + runs.len(), taken);
         }
 

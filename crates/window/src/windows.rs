@@ -82,7 +82,7 @@ impl Windows {
         let thread = std::thread::Builder::new().name("octavo-windows".into());
         let driver = thread.spawn(move || {
             let events = served.reach().faults().as_fd();
-            Driver::new(&served_space, &served, events, heard, Plain).run()
+            Driver::new(&served_space, &served, events, heard, EndsProcess).run()
         });
         let driver = driver.map_err(system)?;
         let (driver, lent) = (Some(driver), Mutex::default());
@@ -105,7 +105,7 @@ impl Windows {
             let message = "windows are aligned to 2 MiB; take elements that need no more";
             return Err(Error::new(ErrorKind::InvalidRange, message));
         }
-        let range = Range::new(&self.0, bytes)?;
+        let range = MappedRange::new(&self.0, bytes)?;
         Ok(WindowVec { start: range.start().cast(), len, _range: range })
     }
 
@@ -231,9 +231,9 @@ impl Drop for Serving {
 
 /// Ends the process if a page cannot be had: the thread that needs the page cannot continue, and no error can
 /// reach it.
-struct Plain;
+struct EndsProcess;
 
-impl Listener for Plain {
+impl Listener for EndsProcess {
     fn forked(&mut self, _: std::os::fd::OwnedFd) {}
 
     fn unknown(&mut self, _: u64) -> bool {
@@ -284,12 +284,12 @@ fn refused(what: &str, error: &io::Error) -> Error {
 }
 
 /// Addresses of a window, mapped in its space while this lives.
-struct Range {
+struct MappedRange {
     memory: Option<Reservation>,
     serving: Arc<Serving>,
 }
 
-impl Range {
+impl MappedRange {
     fn new(serving: &Arc<Serving>, bytes: usize) -> octavo::Result<Self> {
         Ok(Self { memory: Some(serving.open(bytes)?), serving: Arc::clone(serving) })
     }
@@ -299,7 +299,7 @@ impl Range {
     }
 }
 
-impl Drop for Range {
+impl Drop for MappedRange {
     fn drop(&mut self) {
         self.memory.take().into_iter().for_each(|memory| self.serving.close(memory));
     }
@@ -344,7 +344,7 @@ impl Serving {
 pub struct WindowVec<T> {
     start: NonNull<T>,
     len: usize,
-    _range: Range,
+    _range: MappedRange,
 }
 
 // SAFETY: the array owns its elements, as a Vec does.

@@ -302,16 +302,16 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A block and its content: a byte of its own at every 509th place.
-struct Held {
+struct HeldBlock {
     block: *mut u8,
     bytes: usize,
     fill: u8,
 }
 
 // SAFETY: a block belongs to no thread.
-unsafe impl Send for Held {}
+unsafe impl Send for HeldBlock {}
 
-impl Held {
+impl HeldBlock {
     fn layout(&self) -> Layout {
         Layout::from_size_align(self.bytes, 8).unwrap()
     }
@@ -343,7 +343,7 @@ proptest! {
         let act = |in_scope: bool, act: &mut dyn FnMut() -> *mut u8| {
             if in_scope { windows.large_objects(act) } else { act() }
         };
-        let mut held: Vec<Held> = Vec::new();
+        let mut held: Vec<HeldBlock> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
             let fill = 1 + (number % 250) as u8;
             match step {
@@ -354,7 +354,7 @@ proptest! {
                         if is_zeroed { alloc_zeroed(layout) } else { alloc(layout) }
                     });
                     assert!(!block.is_null());
-                    let mut made = Held { block, bytes, fill };
+                    let mut made = HeldBlock { block, bytes, fill };
                     assert!(!is_zeroed || made.holds(bytes, 0));
                     made.fill(fill);
                     held.push(made);
@@ -381,7 +381,7 @@ proptest! {
                 Step::Resize { .. } | Step::Free { .. } => {}
             }
         }
-        held.into_iter().for_each(Held::free);
+        held.into_iter().for_each(HeldBlock::free);
         assert_eq!(mapped(&windows), 0);
         manager.validate();
     }

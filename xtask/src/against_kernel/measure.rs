@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use octavo_measure::rounds::turns;
 
-use super::figures::{Figures, Runs, Side};
-use super::jobs::{self, Job, Kind, Program};
+use super::figures::{JobRuns, RunFigures, RunSide};
+use super::jobs::{self, JobKind, JobProgram, KernelJob};
 use super::options::Options;
 use crate::machine::kernel::{self, Purpose};
-use crate::machine::run::{self, Run, Said};
+use crate::machine::run::{self, CommandRun, Said};
 use crate::machine::warden::Warden;
 use crate::machine::{self, packages};
-use crate::programs::place::Place;
+use crate::programs::place::InputFolder;
 use crate::programs::rows;
 
 /// The row of the program table that is the NumPy job, and its memory at a scale of 1.
@@ -47,7 +47,7 @@ const COMPILER: packages::Need = packages::Need { test: "command -v cc", package
 
 /// The state that all jobs share. The swap file is on as long as the value lives.
 #[derive(Debug)]
-pub struct Bench<'a> {
+pub struct JobBench<'a> {
     options: &'a Options,
     cache: PathBuf,
     outgrow: PathBuf,
@@ -58,12 +58,12 @@ pub struct Bench<'a> {
 }
 
 /// The outcome of one run. A run that the kernel killed has no figures.
-struct Outcome {
-    figures: Figures,
+struct RunOutcome {
+    figures: RunFigures,
     peak_bytes: Option<u64>,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> JobBench<'a> {
     pub fn new(options: &'a Options) -> Result<Self, String> {
         if !machine::is_octavo(&options.octavo) {
             return Err("there is nothing to compare".into());
@@ -79,19 +79,19 @@ impl<'a> Bench<'a> {
     }
 
     /// Makes all runs of a job.
-    pub fn measure(&mut self, job: &Job) -> Result<Runs, String> {
+    pub fn measure(&mut self, job: &KernelJob) -> Result<JobRuns, String> {
         let (program, times) = match job.kind {
-            Kind::Fits(program, times) => (program, times),
-            Kind::Outgrown(program) | Kind::AtHand(program) => (program, 1),
+            JobKind::Fits(program, times) => (program, times),
+            JobKind::Outgrown(program) | JobKind::AtHand(program) => (program, 1),
         };
-        let sides: &[Side] = match job.kind {
-            Kind::Outgrown(_) if self.has_huge_pages => {
-                &[Side::Plain, Side::Octavo, Side::KernelSmall, Side::KernelHuge]
+        let sides: &[RunSide] = match job.kind {
+            JobKind::Outgrown(_) if self.has_huge_pages => {
+                &[RunSide::Plain, RunSide::Octavo, RunSide::KernelSmall, RunSide::KernelHuge]
             }
-            Kind::Outgrown(_) => &[Side::Plain, Side::Octavo, Side::KernelSmall],
-            Kind::AtHand(_) | Kind::Fits(..) => &[Side::Plain, Side::Octavo],
+            JobKind::Outgrown(_) => &[RunSide::Plain, RunSide::Octavo, RunSide::KernelSmall],
+            JobKind::AtHand(_) | JobKind::Fits(..) => &[RunSide::Plain, RunSide::Octavo],
         };
-        if matches!(job.kind, Kind::Outgrown(_)) && self.swap.is_none() {
+        if matches!(job.kind, JobKind::Outgrown(_)) && self.swap.is_none() {
             let mut warden = Warden::start()?;
             kernel::swap_on(&mut warden, &self.cache, 2 * self.options.total_bytes + (512 << 20))?;
             self.swap = Some(warden);
@@ -99,14 +99,14 @@ impl<'a> Bench<'a> {
         let (bytes, budget_bytes) = jobs::sizes(job.kind, self.options);
         let words = self.words(job.kind, program, bytes)?;
         let budget_bytes = match program {
-            Program::Numpy => self.half_of_peak(&words)?,
+            JobProgram::Numpy => self.half_of_peak(&words)?,
             _ => budget_bytes,
         };
         self.warm_up(&words, sides, budget_bytes)?;
-        let mut runs = Runs { budget_bytes, ..Runs::default() };
+        let mut runs = JobRuns { budget_bytes, ..JobRuns::default() };
         for (_, side) in turns(self.options.rounds * times, sides.len()) {
             let side = sides[side];
-            if matches!(job.kind, Kind::Outgrown(_)) {
+            if matches!(job.kind, JobKind::Outgrown(_)) {
                 // The file system may still be busy with the last run's swap file.
                 std::thread::sleep(SETTLE);
             }
@@ -119,7 +119,7 @@ impl<'a> Bench<'a> {
 
     /// Touches much of the machine's memory, since a virtual machine may get memory from its host only then.
     /// Runs the first job once on all of its sides.
-    fn warm_up(&mut self, words: &[String], sides: &[Side], budget_bytes: u64) -> Result<(), String> {
+    fn warm_up(&mut self, words: &[String], sides: &[RunSide], budget_bytes: u64) -> Result<(), String> {
         if std::mem::replace(&mut self.is_warm, true) {
             return Ok(());
         }
@@ -128,27 +128,27 @@ impl<'a> Bench<'a> {
         let touch = [self.outgrow.display().to_string(), "touch".into(), "--bytes".into(), bytes.to_string()];
         self.run(self.run_of(touch.to_vec(), None))?;
         for side in sides {
-            self.run(self.on(*side, words, budget_bytes, Kind::AtHand(Program::True)))?;
+            self.run(self.on(*side, words, budget_bytes, JobKind::AtHand(JobProgram::True)))?;
         }
         Ok(())
     }
 
     /// Returns the command line of a job's program.
-    fn words(&self, kind: Kind, program: Program, bytes: u64) -> Result<Vec<String>, String> {
+    fn words(&self, kind: JobKind, program: JobProgram, bytes: u64) -> Result<Vec<String>, String> {
         let options = self.options;
         let outgrow = |arguments: &[(&str, String)]| {
             let mut words = vec![self.outgrow.display().to_string()];
-            words.push(if matches!(program, Program::Order(_)) { "order" } else { "random" }.into());
+            words.push(if matches!(program, JobProgram::Order(_)) { "order" } else { "random" }.into());
             let all = [("--bytes", bytes.to_string())].into_iter().chain(arguments.iter().cloned());
             words.extend(all.flat_map(|(name, value)| [name.to_owned(), value]));
             words
         };
         Ok(match program {
-            Program::Order(contents) => {
-                let passes = if matches!(kind, Kind::Fits(..)) { PASSES_WHERE_IT_FITS } else { 2 };
+            JobProgram::Order(contents) => {
+                let passes = if matches!(kind, JobKind::Fits(..)) { PASSES_WHERE_IT_FITS } else { 2 };
                 outgrow(&[("--contents", contents.into()), ("--passes", passes.to_string())])
             }
-            Program::Random(threads, contents) => {
+            JobProgram::Random(threads, contents) => {
                 let reads = options.reads * if threads > 1 { 3 } else { 1 };
                 outgrow(&[
                     ("--contents", contents.into()),
@@ -156,14 +156,15 @@ impl<'a> Bench<'a> {
                     ("--reads", reads.to_string()),
                 ])
             }
-            Program::Numpy => {
+            JobProgram::Numpy => {
                 let row = rows::ALL.iter().find(|row| row.name == NUMPY_ROW).ok_or("there is no such row")?;
                 packages::install(row.needs, options.install)?;
-                let place = Place { folder: self.cache.clone(), scale: bytes as f64 / NUMPY_BYTES, seed: 1 };
+                let place =
+                    InputFolder { folder: self.cache.clone(), scale: bytes as f64 / NUMPY_BYTES, seed: 1 };
                 (row.command)(&place)
             }
-            Program::True => vec!["/bin/true".into()],
-            Program::Tree => {
+            JobProgram::True => vec!["/bin/true".into()],
+            JobProgram::Tree => {
                 packages::install(&[COMPILER], options.install)?;
                 let source = self.cache.join("short.c");
                 fs::write(&source, TREE_SOURCE).map_err(|error| format!("cannot write short.c: {error}"))?;
@@ -185,12 +186,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Makes the run of a program on one side. If the program fits, no wrapper runs in the timed part.
-    fn on(&self, side: Side, words: &[String], budget_bytes: u64, kind: Kind) -> Run<'static> {
+    fn on(&self, side: RunSide, words: &[String], budget_bytes: u64, kind: JobKind) -> CommandRun<'static> {
         let limit = Some(Purpose::Limit { bytes: budget_bytes, may_swap: true });
         let (huge, value) = ASK_FOR_HUGE_PAGES;
         match side {
-            Side::Plain => self.run_of(words.to_vec(), None),
-            Side::Octavo => {
+            RunSide::Plain => self.run_of(words.to_vec(), None),
+            RunSide::Octavo => {
                 let mut all = vec![self.options.octavo.display().to_string(), "run".into()];
                 all.extend(["--memory".into(), budget_bytes.to_string()]);
                 let folder = || self.cache.display().to_string();
@@ -200,31 +201,31 @@ impl<'a> Bench<'a> {
                 }
                 all.push("--".into());
                 all.extend(words.iter().cloned());
-                let group = (!matches!(kind, Kind::Fits(..))).then_some(Purpose::Measure);
+                let group = (!matches!(kind, JobKind::Fits(..))).then_some(Purpose::Measure);
                 self.run_of(all, group)
             }
-            Side::KernelSmall => {
+            RunSide::KernelSmall => {
                 let mut all = vec![self.outgrow.display().to_string(), "without-huge-pages".into()];
                 all.extend(words.iter().cloned());
                 self.run_of(all, limit)
             }
-            Side::KernelHuge => {
-                Run { environment: vec![(huge, value.into())], ..self.run_of(words.to_vec(), limit) }
+            RunSide::KernelHuge => {
+                CommandRun { environment: vec![(huge, value.into())], ..self.run_of(words.to_vec(), limit) }
             }
         }
     }
 
     /// Makes one run.
-    fn run(&self, run: Run<'_>) -> Result<Outcome, String> {
+    fn run(&self, run: CommandRun<'_>) -> Result<RunOutcome, String> {
         let ended = run::in_a_group(&self.cache, run)?;
         let seconds = ended.said.as_ref().map(|_| ("seconds".to_owned(), ended.seconds));
         let printed = ended.said.iter().flat_map(Said::numbers).map(|(name, value)| (name.to_owned(), value));
-        Ok(Outcome { figures: printed.chain(seconds).collect(), peak_bytes: ended.peak_bytes })
+        Ok(RunOutcome { figures: printed.chain(seconds).collect(), peak_bytes: ended.peak_bytes })
     }
 
     /// Makes a run with the time limit of the options.
-    fn run_of(&self, words: Vec<String>, group: Option<Purpose>) -> Run<'static> {
-        Run::new(words, group, Duration::from_secs(self.options.limit_seconds))
+    fn run_of(&self, words: Vec<String>, group: Option<Purpose>) -> CommandRun<'static> {
+        CommandRun::new(words, group, Duration::from_secs(self.options.limit_seconds))
     }
 }
 

@@ -18,7 +18,7 @@ use octavo_measure::table::markdown_header;
 
 use crate::machine;
 use crate::machine::document::Marks;
-use measure::Bench;
+use measure::JobBench;
 use options::Options;
 
 const MARKS: Marks = Marks { begin: "<!-- against-kernel: begin -->", end: "<!-- against-kernel: end -->" };
@@ -30,7 +30,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<(), String> {
-    let mut bench = Bench::new(options)?;
+    let mut bench = JobBench::new(options)?;
     let mut lines = String::new();
     let mut failures = Vec::new();
     for job in jobs::ALL.iter().filter(|job| options.wants(job.name)) {

@@ -3,8 +3,8 @@
 use octavo_measure::statistics::Spread;
 use octavo_measure::table::markdown_row;
 
-use super::figures::{Runs, Side};
-use super::jobs::{Job, Row, Unit, Wanted};
+use super::figures::{JobRuns, RunSide};
+use super::jobs::{FigureRow, FigureTarget, KernelJob, Unit};
 use super::options::Options;
 use crate::machine::document::measured_on;
 
@@ -23,11 +23,11 @@ pub fn circumstances(options: &Options) -> String {
 }
 
 /// Returns the lines of one job.
-pub fn lines(job: &Job, runs: &Runs) -> String {
+pub fn lines(job: &KernelJob, runs: &JobRuns) -> String {
     job.rows.iter().enumerate().map(|(index, row)| line(row, runs, index == 0)).collect()
 }
 
-fn line(row: &Row, runs: &Runs, is_first: bool) -> String {
+fn line(row: &FigureRow, runs: &JobRuns, is_first: bool) -> String {
     let side = |side| match (runs.spread(side, row.figure), runs.sides.get(&side)) {
         (Some(spread), _) => figure(row.unit, spread),
         (None, Some(rounds)) if rounds.iter().all(|figures| figures.is_empty()) => "killed".into(),
@@ -40,16 +40,16 @@ fn line(row: &Row, runs: &Runs, is_first: bool) -> String {
     let verdict = runs.verdict(row);
     let found = verdict.map_or("–".into(), |verdict| found(row.wanted, verdict.found));
     let holds = match (row.wanted, verdict) {
-        (Wanted::Nothing, _) => "",
+        (FigureTarget::Nothing, _) => "",
         (_, Some(verdict)) if verdict.holds => "yes",
         (_, Some(_)) => "**no**",
         (_, None) => "–",
     };
     let cells = [
-        side(Side::Plain),
-        side(Side::Octavo),
-        side(Side::KernelSmall),
-        side(Side::KernelHuge),
+        side(RunSide::Plain),
+        side(RunSide::Octavo),
+        side(RunSide::KernelSmall),
+        side(RunSide::KernelHuge),
         peak,
         found,
         wanted(row.wanted),
@@ -66,20 +66,20 @@ fn figure(unit: Unit, Spread { median, min, max }: Spread) -> String {
     }
 }
 
-fn found(wanted: Wanted, Spread { median, min, max }: Spread) -> String {
+fn found(wanted: FigureTarget, Spread { median, min, max }: Spread) -> String {
     match wanted {
-        Wanted::Times(_) | Wanted::Nothing => format!("{median:.2} ({min:.2} to {max:.2}) times"),
-        Wanted::PercentMore(_) => format!("{median:+.1} ({min:+.1} to {max:+.1}) %"),
-        Wanted::MillisecondsMore(_) => format!("{median:+.2} ({min:+.2} to {max:+.2}) ms"),
+        FigureTarget::Times(_) | FigureTarget::Nothing => format!("{median:.2} ({min:.2} to {max:.2}) times"),
+        FigureTarget::PercentMore(_) => format!("{median:+.1} ({min:+.1} to {max:+.1}) %"),
+        FigureTarget::MillisecondsMore(_) => format!("{median:+.2} ({min:+.2} to {max:+.2}) ms"),
     }
 }
 
-fn wanted(wanted: Wanted) -> String {
+fn wanted(wanted: FigureTarget) -> String {
     match wanted {
-        Wanted::Times(times) => format!("{times:.1} times"),
-        Wanted::PercentMore(percent) => format!("at most +{percent} %"),
-        Wanted::MillisecondsMore(milliseconds) => format!("at most +{milliseconds} ms"),
-        Wanted::Nothing => String::new(),
+        FigureTarget::Times(times) => format!("{times:.1} times"),
+        FigureTarget::PercentMore(percent) => format!("at most +{percent} %"),
+        FigureTarget::MillisecondsMore(milliseconds) => format!("at most +{milliseconds} ms"),
+        FigureTarget::Nothing => String::new(),
     }
 }
 
@@ -90,21 +90,21 @@ mod tests {
 
     #[test]
     fn a_line_says_what_was_found_and_whether_it_holds() {
-        let sides: &[(Side, &[f64])] =
-            &[(Side::Octavo, &[1.0, 2.0, 1.0]), (Side::KernelSmall, &[2.0, 4.0, 2.0])];
+        let sides: &[(RunSide, &[f64])] =
+            &[(RunSide::Octavo, &[1.0, 2.0, 1.0]), (RunSide::KernelSmall, &[2.0, 4.0, 2.0])];
         let runs = runs(sides);
         assert_eq!(
-            line(&row(Wanted::Times(1.5)), &runs, true),
+            line(&row(FigureTarget::Times(1.5)), &runs, true),
             "| a job | – | 1.00 (1.00 to 2.00) s | 2.00 (2.00 to 4.00) s | – | 260 of 256 MiB \
              | 2.00 (2.00 to 2.00) times | 1.5 times | yes |\n"
         );
-        assert!(line(&row(Wanted::Times(2.5)), &runs, false).ends_with("| 2.5 times | **no** |\n"));
+        assert!(line(&row(FigureTarget::Times(2.5)), &runs, false).ends_with("| 2.5 times | **no** |\n"));
     }
 
     #[test]
     fn a_side_that_the_kernel_has_killed_says_so() {
-        let mut runs = runs(&[(Side::Octavo, &[1.0])]);
-        runs.add(Side::KernelSmall, Default::default());
-        assert!(line(&row(Wanted::Times(1.5)), &runs, false).contains("| killed | – |"));
+        let mut runs = runs(&[(RunSide::Octavo, &[1.0])]);
+        runs.add(RunSide::KernelSmall, Default::default());
+        assert!(line(&row(FigureTarget::Times(1.5)), &runs, false).contains("| killed | – |"));
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use octavo_measure::control_group::{DELEGATE, Group, Hierarchy};
+use octavo_measure::control_group::{ControlGroup, DELEGATE, Hierarchy};
 use octavo_measure::direct::write_in_full;
 
 use super::document::write;
@@ -22,7 +22,7 @@ pub enum Purpose {
 }
 
 /// Makes a group for one run. The warden ends its processes and removes it.
-pub fn make_group(warden: &mut Warden, purpose: Purpose) -> Result<Group, String> {
+pub fn make_group(warden: &mut Warden, purpose: Purpose) -> Result<ControlGroup, String> {
     let found = Hierarchy::find().map_err(|error| format!("cannot read the mounts: {error}"))?;
     let hierarchy = found.ok_or("this machine has no memory control groups mounted")?;
     let delegation = hierarchy.delegation();
@@ -30,7 +30,7 @@ pub fn make_group(warden: &mut Warden, purpose: Purpose) -> Result<Group, String
         warden.at_the_end(&format!("echo -memory > {}", quoted(&file)))?;
         write(&file, DELEGATE)?;
     }
-    let group = Group::new(&hierarchy, &format!("octavo-programs-{}", std::process::id()));
+    let group = ControlGroup::new(&hierarchy, &format!("octavo-programs-{}", std::process::id()));
     let (path, word) = (group.path(), quoted(group.path()));
     warden.at_the_end(&format!(
         "for i in $(seq 300); do for p in $(cat {word}/cgroup.procs); do kill -9 $p; done; rmdir {word} && break; \
@@ -47,7 +47,7 @@ pub fn make_group(warden: &mut Warden, purpose: Purpose) -> Result<Group, String
 }
 
 /// Returns a command line that enters a group and then runs `words`.
-pub fn entering(group: &Group, words: &[String]) -> Vec<String> {
+pub fn entering(group: &ControlGroup, words: &[String]) -> Vec<String> {
     let enter = format!("echo $$ > {} && exec \"$@\"", quoted(&group.procs()));
     [&["sh", "-c", &enter, "sh"].map(str::to_owned), words].concat()
 }
@@ -56,7 +56,7 @@ pub fn entering(group: &Group, words: &[String]) -> Vec<String> {
 /// In a small group that uses up its memory faster than that, reclaim believes that a list is long, finds it
 /// empty, and kills a process, although swap is nearly empty and every page is reclaimable. A comparison with
 /// the kernel at its best reads the figures all the time.
-pub fn sum_figures(group: &Group) {
+pub fn sum_figures(group: &ControlGroup) {
     group.anonymous_bytes();
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use octavo_measure::control_group::Group;
+use octavo_measure::control_group::ControlGroup;
 
 use super::kernel::{self, Purpose};
 use super::process::{self, last_lines, said};
@@ -39,14 +39,14 @@ impl Said {
 
 /// One run: a command line, additions to its environment, its group if it has one, and its time limit.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct CommandRun<'a> {
     pub words: Vec<String>,
     pub environment: Vec<(&'a str, String)>,
     pub group: Option<Purpose>,
     pub limit: Duration,
 }
 
-impl Run<'_> {
+impl CommandRun<'_> {
     /// Makes a run with no additions to its environment.
     pub fn new(words: Vec<String>, group: Option<Purpose>, limit: Duration) -> Self {
         Self { words, environment: Vec::new(), group, limit }
@@ -64,7 +64,7 @@ pub struct Ended {
 }
 
 /// Makes one run. Even after an error, it leaves nothing in `folder`.
-pub fn in_a_group(folder: &Path, run: Run<'_>) -> Result<Ended, String> {
+pub fn in_a_group(folder: &Path, run: CommandRun<'_>) -> Result<Ended, String> {
     let scratch = folder.join(format!("run-{}", std::process::id()));
     let mut warden = Warden::start()?;
     warden.at_the_end(&format!("rm -rf {}", quoted(&scratch)))?;
@@ -77,8 +77,8 @@ pub fn in_a_group(folder: &Path, run: Run<'_>) -> Result<Ended, String> {
     let mut child = process::start(&mut warden, &words, &scratch, &run.environment)?;
     let status = while_figures_are_read(limited, || process::wait(&mut child, run.limit))?;
     let seconds = began.elapsed().as_secs_f64();
-    let peak_bytes = if limited.is_none() { group.as_ref().and_then(Group::peak_bytes) } else { None };
-    if group.as_ref().is_some_and(Group::has_killed) {
+    let peak_bytes = if limited.is_none() { group.as_ref().and_then(ControlGroup::peak_bytes) } else { None };
+    if group.as_ref().is_some_and(ControlGroup::has_killed) {
         return Ok(Ended { said: None, seconds, peak_bytes });
     }
     if !status.success() {
@@ -89,7 +89,7 @@ pub fn in_a_group(folder: &Path, run: Run<'_>) -> Result<Ended, String> {
 }
 
 /// Calls `run` while the figures of a group with a limit are read now and then.
-fn while_figures_are_read<T>(group: Option<&Group>, run: impl FnOnce() -> T) -> T {
+fn while_figures_are_read<T>(group: Option<&ControlGroup>, run: impl FnOnce() -> T) -> T {
     let Some(group) = group else { return run() };
     thread::scope(|scope| {
         let (ended, endings) = mpsc::channel::<()>();

@@ -6,12 +6,12 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use octavo_measure::control_group::Group;
+use octavo_measure::control_group::ControlGroup;
 
 use super::options::Options;
-use super::place::Place;
-use super::results::{Charged, End, Outcome, ProgramRun};
-use super::rows::Row;
+use super::place::InputFolder;
+use super::results::{Charged, ProgramRun, RowOutcome, RunEnd};
+use super::rows::ProgramRow;
 use crate::machine;
 use crate::machine::kernel::{self, Purpose};
 use crate::machine::packages;
@@ -33,20 +33,20 @@ const SWAP_ROOM: u64 = 512 << 20;
 
 /// The state that all rows share.
 #[derive(Debug)]
-pub struct Bench<'a> {
+pub struct ProgramBench<'a> {
     options: &'a Options,
     cache: PathBuf,
     octavo: Option<PathBuf>,
 }
 
 /// Where a program runs.
-enum Side<'a> {
+enum ProgramSide<'a> {
     Plain,
     Octavo { program: &'a Path, budget_bytes: u64 },
     Kernel { limit_bytes: u64, swap_bytes: u64 },
 }
 
-impl<'a> Bench<'a> {
+impl<'a> ProgramBench<'a> {
     pub fn new(options: &'a Options) -> Result<Self, String> {
         let octavo = options.octavo.clone().filter(|program| machine::is_octavo(program));
         if octavo.is_none() {
@@ -56,34 +56,36 @@ impl<'a> Bench<'a> {
     }
 
     /// Prepares a row, and makes all of its runs.
-    pub fn measure(&self, row: &Row) -> Result<Outcome, String> {
+    pub fn measure(&self, row: &ProgramRow) -> Result<RowOutcome, String> {
         packages::install(row.needs, self.options.install)?;
         let folder = self.cache.join(format!("{}-{}", row.name, self.options.scale));
         fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-        let place = Place { folder, scale: self.options.scale, seed: SEED };
+        let place = InputFolder { folder, scale: self.options.scale, seed: SEED };
         (row.prepare)(&place)?;
         let plain = self.run_plainly(row, &place)?;
         let budget_bytes = ((plain.peak_bytes as f64 * self.options.budget_share) as u64).max(LEAST_BUDGET);
         let octavo = match &self.octavo {
-            Some(program) => Some(self.run(row, &place, Side::Octavo { program, budget_bytes })?),
+            Some(program) => Some(self.run(row, &place, ProgramSide::Octavo { program, budget_bytes })?),
             None => None,
         };
         let kernel = |swap_bytes| match self.options.against_kernel {
-            true => self.run(row, &place, Side::Kernel { limit_bytes: budget_bytes, swap_bytes }).map(Some),
+            true => {
+                self.run(row, &place, ProgramSide::Kernel { limit_bytes: budget_bytes, swap_bytes }).map(Some)
+            }
             false => Ok(None),
         };
         let kernel_without_swap = kernel(0)?;
         let kernel = kernel(2 * plain.peak_bytes + SWAP_ROOM)?;
-        Ok(Outcome { name: row.name, plain, budget_bytes, octavo, kernel_without_swap, kernel })
+        Ok(RowOutcome { name: row.name, plain, budget_bytes, octavo, kernel_without_swap, kernel })
     }
 
     /// Returns the plain run with the greatest peak among a few. Threads and garbage collectors run
     /// differently each time, and a budget from a low peak would be too small.
-    fn run_plainly(&self, row: &Row, place: &Place) -> Result<ProgramRun, String> {
+    fn run_plainly(&self, row: &ProgramRow, place: &InputFolder) -> Result<ProgramRun, String> {
         let mut greatest: Option<ProgramRun> = None;
         for _ in 0..PLAIN_RUNS {
-            let plain = self.run(row, place, Side::Plain)?;
-            if plain.end != End::Well {
+            let plain = self.run(row, place, ProgramSide::Plain)?;
+            if plain.end != RunEnd::Well {
                 return Err(format!("a plain run did not end well: {:?}", plain.end));
             }
             if greatest.as_ref().is_none_or(|run| run.peak_bytes < plain.peak_bytes) {
@@ -94,7 +96,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Makes one run in a fresh folder. Even after an error, it leaves nothing.
-    fn run(&self, row: &Row, place: &Place, side: Side<'_>) -> Result<ProgramRun, String> {
+    fn run(
+        &self,
+        row: &ProgramRow,
+        place: &InputFolder,
+        side: ProgramSide<'_>,
+    ) -> Result<ProgramRun, String> {
         let scratch = self.cache.join(format!("run-{}-{}", row.name, std::process::id()));
         let mut warden = Warden::start()?;
         let short = short_folder();
@@ -104,15 +111,15 @@ impl<'a> Bench<'a> {
         let report = scratch.join("report.json");
         let mut words = (row.command)(place);
         let group = match side {
-            Side::Plain => None,
-            Side::Octavo { program, budget_bytes } => {
+            ProgramSide::Plain => None,
+            ProgramSide::Octavo { program, budget_bytes } => {
                 words = [self.octavo_words(program, budget_bytes, &report), words].concat();
                 // The group only measures. If none can be made, the run continues without.
                 let group = kernel::make_group(&mut warden, Purpose::Measure).ok();
                 words = group.as_ref().map_or(words.clone(), |group| kernel::entering(group, &words));
                 group
             }
-            Side::Kernel { limit_bytes, swap_bytes } => {
+            ProgramSide::Kernel { limit_bytes, swap_bytes } => {
                 if swap_bytes > 0 {
                     kernel::swap_on(&mut warden, &self.cache, swap_bytes)?;
                 }
@@ -126,24 +133,24 @@ impl<'a> Bench<'a> {
         let mut child = process::start(&mut warden, &words, &scratch, &environment)?;
         let mut sampler = Sampler::new(child.id());
         let mut charged =
-            matches!(side, Side::Octavo { .. }).then(Charged::default).filter(|_| group.is_some());
+            matches!(side, ProgramSide::Octavo { .. }).then(Charged::default).filter(|_| group.is_some());
         let begun = Instant::now();
         let end = self.wait(&mut child, group.as_ref(), || match (&mut charged, &group) {
             (Some(charged), Some(group)) => look(group, charged),
             (None, Some(group)) => kernel::sum_figures(group),
-            _ if matches!(side, Side::Plain) => sampler.look(),
+            _ if matches!(side, ProgramSide::Plain) => sampler.look(),
             _ => {}
         });
         let seconds = begun.elapsed().as_secs_f64();
-        if end == End::TooLong {
+        if end == RunEnd::TooLong {
             ask_to_end(&mut child);
         }
-        let killed = group.as_ref().is_some_and(Group::has_killed);
+        let killed = group.as_ref().is_some_and(ControlGroup::has_killed);
         let end = match end {
-            End::Failed(why) if !killed => {
-                End::Failed(format!("{why}: {}", last_lines(&said(&scratch, "stderr"))))
+            RunEnd::Failed(why) if !killed => {
+                RunEnd::Failed(format!("{why}: {}", last_lines(&said(&scratch, "stderr"))))
             }
-            End::Failed(_) => End::Killed,
+            RunEnd::Failed(_) => RunEnd::Killed,
             end => end,
         };
         if let (Some(charged), Some(group)) = (&mut charged, &group) {
@@ -176,18 +183,18 @@ impl<'a> Bench<'a> {
 
     /// Waits for the program's end, and samples it meanwhile. After the kernel kills a process of a group,
     /// the whole group ends, since the other processes may wait for that one forever.
-    fn wait(&self, child: &mut Child, group: Option<&Group>, mut look: impl FnMut()) -> End {
+    fn wait(&self, child: &mut Child, group: Option<&ControlGroup>, mut look: impl FnMut()) -> RunEnd {
         let latest = Instant::now() + Duration::from_secs(self.options.limit_seconds);
         loop {
             match child.try_wait() {
-                Ok(Some(status)) if status.success() => return End::Well,
-                Ok(Some(status)) => return End::Failed(status.to_string()),
-                Ok(None) if Instant::now() > latest => return End::TooLong,
+                Ok(Some(status)) if status.success() => return RunEnd::Well,
+                Ok(Some(status)) => return RunEnd::Failed(status.to_string()),
+                Ok(None) if Instant::now() > latest => return RunEnd::TooLong,
                 Ok(None) => {}
-                Err(error) => return End::Failed(error.to_string()),
+                Err(error) => return RunEnd::Failed(error.to_string()),
             }
-            if group.is_some_and(Group::has_killed) {
-                return End::Killed;
+            if group.is_some_and(ControlGroup::has_killed) {
+                return RunEnd::Killed;
             }
             look();
             thread::sleep(LOOK_EVERY);
@@ -196,7 +203,7 @@ impl<'a> Bench<'a> {
 }
 
 /// Samples the group that Octavo runs in.
-fn look(group: &Group, charged: &mut Charged) {
+fn look(group: &ControlGroup, charged: &mut Charged) {
     charged.anonymous_peak_bytes = charged.anonymous_peak_bytes.max(group.anonymous_bytes().unwrap_or(0));
     let is_helper = |pid: &u32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();

@@ -15,9 +15,9 @@ mod table;
 
 use std::process::ExitCode;
 
-use measure::Bench;
+use measure::ProgramBench;
 use options::Options;
-use results::Outcome;
+use results::RowOutcome;
 
 use crate::machine;
 use crate::machine::document::{read, write};
@@ -29,7 +29,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<(), String> {
-    let bench = Bench::new(options)?;
+    let bench = ProgramBench::new(options)?;
     let mut outcomes = Vec::new();
     let mut has_failed = false;
     for row in rows::ALL.iter().filter(|row| options.wants(row.name)) {
@@ -55,7 +55,7 @@ fn run(options: &Options) -> Result<(), String> {
     if has_failed { Err("Not all rows went well.".into()) } else { Ok(()) }
 }
 
-fn keep(options: &Options, outcomes: &[Outcome]) -> Result<(), String> {
+fn keep(options: &Options, outcomes: &[RowOutcome]) -> Result<(), String> {
     if let Some(path) = &options.json {
         write(path, &format!("{:#}\n", results::json(outcomes)))?;
     }

@@ -10,13 +10,13 @@ use crate::machine::warden::Warden;
 
 /// The place of a row's inputs.
 #[derive(Debug)]
-pub struct Place {
+pub struct InputFolder {
     pub folder: PathBuf,
     pub scale: f64,
     pub seed: u64,
 }
 
-impl Place {
+impl InputFolder {
     /// Scales a size.
     pub fn scaled(&self, size: u64) -> String {
         format!("{}", ((size as f64 * self.scale) as u64).max(1))

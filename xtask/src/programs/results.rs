@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum End {
+pub enum RunEnd {
     /// It succeeded.
     Well,
     /// The kernel killed a process of the run for lack of memory.
@@ -18,7 +18,7 @@ pub enum End {
 /// One run.
 #[derive(Clone, Debug)]
 pub struct ProgramRun {
-    pub end: End,
+    pub end: RunEnd,
     pub seconds: f64,
     /// The part of standard output that the row compares.
     pub output: String,
@@ -49,7 +49,7 @@ impl Charged {
 
 /// All runs of one row.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RowOutcome {
     pub name: &'static str,
     pub plain: ProgramRun,
     pub budget_bytes: u64,
@@ -58,14 +58,14 @@ pub struct Outcome {
     pub kernel: Option<ProgramRun>,
 }
 
-impl Outcome {
+impl RowOutcome {
     /// Returns a figure that Octavo reports.
     pub fn reported(&self, name: &str) -> Option<f64> {
         self.octavo.as_ref()?.report.as_ref()?.get(name)?.as_f64()
     }
 
     fn same(&self, run: &Option<ProgramRun>) -> Option<bool> {
-        run.as_ref().map(|run| run.end == End::Well && run.output == self.plain.output)
+        run.as_ref().map(|run| run.end == RunEnd::Well && run.output == self.plain.output)
     }
 
     /// Returns whether the output under Octavo is the plain run's.
@@ -75,7 +75,7 @@ impl Outcome {
 
     /// Returns whether the kernel killed the program that had no swap.
     pub fn killed_without(&self) -> Option<bool> {
-        self.kernel_without_swap.as_ref().map(|run| run.end == End::Killed)
+        self.kernel_without_swap.as_ref().map(|run| run.end == RunEnd::Killed)
     }
 
     /// Returns sentences that say what is wrong.
@@ -84,15 +84,15 @@ impl Outcome {
         for (side, run) in [("octavo", &self.octavo), ("kernel swap", &self.kernel)] {
             let Some(run) = run else { continue };
             match &run.end {
-                End::Failed(why) => complaints.push(format!("failed under {side}: {why}")),
+                RunEnd::Failed(why) => complaints.push(format!("failed under {side}: {why}")),
                 // With swap, the kernel may kill or be slow. The table shows both.
-                End::Killed | End::TooLong if side == "kernel swap" => {}
-                End::Killed => complaints.push(format!("was killed under {side}")),
-                End::TooLong => complaints.push(format!("took too long under {side}")),
-                End::Well if run.output != self.plain.output => {
+                RunEnd::Killed | RunEnd::TooLong if side == "kernel swap" => {}
+                RunEnd::Killed => complaints.push(format!("was killed under {side}")),
+                RunEnd::TooLong => complaints.push(format!("took too long under {side}")),
+                RunEnd::Well if run.output != self.plain.output => {
                     complaints.push(format!("gave another output under {side}"));
                 }
-                End::Well => {}
+                RunEnd::Well => {}
             }
         }
         if let Some(charged) = self.octavo.as_ref().and_then(|run| run.charged) {
@@ -110,14 +110,14 @@ impl Outcome {
 }
 
 /// Returns all figures.
-pub fn json(outcomes: &[Outcome]) -> Value {
+pub fn json(outcomes: &[RowOutcome]) -> Value {
     let run = |run: &Option<ProgramRun>| match run {
         None => Value::Null,
         Some(run) => {
             json!({ "end": end(&run.end), "seconds": run.seconds, "report": run.report, "charged": charged(run) })
         }
     };
-    let row = |outcome: &Outcome| {
+    let row = |outcome: &RowOutcome| {
         json!({
             "program": outcome.name,
             "plain": run(&Some(outcome.plain.clone())),
@@ -143,11 +143,11 @@ fn charged(run: &ProgramRun) -> Value {
     })
 }
 
-fn end(end: &End) -> String {
+fn end(end: &RunEnd) -> String {
     match end {
-        End::Well => "well".into(),
-        End::Killed => "killed".into(),
-        End::TooLong => "too long".into(),
-        End::Failed(why) => format!("failed: {why}"),
+        RunEnd::Well => "well".into(),
+        RunEnd::Killed => "killed".into(),
+        RunEnd::TooLong => "too long".into(),
+        RunEnd::Failed(why) => format!("failed: {why}"),
     }
 }

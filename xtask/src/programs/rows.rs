@@ -9,25 +9,25 @@ mod numbers;
 mod runtimes;
 mod tools;
 
-use super::place::Place;
+use super::place::InputFolder;
 use crate::machine::packages::Need;
 
 /// One program of the table.
-pub struct Row {
+pub struct ProgramRow {
     pub name: &'static str,
     /// The program and its work, for people.
     pub what: &'static str,
     pub needs: &'static [Need],
     /// Makes the input, unless it exists.
-    pub prepare: fn(&Place) -> Result<(), String>,
+    pub prepare: fn(&InputFolder) -> Result<(), String>,
     /// The command line. It starts in an empty folder.
-    pub command: fn(&Place) -> Vec<String>,
+    pub command: fn(&InputFolder) -> Vec<String>,
     /// Returns the part of the output that must be the same in all runs.
     pub compared: fn(&str) -> String,
 }
 
 /// All rows, in the order of the table.
-pub const ALL: &[Row] = &[
+pub const ALL: &[ProgramRow] = &[
     numbers::SORT,
     numbers::MATMUL,
     numbers::FFT,
@@ -65,7 +65,7 @@ fn all(output: &str) -> String {
     output.to_owned()
 }
 
-fn nothing(_: &Place) -> Result<(), String> {
+fn nothing(_: &InputFolder) -> Result<(), String> {
     Ok(())
 }
 

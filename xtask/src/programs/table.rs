@@ -2,7 +2,7 @@
 
 use octavo_measure::table::{markdown_header, markdown_row};
 
-use super::results::{End, Outcome, ProgramRun};
+use super::results::{ProgramRun, RowOutcome, RunEnd};
 use super::rows;
 use crate::machine::document::Marks;
 
@@ -10,12 +10,12 @@ const COLUMNS: &str = "program | plain s | octavo s | kernel swap s | peak | bud
 const MARKS: Marks = Marks { begin: "<!-- programs: begin -->", end: "<!-- programs: end -->" };
 
 /// Returns the whole table.
-pub fn table(outcomes: &[Outcome]) -> String {
+pub fn table(outcomes: &[RowOutcome]) -> String {
     markdown_header(COLUMNS) + &outcomes.iter().map(line).collect::<String>()
 }
 
 /// Returns the line of one row.
-pub fn line(outcome: &Outcome) -> String {
+pub fn line(outcome: &RowOutcome) -> String {
     let seconds = |run: &Option<ProgramRun>| run.as_ref().map_or("–".into(), seconds);
     let answer = |answer: Option<bool>| match answer {
         None => "–",
@@ -38,7 +38,7 @@ pub fn line(outcome: &Outcome) -> String {
 }
 
 /// Returns the anonymous memory of the tree and the runner, in bold if it is above the bound.
-fn octavo_peak(outcome: &Outcome) -> String {
+fn octavo_peak(outcome: &RowOutcome) -> String {
     let Some(charged) = outcome.octavo.as_ref().and_then(|run| run.charged) else { return "–".into() };
     let peak = mebibytes(charged.anonymous_peak_bytes as f64);
     let is_within = charged.anonymous_peak_bytes <= charged.bound_bytes(outcome.budget_bytes);
@@ -47,10 +47,10 @@ fn octavo_peak(outcome: &Outcome) -> String {
 
 fn seconds(run: &ProgramRun) -> String {
     match &run.end {
-        End::Well => format!("{:.1}", run.seconds),
-        End::Killed => "killed".into(),
-        End::TooLong => format!("over {:.0}", run.seconds),
-        End::Failed(_) => "failed".into(),
+        RunEnd::Well => format!("{:.1}", run.seconds),
+        RunEnd::Killed => "killed".into(),
+        RunEnd::TooLong => format!("over {:.0}", run.seconds),
+        RunEnd::Failed(_) => "failed".into(),
     }
 }
 
@@ -59,7 +59,7 @@ fn mebibytes(bytes: f64) -> String {
 }
 
 /// Puts the rows between the marks of a document. Rows that were not run stay as they are.
-pub fn put_into(text: &str, outcomes: &[Outcome]) -> Result<String, String> {
+pub fn put_into(text: &str, outcomes: &[RowOutcome]) -> Result<String, String> {
     let old = MARKS.part_of(text)?;
     let old_line =
         |name: &str| old.split_inclusive('\n').find(|line| line.starts_with(&format!("| {name} |")));
@@ -78,9 +78,9 @@ mod tests {
     use super::super::results::Charged;
     use super::*;
 
-    fn outcome(name: &'static str, seconds: f64) -> Outcome {
+    fn outcome(name: &'static str, seconds: f64) -> RowOutcome {
         let plain = ProgramRun {
-            end: End::Well,
+            end: RunEnd::Well,
             seconds,
             output: "7".into(),
             peak_bytes: 300 << 20,
@@ -95,8 +95,8 @@ mod tests {
             charged: Some(charged),
             ..plain.clone()
         };
-        let killed = ProgramRun { end: End::Killed, ..plain.clone() };
-        Outcome {
+        let killed = ProgramRun { end: RunEnd::Killed, ..plain.clone() };
+        RowOutcome {
             name,
             plain,
             budget_bytes: 150 << 20,

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Finding, git};
+use super::{Violation, git};
 
 /// Commits from this day on follow the rule.
 const SINCE: &str = "2026-11-30T00:00:00Z";
 const MOST_COLUMNS: usize = 72;
 
 /// Checks the history, if there is one. Merges do not count.
-pub fn check(root: &Path) -> Vec<Finding> {
+pub fn check(root: &Path) -> Vec<Violation> {
     let since = format!("--since={SINCE}");
     // The tree may lie inside of another project's.
     let top =
@@ -22,7 +22,7 @@ pub fn check(root: &Path) -> Vec<Finding> {
     let commits = text.lines().filter_map(|line| line.split_once(' '));
     let wrong = commits.filter_map(|(commit, subject)| Some((commit, subject, objection(subject)?)));
     wrong
-        .map(|(commit, subject, what)| Finding {
+        .map(|(commit, subject, what)| Violation {
             path: format!("commit {commit}"),
             line: 1,
             rule: "commits",

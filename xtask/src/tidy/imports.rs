@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::policy::{Allowed, ENGINE_SOURCE, LAYERS, NO_CIRCLES};
 use super::source::{NamedPath, RustFile};
-use super::{Finding, report_unused};
+use super::{Violation, report_unused};
 
 /// The words at the beginning of a path that are not items.
 const PLACES: [&str; 3] = ["crate", "self", "super"];
@@ -13,7 +13,7 @@ const PLACES: [&str; 3] = ["crate", "self", "super"];
 type Sideways<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, usize)>>;
 
 /// Reports imports that go up, imports that cannot be placed, and circles inside a layer.
-pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Finding>) {
+pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Violation>) {
     let engine: Vec<&RustFile> = sources.iter().filter(|file| file.path.starts_with(ENGINE_SOURCE)).collect();
     let root_names = root_names(&engine);
     let mut sideways = Sideways::new();
@@ -22,7 +22,7 @@ pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Fi
     for file in engine.iter().filter(|file| !file.module.is_empty()) {
         let from = file.module[0].as_str();
         let mut report =
-            |line, what| findings.push(Finding { path: file.path.clone(), line, rule: "layers", what });
+            |line, what| findings.push(Violation { path: file.path.clone(), line, rule: "layers", what });
         let Some(from_layer) = layer(from) else {
             report(1, format!("`{from}` has no place in LAYERS of xtask/src/tidy/policy.rs: give it one"));
             continue;
@@ -72,7 +72,7 @@ pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Fi
 /// Reports files of one folder that name each other in a circle. A file that names its parent's items counts
 /// as naming the parent's file, which names its children. So items that both use belong into a file of their
 /// own.
-pub fn check_circles(sources: &[RustFile], findings: &mut Vec<Finding>) {
+pub fn check_circles(sources: &[RustFile], findings: &mut Vec<Violation>) {
     for folder in NO_CIRCLES {
         let files = || sources.iter().filter(|file| file.path.starts_with(folder));
         let by_module: BTreeMap<&[String], &str> =
@@ -129,11 +129,11 @@ fn placed(module: &str) -> Option<(&'static str, usize)> {
 }
 
 /// Reports every import that closes a circle.
-fn report_circles(sideways: &Sideways<'_>, what: &str, findings: &mut Vec<Finding>) {
+fn report_circles(sideways: &Sideways<'_>, what: &str, findings: &mut Vec<Violation>) {
     for (from, targets) in sideways {
         for (to, (path, line)) in targets {
             if reaches(sideways, to, from) {
-                findings.push(Finding {
+                findings.push(Violation {
                     path: path.to_string(),
                     line: *line,
                     rule: "layers",

@@ -4,14 +4,14 @@
 use toml::de::{DeTable, DeValue};
 
 use super::policy::PACKAGES;
-use super::{Finding, Tree};
+use super::{Repository, Violation};
 
 /// The manifest of the workspace.
 const ROOT: &str = "Cargo.toml";
 
 /// Reads every manifest of a package, and reports dependencies on packages of ours that [`PACKAGES`] does not
 /// list.
-pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
+pub fn check(tree: &Repository, findings: &mut Vec<Violation>) {
     let workspace = parse(tree.get(ROOT).unwrap_or_default());
     let manifests: Vec<_> = tree
         .iter()
@@ -23,7 +23,7 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     };
     for (path, folder, text, manifest) in &manifests {
         let mut report =
-            |line, what| findings.push(Finding { path: path.to_string(), line, rule: "layers", what });
+            |line, what| findings.push(Violation { path: path.to_string(), line, rule: "layers", what });
         let Some((_, allowed)) = PACKAGES.iter().find(|(known, _)| known == folder) else {
             report(
                 1,
@@ -41,10 +41,10 @@ pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
 
 /// Checks that all name one Rust version. The README's commands build every package, so the newest Rust that
 /// any package needs holds for all.
-pub fn check_rust_version(tree: &Tree, findings: &mut Vec<Finding>) {
+pub fn check_rust_version(tree: &Repository, findings: &mut Vec<Violation>) {
     let Some(root) = tree.get(ROOT) else { return };
     let mut report =
-        |path: &str, what| findings.push(Finding { path: path.into(), line: 1, rule: "msrv", what });
+        |path: &str, what| findings.push(Violation { path: path.into(), line: 1, rule: "msrv", what });
     let root = parse(root);
     let Some(version) = at(&root, &["workspace", "package", "rust-version"]).and_then(DeValue::as_str) else {
         report(ROOT, "name the oldest Rust that does by `rust-version` in [workspace.package]".into());
@@ -102,7 +102,7 @@ mod tests {
     fn findings(platform: &str, engine: &str) -> Vec<String> {
         let platform = format!("[package]\nname = \"octavo-platform\"\n{platform}");
         let engine = format!("[package]\nname = \"octavo\"\n{engine}");
-        let tree = Tree::from([
+        let tree = Repository::from([
             (
                 "Cargo.toml",
                 "[workspace.dependencies]\nengine = { path = \"crates/octavo\", package = \"octavo\" }",
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn one_rust_version_stands_everywhere() {
         let paths = |workspace, package, readme| {
-            let tree = Tree::from([
+            let tree = Repository::from([
                 ("Cargo.toml", workspace),
                 ("crates/a/Cargo.toml", package),
                 ("README.md", readme),
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_package_without_a_place_is_reported() {
-        let tree = Tree::from([("crates/gadget/Cargo.toml", "[package]\nname = \"gadget\"")]);
+        let tree = Repository::from([("crates/gadget/Cargo.toml", "[package]\nname = \"gadget\"")]);
         let mut findings = Vec::new();
         check(&tree, &mut findings);
         assert_eq!(findings.len(), 1);

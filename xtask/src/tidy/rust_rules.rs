@@ -6,13 +6,18 @@ use super::policy::{
     Allowed, DOCUMENTED, ENGINE_SOURCE, FACADE, FACADE_ONLY, SIZES, UNFINISHED_MACROS, UNSAFE_HOME,
 };
 use super::source::RustFile;
-use super::{Finding, Tree, report_unused};
+use super::{Repository, Violation, report_unused};
 
 const SOUNDNESS: &str = "docs/soundness.md";
 
 /// Unsafe code lives in one crate. Elsewhere, it needs an exception, and an argument in the soundness
 /// document.
-pub fn check_unsafe(tree: &Tree, sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Finding>) {
+pub fn check_unsafe(
+    tree: &Repository,
+    sources: &[RustFile],
+    exceptions: &[Allowed],
+    findings: &mut Vec<Violation>,
+) {
     let mut used = BTreeSet::new();
     for file in sources.iter().filter(|file| !file.path.starts_with(UNSAFE_HOME)) {
         for word in file.words.iter().filter(|word| word.text == "unsafe") {
@@ -20,7 +25,7 @@ pub fn check_unsafe(tree: &Tree, sources: &[RustFile], exceptions: &[Allowed], f
                 Some(index) => {
                     used.insert(index);
                 }
-                None => findings.push(Finding {
+                None => findings.push(Violation {
                     path: file.path.clone(),
                     line: word.line,
                     rule: "unsafe",
@@ -33,7 +38,7 @@ pub fn check_unsafe(tree: &Tree, sources: &[RustFile], exceptions: &[Allowed], f
         if !used.contains(&index) {
             report_unused("UNSAFE_ELSEWHERE", exception, "unsafe", findings);
         } else if !tree.get(SOUNDNESS).is_some_and(|text| text.contains(exception.path)) {
-            findings.push(Finding {
+            findings.push(Violation {
                 path: SOUNDNESS.into(),
                 line: 1,
                 rule: "unsafe",
@@ -45,11 +50,11 @@ pub fn check_unsafe(tree: &Tree, sources: &[RustFile], exceptions: &[Allowed], f
 
 /// Atomics, locks, threads, clocks, CPUs and random bytes come from the facade, so that each of its faces
 /// sees all of them.
-pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Finding>) {
+pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Violation>) {
     let outside = |file: &&RustFile| file.path.starts_with(ENGINE_SOURCE) && !file.path.starts_with(FACADE);
     for file in sources.iter().filter(outside) {
         let mut report = |line, name: &str| {
-            findings.push(Finding {
+            findings.push(Violation {
                 path: file.path.clone(),
                 line,
                 rule: "facade",
@@ -74,10 +79,10 @@ pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Finding>) {
 }
 
 /// All sizes that are small in models are in one file, so that no other code asks which face it runs on.
-pub fn check_sizes(sources: &[RustFile], findings: &mut Vec<Finding>) {
+pub fn check_sizes(sources: &[RustFile], findings: &mut Vec<Violation>) {
     for file in sources.iter().filter(|file| file.path.starts_with(ENGINE_SOURCE) && file.path != SIZES) {
         for word in file.words.iter().filter(|word| word.is_macro_call && word.text == "cfg") {
-            findings.push(Finding {
+            findings.push(Violation {
                 path: file.path.clone(),
                 line: word.line,
                 rule: "sizes",
@@ -88,11 +93,11 @@ pub fn check_sizes(sources: &[RustFile], findings: &mut Vec<Finding>) {
 }
 
 /// No placeholder stands for code that was never written.
-pub fn check_unfinished(sources: &[RustFile], findings: &mut Vec<Finding>) {
+pub fn check_unfinished(sources: &[RustFile], findings: &mut Vec<Violation>) {
     for file in sources {
         for word in &file.words {
             if word.is_macro_call && UNFINISHED_MACROS.contains(&word.text.as_str()) {
-                findings.push(Finding {
+                findings.push(Violation {
                     path: file.path.clone(),
                     line: word.line,
                     rule: "unfinished",
@@ -104,10 +109,10 @@ pub fn check_unfinished(sources: &[RustFile], findings: &mut Vec<Finding>) {
 }
 
 /// Every module of the engine and of the platform crate says at its head what it is.
-pub fn check_docs(sources: &[RustFile], findings: &mut Vec<Finding>) {
+pub fn check_docs(sources: &[RustFile], findings: &mut Vec<Violation>) {
     for file in sources.iter().filter(|file| !file.documented) {
         if DOCUMENTED.iter().any(|folder| file.path.starts_with(folder)) {
-            findings.push(Finding {
+            findings.push(Violation {
                 path: file.path.clone(),
                 line: 1,
                 rule: "docs",
@@ -125,14 +130,14 @@ mod tests {
         [RustFile::parse(path, text).unwrap()]
     }
 
-    fn lines(path: &str, text: &str, rule: impl Fn(&[RustFile], &mut Vec<Finding>)) -> Vec<usize> {
+    fn lines(path: &str, text: &str, rule: impl Fn(&[RustFile], &mut Vec<Violation>)) -> Vec<usize> {
         let mut findings = Vec::new();
         rule(&parsed(path, text), &mut findings);
         findings.into_iter().map(|finding| finding.line).collect()
     }
 
     fn unsafe_lines(path: &str, text: &str) -> Vec<usize> {
-        lines(path, text, |sources, findings| check_unsafe(&Tree::default(), sources, &[], findings))
+        lines(path, text, |sources, findings| check_unsafe(&Repository::default(), sources, &[], findings))
     }
 
     #[test]
@@ -154,14 +159,14 @@ mod tests {
     fn an_exception_must_be_needed_and_argued() {
         let exception = [Allowed { path: "crates/cli/src/", what: "", reason: "to show the exception" }];
         let uses = parsed("crates/cli/src/main.rs", "fn f() { unsafe { g() } }");
-        let rules = |tree: Tree, sources: &[RustFile]| {
+        let rules = |tree: Repository, sources: &[RustFile]| {
             let mut findings = Vec::new();
             check_unsafe(&tree, sources, &exception, &mut findings);
             findings.into_iter().map(|finding| finding.path).collect::<Vec<_>>()
         };
-        let argued = || Tree::from([(SOUNDNESS, "`crates/cli/src/` calls fork because ...")]);
+        let argued = || Repository::from([(SOUNDNESS, "`crates/cli/src/` calls fork because ...")]);
         assert!(rules(argued(), &uses).is_empty());
-        assert_eq!(rules(Tree::default(), &uses), [SOUNDNESS]);
+        assert_eq!(rules(Repository::default(), &uses), [SOUNDNESS]);
         assert_eq!(rules(argued(), &[]), ["xtask/src/tidy/policy.rs"]);
     }
 

@@ -18,7 +18,7 @@ pub struct RustFile {
     /// The module of the file's items, from the root of its crate. It is meaningful only below a `src/`.
     pub module: Vec<String>,
     /// Every word of the code, with its line and whether a `!` follows.
-    pub words: Vec<Word>,
+    pub words: Vec<SourceWord>,
     /// Every path of the code, `use` trees taken apart.
     pub paths: Vec<NamedPath>,
     /// Names that the file's `use` declarations and items put at its top level, with the path behind each
@@ -29,7 +29,7 @@ pub struct RustFile {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct SourceWord {
     pub text: String,
     pub line: usize,
     pub is_macro_call: bool,
@@ -104,7 +104,7 @@ impl RustFile {
                     }
                     let is_macro_call = is_punct(tokens, at + 1, '!');
                     let in_tests = module.iter().any(|name| name == "tests");
-                    self.words.push(Word { text, line, is_macro_call, in_tests });
+                    self.words.push(SourceWord { text, line, is_macro_call, in_tests });
                 }
                 TokenTree::Group(group) => {
                     let inside: Vec<TokenTree> = group.stream().into_iter().collect();
@@ -123,7 +123,7 @@ impl RustFile {
     fn walk_words(&mut self, tokens: &[TokenTree]) {
         for token in tokens {
             match token {
-                TokenTree::Ident(word) => self.words.push(Word {
+                TokenTree::Ident(word) => self.words.push(SourceWord {
                     text: word.to_string(),
                     line: word.span().start().line,
                     is_macro_call: false,

@@ -3,21 +3,21 @@
 use super::policy::{
     DEBT_MARKS, MAX_LINES, MOST_COLUMNS, MOST_PROSE_COLUMNS, PRIVATE_PLACES, PRIVATE_PLACES_ALLOWED_IN,
 };
-use super::{Finding, Tree};
+use super::{Repository, Violation};
 
 /// A source file that is too long to grasp should be two.
-pub fn check_length(tree: &Tree, findings: &mut Vec<Finding>) {
+pub fn check_length(tree: &Repository, findings: &mut Vec<Violation>) {
     for (path, text) in tree.iter().filter(|(path, _)| path.ends_with(".rs")) {
         let lines = text.lines().count();
         if lines > MAX_LINES {
             let what = format!("{lines} lines, and {MAX_LINES} are the most: find the seam");
-            findings.push(Finding { path: path.into(), line: lines, rule: "length", what });
+            findings.push(Violation { path: path.into(), line: lines, rule: "length", what });
         }
     }
 }
 
 /// Comments and prose fit on a screen. Tables, drawings, code and lines of one word may be wider.
-pub fn check_columns(tree: &Tree, findings: &mut Vec<Finding>) {
+pub fn check_columns(tree: &Repository, findings: &mut Vec<Violation>) {
     for (path, text) in tree.iter() {
         let is_rust = path.ends_with(".rs");
         if !is_rust && !path.ends_with(".md") {
@@ -37,37 +37,37 @@ pub fn check_columns(tree: &Tree, findings: &mut Vec<Finding>) {
             let columns = line.chars().count();
             if columns > most && !is_code && !is_drawn && words.trim().contains(' ') {
                 let what = format!("{columns} columns, and {most} are the most");
-                findings.push(Finding { path: path.into(), line: index + 1, rule: "columns", what });
+                findings.push(Violation { path: path.into(), line: index + 1, rule: "columns", what });
             }
         }
     }
 }
 
 /// Debts are issues, not comments.
-pub fn check_debt_marks(tree: &Tree, findings: &mut Vec<Finding>) {
+pub fn check_debt_marks(tree: &Repository, findings: &mut Vec<Violation>) {
     each_line(tree, |path, line, text| {
         let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
         for mark in words.filter(|word| DEBT_MARKS.contains(word)) {
             let what = format!("`{mark}` marks a debt: pay it, or write an issue");
-            findings.push(Finding { path: path.into(), line, rule: "unfinished", what });
+            findings.push(Violation { path: path.into(), line, rule: "unfinished", what });
         }
     });
 }
 
 /// Readers of a commit have only the repository.
-pub fn check_private_places(tree: &Tree, findings: &mut Vec<Finding>) {
+pub fn check_private_places(tree: &Repository, findings: &mut Vec<Violation>) {
     each_line(tree, |path, line, text| {
         for place in PRIVATE_PLACES.iter().filter(|place| text.contains(**place)) {
             if path != PRIVATE_PLACES_ALLOWED_IN {
                 let what = format!("`{place}` exists only where the project is worked on");
-                findings.push(Finding { path: path.into(), line, rule: "private", what });
+                findings.push(Violation { path: path.into(), line, rule: "private", what });
             }
         }
     });
 }
 
 /// Links in markdown files lead to files, and to headings in them, that exist.
-pub fn check_links(tree: &Tree, findings: &mut Vec<Finding>) {
+pub fn check_links(tree: &Repository, findings: &mut Vec<Violation>) {
     for (path, text) in tree.iter().filter(|(path, _)| path.ends_with(".md")) {
         for (line, target) in links(text) {
             if target.contains("://") || target.starts_with("mailto:") {
@@ -81,7 +81,7 @@ pub fn check_links(tree: &Tree, findings: &mut Vec<Finding>) {
             };
             if !file.is_some_and(|file| is_there(&file)) {
                 let what = format!("the link leads to `{target}`, which does not exist");
-                findings.push(Finding { path: path.into(), line, rule: "links", what });
+                findings.push(Violation { path: path.into(), line, rule: "links", what });
             }
         }
     }
@@ -116,7 +116,7 @@ impl Fence {
     }
 }
 
-fn each_line(tree: &Tree, mut visit: impl FnMut(&str, usize, &str)) {
+fn each_line(tree: &Repository, mut visit: impl FnMut(&str, usize, &str)) {
     for (path, text) in tree.iter() {
         for (index, line) in text.lines().enumerate() {
             visit(path, index + 1, line);
@@ -177,9 +177,12 @@ fn resolve(from: &str, link: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn lines<const N: usize>(files: [(&str, &str); N], rule: fn(&Tree, &mut Vec<Finding>)) -> Vec<usize> {
+    fn lines<const N: usize>(
+        files: [(&str, &str); N],
+        rule: fn(&Repository, &mut Vec<Violation>),
+    ) -> Vec<usize> {
         let mut findings = Vec::new();
-        rule(&Tree::from(files), &mut findings);
+        rule(&Repository::from(files), &mut findings);
         findings.into_iter().map(|finding| finding.line).collect()
     }
 

@@ -22,7 +22,7 @@ const COLUMNS: &str = "pages, threads | checked array | load | counted array | p
 const STEPS: usize = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-struct Pages {
+struct AccessPages {
     order: Vec<u64>,
     data: Vec<AtomicU64>,
     versions: Vec<AtomicU64>,
@@ -33,7 +33,7 @@ struct Pages {
     guarded: u64,
 }
 
-impl Pages {
+impl AccessPages {
     fn new(pages: u64) -> octavo::Result<Self> {
         let manager = Manager::builder().budget_bytes(4 * pages * PAGE_BYTES + (128 << 20)).build()?;
         let space = manager.space()?;
@@ -91,7 +91,7 @@ fn main() -> octavo::Result<()> {
     println!("ns for one hit, each thread; medians of {rounds} rounds (and the least)\n");
     print!("{}", markdown_header(COLUMNS));
     for pages in [1, 1024, 65_536] {
-        let all = Pages::new(pages)?;
+        let all = AccessPages::new(pages)?;
         let at = |page: u64| all.base + page * PAGE_BYTES + offset(page);
         let guarded = |page: u64| all.guarded + page * PAGE_BYTES + offset(page);
         let word = |page: u64| &all.data[(page * PAGE_BYTES + offset(page)) as usize / 8];

@@ -40,13 +40,13 @@ const HUGE: usize = 2 << 20;
 const O_DIRECT: i32 = 0o40000;
 
 #[derive(Clone, Copy)]
-enum Work {
+enum DeviceLoad {
     Write,
     Read,
     Random,
 }
 
-impl Work {
+impl DeviceLoad {
     fn depth(self) -> u32 {
         if matches!(self, Self::Random) { RANDOM_DEPTH } else { RUN_DEPTH }
     }
@@ -101,7 +101,7 @@ fn processor_us() -> f64 {
     fields.skip(11).take(2).map(|ticks| ticks.parse::<f64>().expect("a number") * 1e4).sum()
 }
 
-fn plain(file: &File, work: Work, file_pages: u32) -> f64 {
+fn plain(file: &File, work: DeviceLoad, file_pages: u32) -> f64 {
     let transfers = work.transfers(file_pages);
     let mut places = work.places(file_pages);
     let places: Vec<u32> = (0..transfers).map(|_| places()).collect();
@@ -128,7 +128,7 @@ fn plain(file: &File, work: Work, file_pages: u32) -> f64 {
     work.rate(file_pages, began)
 }
 
-fn engine(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
+fn engine(exercise: &Exercise, work: DeviceLoad, file_pages: u32) -> f64 {
     let transfers = work.transfers(file_pages);
     let mut places = work.places(file_pages);
     let places: Vec<u32> = (0..transfers).map(|_| places()).collect();
@@ -145,7 +145,7 @@ fn engine(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
 }
 
 /// Keeps `depth` transfers in flight in frames of its own, and starts new ones as old ones end.
-fn drive(exercise: &Exercise, work: Work, driver: u32, depth: u32, next: &AtomicU32, places: &[u32]) {
+fn drive(exercise: &Exercise, work: DeviceLoad, driver: u32, depth: u32, next: &AtomicU32, places: &[u32]) {
     let pages = work.pages();
     let mut free: Vec<u32> = (0..depth).map(|slot| (driver * depth + slot) * pages).collect();
     let mut under_way = VecDeque::new();
@@ -170,7 +170,7 @@ fn drive(exercise: &Exercise, work: Work, driver: u32, depth: u32, next: &Atomic
 }
 
 /// Runs as many threads as there are transfers in flight. Each waits for its own.
-fn in_place(exercise: &Exercise, work: Work, file_pages: u32) -> f64 {
+fn in_place(exercise: &Exercise, work: DeviceLoad, file_pages: u32) -> f64 {
     let transfers = work.transfers(file_pages);
     let mut places = work.places(file_pages);
     let places: Vec<u32> = (0..transfers).map(|_| places()).collect();
@@ -222,10 +222,12 @@ fn main() {
     println!("{mebibytes} MiB in {directory}, {rounds} rounds: medians (and the least)\n");
     print!("{}", markdown_header(COLUMNS));
     // The first writes give the files their blocks.
-    plain(&plain_file, Work::Write, file_pages);
-    engine(&ring, Work::Write, file_pages);
-    engine(&pool, Work::Write, file_pages);
-    for (name, work) in [("write", Work::Write), ("read", Work::Read), ("random", Work::Random)] {
+    plain(&plain_file, DeviceLoad::Write, file_pages);
+    engine(&ring, DeviceLoad::Write, file_pages);
+    engine(&pool, DeviceLoad::Write, file_pages);
+    for (name, work) in
+        [("write", DeviceLoad::Write), ("read", DeviceLoad::Read), ("random", DeviceLoad::Random)]
+    {
         let mut rates = [const { Vec::new() }; 4];
         let mut processor = [const { Vec::new() }; 4];
         for (_, side) in turns(rounds, 4) {

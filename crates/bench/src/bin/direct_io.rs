@@ -32,13 +32,13 @@ const MOST_READS: usize = 4000;
 const THREADS: usize = 8;
 
 /// A space, and the place where each thread reads to.
-struct Target {
+struct ReadTarget {
     file: octavo::file::File,
     space: Arc<Space>,
     at: u64,
 }
 
-impl Target {
+impl ReadTarget {
     fn new(path: &Path, pins: PinPath) -> Self {
         let manager = Manager::builder().budget_bytes(256 << 20).pin_path(pins).build().expect("a manager");
         let file = manager.open(path, FileOptions::new()).expect("the file");
@@ -79,13 +79,13 @@ fn main() {
     write_in_full(&File::create_new(&path).expect("a file"), FILE_BYTES).expect("room for it");
     let plain = File::open(&path).expect("the file");
     pass_the_page_cache(&plain).expect("a file system that can pass the page cache");
-    let [free, locked] = [PinPath::LockFree, PinPath::Locked].map(|pins| Target::new(&path, pins));
+    let [free, locked] = [PinPath::LockFree, PinPath::Locked].map(|pins| ReadTarget::new(&path, pins));
     println!("Microseconds of a read, median (least) of {rounds} rounds; less is better:\n");
     print!("{}", markdown_header("read, threads | plain | lock-free | locked | copied"));
     for bytes in [4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20] {
         for threads in [1, THREADS] {
             let buffer = || AlignedBytes::new(bytes);
-            let direct = |target: &Target| {
+            let direct = |target: &ReadTarget| {
                 micros(
                     threads,
                     bytes,

@@ -87,7 +87,7 @@ fn small_zero(threads: usize) -> f64 {
 
 /// The frames that a write fault finds, and the way it is caused.
 #[derive(Clone, Copy, PartialEq)]
-enum Write {
+enum WriteFault {
     Zeroing,
     ZeroedAhead,
     ZeroedAheadAndStore,
@@ -95,8 +95,8 @@ enum Write {
 }
 
 /// Measures write faults on frames that were used before.
-fn write(threads: usize, kind: Write) -> f64 {
-    let policy = if kind == Write::Huge { HugePolicy::Always } else { HugePolicy::Never };
+fn write(threads: usize, kind: WriteFault) -> f64 {
+    let policy = if kind == WriteFault::Huge { HugePolicy::Always } else { HugePolicy::Never };
     let manager =
         Manager::builder().huge(policy).background(false).budget_bytes(1 << 30).build().expect("a manager");
     let len = WRITE_FAULTS * 4096;
@@ -110,7 +110,7 @@ fn write(threads: usize, kind: Write) -> f64 {
     let touch = |thread: usize| {
         let (space, at) = &spaces[thread];
         match kind {
-            Write::ZeroedAheadAndStore => {
+            WriteFault::ZeroedAheadAndStore => {
                 (0..WRITE_FAULTS).for_each(|page| space.store(at + page * 4096, page).expect("mapped"));
             }
             _ => space.populate(*at, len, Access::Write).expect("mapped"),
@@ -121,7 +121,7 @@ fn write(threads: usize, kind: Write) -> f64 {
         space.unmap(*at, len).expect("mapped");
         space.map_at(*at, len, RegionOptions::default()).expect("free");
         // The space has its tables, as a space in use would.
-        if kind != Write::Huge {
+        if kind != WriteFault::Huge {
             (0..WRITE_FAULTS).step_by(512).for_each(|page| drop(space.load::<u64>(at + page * 4096)));
         }
     };
@@ -130,7 +130,7 @@ fn write(threads: usize, kind: Write) -> f64 {
         (0..threads).for_each(&touch);
         (0..threads).for_each(&clear);
     }
-    if matches!(kind, Write::ZeroedAhead | Write::ZeroedAheadAndStore) {
+    if matches!(kind, WriteFault::ZeroedAhead | WriteFault::ZeroedAheadAndStore) {
         // Frames move to the reserve, off the per-CPU lists, where they would wait to be used again.
         let zeroed = manager.zero_ahead(usize::MAX).expect("this process");
         assert!(zeroed as u64 >= WRITE_FAULTS * threads as u64, "only {zeroed} frames were zeroed ahead");
@@ -166,10 +166,10 @@ fn main() {
             rounds,
             &mut [
                 &mut || small_zero(threads),
-                &mut || write(threads, Write::Zeroing),
-                &mut || write(threads, Write::ZeroedAhead),
-                &mut || write(threads, Write::ZeroedAheadAndStore),
-                &mut || write(threads, Write::Huge),
+                &mut || write(threads, WriteFault::Zeroing),
+                &mut || write(threads, WriteFault::ZeroedAhead),
+                &mut || write(threads, WriteFault::ZeroedAheadAndStore),
+                &mut || write(threads, WriteFault::Huge),
             ],
         );
     }

@@ -21,10 +21,10 @@ use std::time::Instant;
 
 use octavo::file::{FileOptions, Sharing};
 use octavo::{AccessPattern, Manager, Protection, RegionOptions};
-use octavo_bench::jobs::Pattern;
+use octavo_bench::jobs::ArrayPattern;
 use octavo_bench::jobs::file_array::MappedFile;
 use octavo_bench::{rounds_or, summary};
-use octavo_measure::control_group::{Group, Hierarchy};
+use octavo_measure::control_group::{ControlGroup, Hierarchy};
 use octavo_measure::direct::{AlignedBytes, pass_the_page_cache, write_in_full};
 use octavo_measure::random::Random;
 use octavo_measure::rounds::measure_in_turns;
@@ -84,7 +84,7 @@ fn at_random(side: &str, threads: usize, path: &Path) -> f64 {
             run(&|buffer, at| _ = file.read_at(at, buffer.as_mut_slice()).expect("a read"))
         }
         "mmap" => {
-            let map = MappedFile::new(&plain, Pattern::AtRandom).expect("a mapping");
+            let map = MappedFile::new(&plain, ArrayPattern::AtRandom).expect("a mapping");
             run(&|_, at| _ = std::hint::black_box(map[at as usize]))
         }
         "pread" => {
@@ -128,7 +128,7 @@ fn in_order(side: &str, path: &Path) -> f64 {
             blocks.for_each(|at| _ = file.read_at(at, buffer.as_mut_slice()).expect("a read"));
         }
         "mmap" => {
-            let map = MappedFile::new(&plain, Pattern::InOrder).expect("a mapping");
+            let map = MappedFile::new(&plain, ArrayPattern::InOrder).expect("a mapping");
             (0..FILE_BYTES as usize).step_by(PAGE).for_each(|at| _ = std::hint::black_box(map[at]));
         }
         "pread" => {
@@ -200,7 +200,7 @@ fn synced(side: &str, mib: usize, path: &Path) -> f64 {
 }
 
 /// Does the work in a process of its own, in a group with little memory, or in none.
-fn in_group(group: Option<&Group>, work: &str) -> f64 {
+fn in_group(group: Option<&ControlGroup>, work: &str) -> f64 {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
     let mut child =
@@ -235,12 +235,12 @@ fn do_work(work: &str) {
 }
 
 /// A group of little memory, which ends with this value.
-struct Small(Group);
+struct Small(ControlGroup);
 
 impl Small {
     fn new() -> Option<Self> {
         let hierarchy = Hierarchy::find().ok()??;
-        let group = Group::new(&hierarchy, &format!("octavo-files-{}", std::process::id()));
+        let group = ControlGroup::new(&hierarchy, &format!("octavo-files-{}", std::process::id()));
         fs::create_dir(group.path()).ok()?;
         let small = Self(group);
         fs::write(small.0.limit(), MEMORY_BYTES.to_string()).ok()?;
@@ -258,7 +258,7 @@ impl Drop for Small {
 fn row(
     title: &str,
     rounds: usize,
-    group: Option<&Group>,
+    group: Option<&ControlGroup>,
     what: &str,
     sides: &[&str],
     number: usize,

@@ -37,18 +37,18 @@ enum Pattern {
     Bulk,
 }
 
-struct Side {
+struct FrameSide {
     name: &'static str,
     frames: FrameAllocator,
 }
 
-fn side(name: &'static str, orders: PercpuOrders, form: PercpuForm) -> Side {
+fn side(name: &'static str, orders: PercpuOrders, form: PercpuForm) -> FrameSide {
     // Two threads of bulk hold 8192 blocks of 2 MiB.
     let bytes = (2 * BULK as u64 + 1024) << 21;
     let mut config = FrameConfig::one_zone(bytes, Backing::BasePages);
     (config.percpu_orders, config.form, config.populate) = (orders, form, false);
     let frames = FrameAllocator::standalone(&config, bytes * 2).expect("address space for the arena");
-    Side { name, frames }
+    FrameSide { name, frames }
 }
 
 fn measure(frames: &FrameAllocator, pattern: Pattern, order: Order, threads: usize) -> f64 {

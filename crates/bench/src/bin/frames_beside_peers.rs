@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use octavo_bench::peers::compare::alternate;
-use octavo_bench::peers::frames::{Pattern, Sizes, sides};
+use octavo_bench::peers::frames::{BlockCounts, BlockPattern, sides};
 use octavo_bench::peers::options::Options;
 use octavo_bench::peers::report;
 use serde_json::json;
@@ -16,8 +16,8 @@ struct Arguments {
     #[command(flatten)]
     options: Options,
     /// Patterns
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = Pattern::ALL)]
-    patterns: Vec<Pattern>,
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = BlockPattern::ALL)]
+    patterns: Vec<BlockPattern>,
     /// Orders: a block is 4 KiB << order
     #[arg(long, value_delimiter = ',', default_values_t = [0, 4, 9], value_parser = clap::value_parser!(u32).range(0..=9))]
     orders: Vec<u32>,
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let options = &arguments.options;
     let sides = sides(options, arguments.arena_gib << 30, &arguments.orders);
     report::print_header("frames_beside_peers", "ns per thread for one allocation and free", options, &sides);
-    let sizes = Sizes { pool: arguments.pool, bulk: arguments.bulk };
+    let sizes = BlockCounts { pool: arguments.pool, bulk: arguments.bulk };
     let mut groups = Vec::new();
     for &pattern in &arguments.patterns {
         for &order in &arguments.orders {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use octavo::{Manager, SwapFile};
-use octavo_bench::jobs::file_array::Tuning;
+use octavo_bench::jobs::file_array::MappingAdvice;
 use octavo_bench::jobs::{self, Slices};
 
 const USAGE: &str = "\
@@ -39,8 +39,8 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
             (job.over_guards)(bytes, &Arc::new(builder.build()?.space()?))?
         }
         "slices" => (job.over_slices)(bytes, &Slices::Plain)?,
-        "mmap" => (job.over_slices)(bytes, &Slices::Mapped { folder, tuning: Tuning::Nothing })?,
-        "mmap-tuned" => (job.over_slices)(bytes, &Slices::Mapped { folder, tuning: Tuning::Told })?,
+        "mmap" => (job.over_slices)(bytes, &Slices::Mapped { folder, tuning: MappingAdvice::Nothing })?,
+        "mmap-tuned" => (job.over_slices)(bytes, &Slices::Mapped { folder, tuning: MappingAdvice::Told })?,
         _ => return Err(USAGE.into()),
     };
     println!("answer {}\nseconds {}\njob {}", done.answer, began.elapsed().as_secs_f64(), done.seconds);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use octavo::{HugePolicy, Manager, SwapFile};
-use octavo_bench::latency::{self, Plain, Work};
+use octavo_bench::latency::{self, LatencyWork, PlainPages};
 
 const USAGE: &str = "Usage: latency octavo|kernel BUDGET SECONDS FOLDER [BYTES A SECOND]";
 
@@ -25,14 +25,14 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error + Send + Sy
     let [side, budget, seconds, folder, rest @ ..] = arguments else { return Err(USAGE.into()) };
     let (budget_bytes, length) = (budget.parse()?, Duration::from_secs_f64(seconds.parse()?));
     let pace = rest.first().map(|pace| pace.parse()).transpose()?;
-    let work = Work { budget_bytes, length, pace };
+    let work = LatencyWork { budget_bytes, length, pace };
     let waits = match side.as_str() {
         "octavo" => {
             let builder = Manager::builder().budget_bytes(budget_bytes as u64).huge(HugePolicy::Never);
             let manager = builder.swap_file(SwapFile::Temporary(PathBuf::from(folder))).build()?;
             latency::run(&manager.space()?, work)?
         }
-        "kernel" => latency::run(&Plain::new()?, work)?,
+        "kernel" => latency::run(&PlainPages::new()?, work)?,
         _ => return Err(USAGE.into()),
     };
     print("refault", &waits.refaults);

@@ -93,12 +93,12 @@ impl Options {
 }
 
 /// What each page holds: a word of its own, then random words, then zeros.
-struct Contents {
+struct PageContents {
     pool: Vec<u64>,
     filled_words: usize,
 }
 
-impl Contents {
+impl PageContents {
     fn new(options: &Options) -> Self {
         Self {
             pool: (0..(POOL_WORDS + PAGE_WORDS) as u64).map(random::word).collect(),
@@ -140,7 +140,7 @@ fn memory(options: &Options) -> Vec<u64> {
 }
 
 /// Writes all pages in this memory, and prints how long that took.
-fn fill<'a>(memory: &'a mut [u64], options: &Options, contents: &Contents) -> &'a [u64] {
+fn fill<'a>(memory: &'a mut [u64], options: &Options, contents: &PageContents) -> &'a [u64] {
     let first = memory.as_ptr().align_offset(PAGE_BYTES);
     let words = &mut memory[first..][..options.pages() * PAGE_WORDS];
     let began = Instant::now();
@@ -154,7 +154,7 @@ fn fill<'a>(memory: &'a mut [u64], options: &Options, contents: &Contents) -> &'
 }
 
 fn in_order(options: &Options) -> Result<(), String> {
-    let contents = Contents::new(options);
+    let contents = PageContents::new(options);
     let mut memory = memory(options);
     let words = fill(&mut memory, options, &contents);
     let began = Instant::now();
@@ -170,7 +170,7 @@ fn in_order(options: &Options) -> Result<(), String> {
 }
 
 fn at_random(options: &Options) -> Result<(), String> {
-    let contents = Contents::new(options);
+    let contents = PageContents::new(options);
     let mut memory = memory(options);
     let words = fill(&mut memory, options, &contents);
     let reads = options.reads.div_ceil(options.threads);
@@ -200,7 +200,7 @@ fn at_random(options: &Options) -> Result<(), String> {
 }
 
 /// Reads pages at random. Returns the nanoseconds of each read that met a page that was not in memory.
-fn read(words: &[u64], contents: &Contents, reads: usize, thread: usize) -> Result<Vec<u64>, String> {
+fn read(words: &[u64], contents: &PageContents, reads: usize, thread: usize) -> Result<Vec<u64>, String> {
     let mut random = Random::new(thread as u64);
     let mut faults = Vec::with_capacity(reads);
     for _ in 0..reads {

@@ -5,7 +5,7 @@
 //! frames.
 
 use octavo_bench::policies::{
-    Contender, DEFAULT, Knows, OPTIMUM, OTHERS, OTHERS_UNSEEN, Row, Size, UNSEEN, traces,
+    Contender, DEFAULT, Knows, OPTIMUM, OTHERS, OTHERS_UNSEEN, TraceRow, TraceSize, UNSEEN, traces,
 };
 
 fn main() {
@@ -19,7 +19,7 @@ fn main() {
         }
     };
     let seed = next("SEED", 1);
-    let size = Size {
+    let size = TraceSize {
         accesses: next("ACCESSES", 1_000_000),
         pages: next("PAGES", 65_536),
         frames: next("FRAMES", 16_384),
@@ -29,12 +29,12 @@ fn main() {
     print_table(u64::from(seed), size, &UNSEEN, OTHERS_UNSEEN);
 }
 
-fn print_table(seed: u64, size: Size, first: &Contender, others: &[Contender]) {
+fn print_table(seed: u64, size: TraceSize, first: &Contender, others: &[Contender]) {
     let names = [OPTIMUM.name, first.name].into_iter().chain(others.iter().map(|contender| contender.name));
     println!("| trace | {} | misses, of the best's |", names.collect::<Vec<_>>().join(" | "));
     println!("|---|{}", "---|".repeat(others.len() + 3));
     for trace in traces::all(seed, size) {
-        let row = Row::of(&trace, size.frames, first, others);
+        let row = TraceRow::of(&trace, size.frames, first, others);
         let hits = |misses: u64| format!("{:.1}", 100.0 - 100.0 * misses as f64 / row.accesses as f64);
         let figures = [row.optimum, row.first].into_iter().chain(row.others.iter().copied()).map(hits);
         println!(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use octavo_bench::peers::misses::{Data, sides};
+use octavo_bench::peers::misses::{DataSet, sides};
 use octavo_bench::peers::options::Options;
 use octavo_bench::peers::report::{rounds_json, write_document};
 use octavo_measure::rounds::turns;
@@ -36,7 +36,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let options = &arguments.options;
-    let data = Data {
+    let data = DataSet {
         pages: arguments.total_mib << 8,
         memory_bytes: arguments.memory_mib << 20,
         folder: arguments.folder.clone(),

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 use common::device::Manner;
 use common::{MIB, PAGE, Random};
-use oracle::exact::{self, Case};
-use oracle::lanes::{self, Load};
+use oracle::exact::{self, OracleCase};
+use oracle::lanes::{self, LaneLoad};
 use oracle::simulation;
 
 struct Options {
@@ -77,14 +77,14 @@ fn round(seed: u64, threads: usize, simulated: bool) -> &'static str {
     let mut random = Random::new(seed);
     if random.one_in(4) {
         let steps = 500 + random.below(4000);
-        exact::run(&Case::random(&mut random, steps));
+        exact::run(&OracleCase::random(&mut random, steps));
         return "one thread";
     }
     let budget_bytes = random.pick(&[16, 16, 24, 40]) * MIB;
     let device_faults = random.one_in(2);
     lanes::run(
         seed,
-        Load {
+        LaneLoad {
             threads,
             steps: 2000 + random.below(8000),
             pages: budget_bytes / PAGE * (3 + random.below(6)) / 4,

@@ -8,20 +8,20 @@ use std::sync::Arc;
 use octavo::{ExclusiveGuard, Space, SpaceVec};
 use octavo_measure::random;
 
-use super::{Done, Pattern, Slices, timed};
+use super::{ArrayPattern, JobResult, Slices, timed};
 
 /// Words of a row, and of a place of the table: the key, where 0 means none, and the value or sum.
 const WIDTH: usize = 2;
 
 #[derive(Clone, Copy)]
-struct Sizes {
+struct TableSizes {
     rows: usize,
     /// A power of two.
     places: usize,
     keys: u64,
 }
 
-impl Sizes {
+impl TableSizes {
     fn of(bytes: usize) -> Self {
         let places = (bytes / 8 / (8 * WIDTH)).next_power_of_two();
         let rows = (bytes / (8 * WIDTH)).saturating_sub(places);
@@ -45,10 +45,10 @@ fn fold(sum: u64, place: &[u64]) -> u64 {
 ///
 /// # Errors
 /// Fails if the kernel does.
-pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
-    let sizes = Sizes::of(bytes);
-    let mut rows = memory.array(WIDTH * sizes.rows, Pattern::InOrder)?;
-    let mut table = memory.array(WIDTH * sizes.places, Pattern::AtRandom)?;
+pub fn over_slices(bytes: usize, memory: &Slices) -> Result<JobResult, Box<dyn Error>> {
+    let sizes = TableSizes::of(bytes);
+    let mut rows = memory.array(WIDTH * sizes.rows, ArrayPattern::InOrder)?;
+    let mut table = memory.array(WIDTH * sizes.places, ArrayPattern::AtRandom)?;
     rows.chunks_exact_mut(WIDTH).zip(0..).for_each(|(row, number)| row.copy_from_slice(&sizes.row(number)));
     timed(|| {
         for row in rows.chunks_exact(WIDTH) {
@@ -72,8 +72,8 @@ pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>
 ///
 /// # Errors
 /// Fails if the space does.
-pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
-    let sizes = Sizes::of(bytes);
+pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<JobResult, Box<dyn Error>> {
+    let sizes = TableSizes::of(bytes);
     let mut rows = SpaceVec::new(space);
     rows.extend((0..sizes.rows as u64).map(|number| sizes.row(number)))?;
     let mut table = SpaceVec::<[u64; WIDTH]>::new(space);

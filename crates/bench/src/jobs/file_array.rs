@@ -8,11 +8,11 @@ use std::path::Path;
 
 use memmap2::{Advice, Mmap, MmapMut};
 
-use super::Pattern;
+use super::ArrayPattern;
 
 /// The advice that the kernel gets for a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tuning {
+pub enum MappingAdvice {
     /// No advice.
     Nothing,
     /// The order of accesses, and to keep arrays that are accessed at random. The program over guards holds
@@ -29,15 +29,20 @@ impl FileArray {
     ///
     /// # Errors
     /// Fails if the kernel does.
-    pub fn new(folder: &Path, words: usize, pattern: Pattern, tuning: Tuning) -> io::Result<Self> {
+    pub fn new(
+        folder: &Path,
+        words: usize,
+        pattern: ArrayPattern,
+        tuning: MappingAdvice,
+    ) -> io::Result<Self> {
         let file = tempfile::tempfile_in(folder)?;
         file.set_len(8 * words as u64)?;
         // SAFETY: the file has no name, and this is its only mapping. So nobody else changes it.
         let map = unsafe { MmapMut::map_mut(&file)? };
         match (tuning, pattern) {
-            (Tuning::Nothing, _) => {}
-            (Tuning::Told, Pattern::InOrder) => map.advise(Advice::Sequential)?,
-            (Tuning::Told, Pattern::AtRandom) => {
+            (MappingAdvice::Nothing, _) => {}
+            (MappingAdvice::Told, ArrayPattern::InOrder) => map.advise(Advice::Sequential)?,
+            (MappingAdvice::Told, ArrayPattern::AtRandom) => {
                 map.advise(Advice::Random)?;
                 map.lock()?;
             }
@@ -69,10 +74,10 @@ impl MappedFile {
     ///
     /// # Errors
     /// Fails if the kernel does.
-    pub fn new(file: &File, pattern: Pattern) -> io::Result<Self> {
+    pub fn new(file: &File, pattern: ArrayPattern) -> io::Result<Self> {
         // SAFETY: the caller's own file, which it only reads from here on.
         let map = unsafe { Mmap::map(file)? };
-        map.advise(if pattern == Pattern::InOrder { Advice::Sequential } else { Advice::Random })?;
+        map.advise(if pattern == ArrayPattern::InOrder { Advice::Sequential } else { Advice::Random })?;
         Ok(Self(map))
     }
 }

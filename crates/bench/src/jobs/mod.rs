@@ -13,12 +13,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use file_array::{FileArray, Tuning};
+use file_array::{FileArray, MappingAdvice};
 use octavo::Space;
 
 /// How a program goes over an array, for kernels that take advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum ArrayPattern {
     /// From the first word to the last, and perhaps again.
     InOrder,
     /// Anywhere, in an array that is small enough to stay in memory.
@@ -35,7 +35,7 @@ pub enum Slices {
         /// Where the files are.
         folder: PathBuf,
         /// The advice that the kernel gets for the mappings.
-        tuning: Tuning,
+        tuning: MappingAdvice,
     },
 }
 
@@ -47,7 +47,7 @@ impl Slices {
     pub fn array(
         &self,
         words: usize,
-        pattern: Pattern,
+        pattern: ArrayPattern,
     ) -> std::io::Result<Box<dyn DerefMut<Target = [u64]>>> {
         Ok(match self {
             Self::Plain => Box::new(vec![0; words]),
@@ -58,7 +58,7 @@ impl Slices {
 
 /// The result of a job.
 #[derive(Clone, Copy, Debug)]
-pub struct Done {
+pub struct JobResult {
     /// A checksum of the result, equal on all sides.
     pub answer: u64,
     /// Seconds of the timed part of the job, after the data is made.
@@ -66,7 +66,7 @@ pub struct Done {
 }
 
 /// One form of a job, on `bytes` bytes of data in this memory.
-type Form<Memory> = fn(bytes: usize, memory: &Memory) -> Result<Done, Box<dyn Error>>;
+type JobForm<Memory> = fn(bytes: usize, memory: &Memory) -> Result<JobResult, Box<dyn Error>>;
 
 /// A job: the same in two forms.
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +74,9 @@ pub struct Job {
     /// Its name on the command line.
     pub name: &'static str,
     /// The form over slices.
-    pub over_slices: Form<Slices>,
+    pub over_slices: JobForm<Slices>,
     /// The form over guards of a space.
-    pub over_guards: Form<Arc<Space>>,
+    pub over_guards: JobForm<Arc<Space>>,
 }
 
 /// All jobs.
@@ -87,10 +87,10 @@ pub const ALL: [Job; 3] = [
 ];
 
 /// Runs the timed part of a job.
-fn timed<E>(work: impl FnOnce() -> Result<u64, E>) -> Result<Done, E> {
+fn timed<E>(work: impl FnOnce() -> Result<u64, E>) -> Result<JobResult, E> {
     let began = Instant::now();
     let answer = work()?;
-    Ok(Done { answer, seconds: began.elapsed().as_secs_f64() })
+    Ok(JobResult { answer, seconds: began.elapsed().as_secs_f64() })
 }
 
 #[cfg(test)]
@@ -106,8 +106,8 @@ mod tests {
             let space = Arc::new(manager.space().unwrap());
             let answer = (job.over_guards)(bytes, &space).unwrap().answer;
             let folder = std::env::temp_dir();
-            let tuned = Slices::Mapped { folder: folder.clone(), tuning: Tuning::Told };
-            for slices in [Slices::Plain, Slices::Mapped { folder, tuning: Tuning::Nothing }, tuned] {
+            let tuned = Slices::Mapped { folder: folder.clone(), tuning: MappingAdvice::Told };
+            for slices in [Slices::Plain, Slices::Mapped { folder, tuning: MappingAdvice::Nothing }, tuned] {
                 assert_eq!(
                     (job.over_slices)(bytes, &slices).unwrap().answer,
                     answer,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use octavo::{Space, SpaceVec};
 use octavo_measure::random;
 
-use super::{Done, Pattern, Slices, timed};
+use super::{ArrayPattern, JobResult, Slices, timed};
 
 const EDGES: usize = 14;
 const NEAR: u64 = 4096;
@@ -33,11 +33,11 @@ fn fold(sum: u64, distance: u64) -> u64 {
 ///
 /// # Errors
 /// Fails if the kernel does.
-pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
+pub fn over_slices(bytes: usize, memory: &Slices) -> Result<JobResult, Box<dyn Error>> {
     let vertices = vertices(bytes);
-    let mut first = memory.array(vertices + 1, Pattern::InOrder)?;
-    let mut edges = memory.array(vertices * EDGES, Pattern::InOrder)?;
-    let mut distances = memory.array(vertices, Pattern::AtRandom)?;
+    let mut first = memory.array(vertices + 1, ArrayPattern::InOrder)?;
+    let mut edges = memory.array(vertices * EDGES, ArrayPattern::InOrder)?;
+    let mut distances = memory.array(vertices, ArrayPattern::AtRandom)?;
     first.iter_mut().zip(0..).for_each(|(first, vertex)| *first = vertex * EDGES as u64);
     edges.iter_mut().zip(0..).for_each(|(to, number)| *to = edge(number, vertices as u64));
     distances.fill(FAR);
@@ -68,7 +68,7 @@ pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>
 ///
 /// # Errors
 /// Fails if the space does.
-pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
+pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<JobResult, Box<dyn Error>> {
     let vertices = vertices(bytes);
     let mut first = SpaceVec::new(space);
     first.extend((0..=vertices as u64).map(|vertex| vertex * EDGES as u64))?;

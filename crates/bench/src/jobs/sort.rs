@@ -6,7 +6,7 @@ use std::sync::Arc;
 use octavo::{Space, SpaceVec};
 use octavo_measure::random;
 
-use super::{Done, Pattern, Slices, timed};
+use super::{ArrayPattern, JobResult, Slices, timed};
 
 /// Adds a word to a sum that depends on the order of the words.
 fn fold(sum: u64, word: u64) -> u64 {
@@ -17,8 +17,8 @@ fn fold(sum: u64, word: u64) -> u64 {
 ///
 /// # Errors
 /// Fails if the kernel does.
-pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>> {
-    let mut words = memory.array(bytes / 8, Pattern::InOrder)?;
+pub fn over_slices(bytes: usize, memory: &Slices) -> Result<JobResult, Box<dyn Error>> {
+    let mut words = memory.array(bytes / 8, ArrayPattern::InOrder)?;
     words.iter_mut().zip(0..).for_each(|(word, number)| *word = random::word(number));
     timed(|| {
         words.sort_unstable();
@@ -30,7 +30,7 @@ pub fn over_slices(bytes: usize, memory: &Slices) -> Result<Done, Box<dyn Error>
 ///
 /// # Errors
 /// Fails if the space does.
-pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<Done, Box<dyn Error>> {
+pub fn over_guards(bytes: usize, space: &Arc<Space>) -> Result<JobResult, Box<dyn Error>> {
     let mut words = SpaceVec::new(space);
     words.extend((0..bytes as u64 / 8).map(random::word))?;
     timed(|| {

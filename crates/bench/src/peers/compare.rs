@@ -20,7 +20,7 @@ pub struct Side<S: ?Sized> {
 
 /// One side's nanoseconds for an operation, one figure a round. Empty if the side could not be measured.
 #[derive(Clone, Debug, Default)]
-pub struct Row {
+pub struct SideRow {
     /// The side's name.
     pub side: &'static str,
     /// The name of the row that it is compared with.
@@ -31,11 +31,11 @@ pub struct Row {
 
 /// The sides of one table.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct SideGroup {
     /// Key and value pairs that tell the group from others.
     pub title: Vec<(&'static str, String)>,
     /// A row for each present side.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SideRow>,
 }
 
 /// Measures every present side `rounds` times, in alternation. Each round begins one side further on.
@@ -47,12 +47,12 @@ pub fn alternate<S: ?Sized>(
     rounds: u32,
     plan: Plan,
     measure: impl Fn(&S, usize, Plan) -> Option<f64>,
-) -> Group {
+) -> SideGroup {
     let present: Vec<(&Side<S>, &S)> =
         sides.iter().filter_map(|side| Some((side, &**side.subject.as_ref().ok()?))).collect();
-    let mut rows: Vec<Row> = present
+    let mut rows: Vec<SideRow> = present
         .iter()
-        .map(|(side, _)| Row { side: side.name, against: side.against, ns: Default::default() })
+        .map(|(side, _)| SideRow { side: side.name, against: side.against, ns: Default::default() })
         .collect();
     let mut failed = vec![false; rows.len()];
     for (_, which) in turns(rounds as usize, present.len()) {
@@ -71,7 +71,7 @@ pub fn alternate<S: ?Sized>(
             row.ns = Default::default();
         }
     }
-    Group { title, rows }
+    SideGroup { title, rows }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub enum HugePages {
 
 /// Zeroed, private memory, aligned to [`ALIGN`]. The kernel reserves no memory for it in advance.
 #[derive(Debug)]
-pub struct Mapping {
+pub struct BenchMapping {
     mapped: NonNull<u8>,
     mapped_bytes: usize,
     base: NonNull<u8>,
@@ -28,11 +28,11 @@ pub struct Mapping {
 }
 
 // SAFETY: the mapping is only handed out as an address or as atomic words.
-unsafe impl Send for Mapping {}
+unsafe impl Send for BenchMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for BenchMapping {}
 
-impl Mapping {
+impl BenchMapping {
     /// Maps `bytes` bytes.
     pub fn new(bytes: usize, huge: HugePages) -> std::io::Result<Self> {
         let mapped_bytes = bytes + ALIGN;
@@ -71,7 +71,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for BenchMapping {
     fn drop(&mut self) {
         // SAFETY: this is exactly the range that `new` mapped, and nothing borrows it any more.
         let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.mapped_bytes) };

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use octavo_measure::statistics::{Spread, ratios};
-use octavo_measure::table::Table;
+use octavo_measure::table::TextTable;
 use serde_json::{Map, Value, json};
 
-use crate::peers::compare::{Group, Row, Side, THREADS};
+use crate::peers::compare::{Side, SideGroup, SideRow, THREADS};
 use crate::peers::options::Options;
 
 /// Prints the program, the machine, the sides with their versions, and the sides that are missing.
@@ -27,10 +27,10 @@ pub fn print_header<S: ?Sized>(program: &str, unit: &str, options: &Options, sid
 }
 
 /// Prints one group.
-pub fn print_group(group: &Group) {
+pub fn print_group(group: &SideGroup) {
     let title: Vec<String> = group.title.iter().map(|(key, value)| format!("{key} {value}")).collect();
     println!("{}", title.join(", "));
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "side",
         "1 thread ns",
         "(min..max)",
@@ -67,7 +67,7 @@ pub fn finish<S: ?Sized>(
     options: &Options,
     settings: Value,
     sides: &[Side<S>],
-    groups: &[Group],
+    groups: &[SideGroup],
 ) -> ExitCode {
     let side = |side: &Side<S>| {
         let missing = side.subject.as_ref().err();
@@ -97,7 +97,7 @@ pub fn write_document(options: &Options, document: &Value) -> ExitCode {
     }
 }
 
-fn group_json(group: &Group) -> Value {
+fn group_json(group: &SideGroup) -> Value {
     let mut object: Map<String, Value> =
         group.title.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
     let rows = group.rows.iter().map(|row| {
@@ -127,14 +127,14 @@ fn spread(rounds: &[f64]) -> Option<Spread> {
 }
 
 /// Returns the operations a second of two threads divided by those of one: 2 is perfect, 1 is no gain.
-fn throughput(row: &Row) -> Vec<f64> {
+fn throughput(row: &SideRow) -> Vec<f64> {
     let single: Vec<f64> = row.ns[0].iter().map(|ns| ns * THREADS[1] as f64 / THREADS[0] as f64).collect();
     ratios(&single, &row.ns[1])
 }
 
 /// Returns Octavo's nanoseconds divided by the side's, in the same rounds: below 1, Octavo is faster. Empty
 /// for Octavo itself.
-fn octavo_to(group: &Group, row: &Row, slot: usize) -> Vec<f64> {
+fn octavo_to(group: &SideGroup, row: &SideRow, slot: usize) -> Vec<f64> {
     let octavo = group.rows.iter().find(|other| Some(other.side) == row.against && other.side != row.side);
     octavo.map_or_else(Vec::new, |octavo| ratios(&octavo.ns[slot], &row.ns[slot]))
 }
@@ -164,14 +164,17 @@ fn machine() -> String {
 mod tests {
     use super::*;
 
-    fn group() -> Group {
-        let row =
-            |side, against, one: &[f64], two: &[f64]| Row { side, against, ns: [one.to_vec(), two.to_vec()] };
+    fn group() -> SideGroup {
+        let row = |side, against, one: &[f64], two: &[f64]| SideRow {
+            side,
+            against,
+            ns: [one.to_vec(), two.to_vec()],
+        };
         let rows = vec![
             row("Octavo", None, &[10.0, 20.0], &[10.0, 20.0]),
             row("peer", Some("Octavo"), &[20.0, 40.0], &[80.0, 40.0]),
         ];
-        Group { title: vec![("pattern", "ping".into())], rows }
+        SideGroup { title: vec![("pattern", "ping".into())], rows }
     }
 
     #[test]

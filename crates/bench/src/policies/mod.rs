@@ -14,7 +14,7 @@ pub mod traces;
 use octavo::policy::{Clock, Fifo, Generations, Returns, Reuse, S3Fifo, Sieve};
 use octavo_trace::published;
 
-pub use traces::{Size, Trace};
+pub use traces::{NamedTrace, TraceSize};
 
 /// The knowledge that a policy gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Contender {
     /// The knowledge that the policy gets.
     pub knows: Knows,
     /// Counts the policy's misses on a trace with a number of frames.
-    pub misses: fn(&Trace, u32) -> u64,
+    pub misses: fn(&NamedTrace, u32) -> u64,
 }
 
 /// A policy of the engine. Its knowledge also decides whether hits leave marks.
@@ -57,7 +57,7 @@ macro_rules! engine {
 /// The optimum, which every policy is compared with.
 pub const OPTIMUM: Contender = Contender { name: "optimum", knows: Knows::Future, misses: optimum_misses };
 
-fn optimum_misses(trace: &Trace, frames: u32) -> u64 {
+fn optimum_misses(trace: &NamedTrace, frames: u32) -> u64 {
     let trace = octavo_trace::Trace::of_reads(&trace.pages).expect("it has few pages");
     octavo_trace::optimum(&trace, frames.into()).misses
 }
@@ -102,7 +102,7 @@ pub const OTHERS_UNSEEN: &[Contender] = &[
 
 /// A row: the misses of every policy on one trace.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct TraceRow {
     /// The trace's name.
     pub trace: &'static str,
     /// Whether the default must come within a twentieth of the best.
@@ -117,9 +117,9 @@ pub struct Row {
     pub others: Vec<u64>,
 }
 
-impl Row {
+impl TraceRow {
     /// Measures policies on a trace.
-    pub fn of(trace: &Trace, frames: u32, first: &Contender, others: &[Contender]) -> Self {
+    pub fn of(trace: &NamedTrace, frames: u32, first: &Contender, others: &[Contender]) -> Self {
         Self {
             trace: trace.name,
             ruled: trace.ruled,
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    const SMALL: Size = Size { accesses: 300_000, pages: 16_384, frames: 4096 };
+    const SMALL: TraceSize = TraceSize { accesses: 300_000, pages: 16_384, frames: 4096 };
 
     #[test]
     fn the_default_is_within_a_twentieth_of_the_best_on_every_trace_of_the_rule() {
@@ -152,7 +152,7 @@ mod tests {
         const SEEDS: u64 = 4;
         let mut over_best = BTreeMap::<&str, Vec<f64>>::new();
         for trace in (1..=SEEDS).flat_map(|seed| traces::all(seed, SMALL)).filter(|trace| trace.ruled) {
-            let row = Row::of(&trace, SMALL.frames, &DEFAULT, OTHERS);
+            let row = TraceRow::of(&trace, SMALL.frames, &DEFAULT, OTHERS);
             over_best.entry(row.trace).or_default().push(row.over_best());
         }
         assert!(over_best.len() >= 8);
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn nobody_is_better_than_the_optimum() {
-        for trace in traces::all(3, Size { accesses: 60_000, pages: 4096, frames: 1024 }) {
-            let row = Row::of(&trace, 1024, &DEFAULT, OTHERS);
+        for trace in traces::all(3, TraceSize { accesses: 60_000, pages: 4096, frames: 1024 }) {
+            let row = TraceRow::of(&trace, 1024, &DEFAULT, OTHERS);
             assert!(row.others.iter().chain([&row.first]).all(|misses| *misses >= row.optimum), "{row:?}");
         }
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn where_only_faults_are_seen_their_policy_loses_little_to_first_in_first_out_and_gains_in_loops() {
         for trace in traces::all(1, SMALL).iter().filter(|trace| trace.ruled) {
-            let row = Row::of(trace, SMALL.frames, &UNSEEN, &OTHERS_UNSEEN[..1]);
+            let row = TraceRow::of(trace, SMALL.frames, &UNSEEN, &OTHERS_UNSEEN[..1]);
             assert!(row.over_best() <= 1.1, "{:.3} times the misses: {row:?}", row.over_best());
             assert!(!trace.name.starts_with("loop") || row.over_best() < 0.75, "{row:?}");
         }

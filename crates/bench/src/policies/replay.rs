@@ -8,13 +8,13 @@ use std::cell::Cell;
 
 use octavo::policy::{Arrival, Links, NIL, Policy, Shadow, Verdict, validate};
 
-use super::Trace;
+use super::NamedTrace;
 
 /// Candidates that are taken together, and frames that are freed before the trace continues.
 const BATCH: usize = 32;
 
 #[derive(Clone, Debug, Default)]
-struct Frame {
+struct ReplayFrame {
     next: Cell<u32>,
     prev: Cell<u32>,
     tag: Cell<u8>,
@@ -23,15 +23,15 @@ struct Frame {
 }
 
 #[derive(Debug)]
-struct Frames(Vec<Frame>);
+struct ReplayFrames(Vec<ReplayFrame>);
 
-impl Frames {
-    fn of(&self, frame: u32) -> &Frame {
+impl ReplayFrames {
+    fn of(&self, frame: u32) -> &ReplayFrame {
         &self.0[frame as usize]
     }
 }
 
-impl Links for Frames {
+impl Links for ReplayFrames {
     fn next(&self, frame: u32) -> u32 {
         self.of(frame).next.get()
     }
@@ -58,12 +58,12 @@ impl Links for Frames {
 
 /// Returns the misses of a policy on a trace with `frames` frames. Unless `hits_mark`, only faults leave
 /// marks: hits are invisible.
-pub fn misses(policy: &mut dyn Policy, trace: &Trace, frames: u32, hits_mark: bool) -> u64 {
+pub fn misses(policy: &mut dyn Policy, trace: &NamedTrace, frames: u32, hits_mark: bool) -> u64 {
     let pages = trace.pages.iter().max().map_or(0, |page| *page as usize + 1);
     let mut frame_of = vec![NIL; pages];
     let mut shadows: Vec<Option<Shadow>> = vec![None; pages];
     let mut free: Vec<u32> = (0..frames).rev().collect();
-    let mut frames = Frames(vec![Frame::default(); frames as usize]);
+    let mut frames = ReplayFrames(vec![ReplayFrame::default(); frames as usize]);
     let mut misses = 0;
     for &page in &trace.pages {
         match frame_of[page as usize] {
@@ -92,7 +92,7 @@ pub fn misses(policy: &mut dyn Policy, trace: &Trace, frames: u32, hits_mark: bo
 
 fn make_room(
     policy: &mut dyn Policy,
-    frames: &mut Frames,
+    frames: &mut ReplayFrames,
     free: &mut Vec<u32>,
     mut goes: impl FnMut(u32, Shadow),
 ) {

@@ -4,7 +4,7 @@ use octavo_measure::random::Random;
 
 /// A trace.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub struct NamedTrace {
     /// The trace's name.
     pub name: &'static str,
     /// The pages accessed, in order.
@@ -15,7 +15,7 @@ pub struct Trace {
 
 /// The size of the traces.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct TraceSize {
     /// Accesses in each trace.
     pub accesses: u32,
     /// Pages that random, zipf and sequential accesses go to.
@@ -25,9 +25,9 @@ pub struct Size {
 }
 
 /// Makes every trace, from one seed.
-pub fn all(seed: u64, size: Size) -> Vec<Trace> {
+pub fn all(seed: u64, size: TraceSize) -> Vec<NamedTrace> {
     let mut random = Random::new(seed);
-    let Size { accesses, pages, frames } = size;
+    let TraceSize { accesses, pages, frames } = size;
     let zipf = Zipf::new(pages, 0.99, &mut random);
     let half = Zipf::new(pages / 2, 0.99, &mut random);
     let mut turn = 0;
@@ -67,7 +67,7 @@ pub fn all(seed: u64, size: Size) -> Vec<Trace> {
 
 /// Every other access goes to a hot set of half the memory. The accesses in between go through the rest in
 /// order.
-pub fn scan_over_hot_set(seed: u64, size: Size) -> Trace {
+pub fn scan_over_hot_set(seed: u64, size: TraceSize) -> NamedTrace {
     let mut random = Random::new(!seed);
     let hot = size.frames / 2;
     record("scan over a hot set", true, size, |time| {
@@ -75,8 +75,8 @@ pub fn scan_over_hot_set(seed: u64, size: Size) -> Trace {
     })
 }
 
-fn record(name: &'static str, ruled: bool, size: Size, page: impl FnMut(u32) -> u32) -> Trace {
-    Trace { name, ruled, pages: (0..size.accesses).map(page).collect() }
+fn record(name: &'static str, ruled: bool, size: TraceSize, page: impl FnMut(u32) -> u32) -> NamedTrace {
+    NamedTrace { name, ruled, pages: (0..size.accesses).map(page).collect() }
 }
 
 /// Draws page `k` of a shuffled order with a probability in proportion to `k^-s`.

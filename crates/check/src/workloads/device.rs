@@ -52,9 +52,9 @@ impl Manners {
 
 /// The device. Clones share it.
 #[derive(Clone)]
-pub(crate) struct SlowDevice(Arc<Shared>);
+pub(crate) struct SlowDevice(Arc<DeviceState>);
 
-struct Shared {
+struct DeviceState {
     manners: Manners,
     state: Mutex<State>,
     changed: Condvar,
@@ -80,7 +80,7 @@ impl SlowDevice {
             has_ended: false,
         };
         let device =
-            Self(Arc::new(Shared { manners, state: Mutex::new(state), changed: Condvar::default() }));
+            Self(Arc::new(DeviceState { manners, state: Mutex::new(state), changed: Condvar::default() }));
         let serving = device.clone();
         let work = move || serving.serve_until_its_end();
         let thread = thread::Builder::new().name("device".into()).spawn(work).expect("memory for a stack");

@@ -38,7 +38,7 @@ struct Family {
 }
 
 /// A process.
-struct Process {
+struct FamilyMember {
     family: Arc<Family>,
     space: TranslatedSpace,
     other_side: Arc<OtherSide>,
@@ -83,8 +83,8 @@ pub(crate) fn run(seed: u64) {
     let space = family.manager.translated_space("parent", other_side.clone()).expect("a space");
     space.map_at(START, 2 * PAGES * PAGE, RegionOptions::new()).expect("room for a region");
     let first =
-        Process { family: Arc::clone(&family), space, other_side, changing: Mutex::new(()), number: 0 };
-    let first = named("process 0", move || Process::live(first));
+        FamilyMember { family: Arc::clone(&family), space, other_side, changing: Mutex::new(()), number: 0 };
+    let first = named("process 0", move || FamilyMember::live(first));
     let reclaiming = Arc::clone(&family);
     let reclaimer = named("reclaimer", move || reclaiming.reclaim());
     for thread in [first, reclaimer] {
@@ -116,7 +116,7 @@ impl Family {
     }
 }
 
-impl Process {
+impl FamilyMember {
     /// Runs the process until it and all its children have ended.
     fn live(self) {
         let process = Arc::new(self);

@@ -28,7 +28,7 @@ const OWN: u64 = 3 << 30;
 
 /// The amount of work.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub(crate) struct LaneLoad {
     pub workers: u64,
     /// Operations of a worker.
     pub steps: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Load {
     pub has_newcomer: bool,
 }
 
-impl Load {
+impl LaneLoad {
     /// Returns the load that a seed chooses.
     pub(crate) fn of_seed(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6c6f_6164);
@@ -60,15 +60,15 @@ impl Load {
     }
 }
 
-struct Common {
-    load: Load,
+struct LaneState {
+    load: LaneLoad,
     manager: Manager,
     space: Space,
     workers_left: AtomicU64,
 }
 
 /// Runs a seed, as the first thread of an exploration. Panics if a thread finds wrong bytes.
-pub(crate) fn run(seed: u64, load: Load) {
+pub(crate) fn run(seed: u64, load: LaneLoad) {
     let mut random = Random::new(seed);
     let manners = Manners {
         places: 2048,
@@ -100,7 +100,7 @@ pub(crate) fn run(seed: u64, load: Load) {
     let space = manager.space().expect("a space");
     space.map_at(SHARED, load.pages * PAGE, RegionOptions::new()).expect("room for a region");
     let workers_left = AtomicU64::new(load.workers);
-    let common = Arc::new(Common { load, manager, space, workers_left });
+    let common = Arc::new(LaneState { load, manager, space, workers_left });
     let mut threads: Vec<_> = (0..load.workers)
         .map(|lane| {
             start(&common, &format!("worker {lane}"), move |common| Worker::new(common, lane, seed).run())
@@ -113,7 +113,7 @@ pub(crate) fn run(seed: u64, load: Load) {
     }
     if load.has_readers {
         for number in 0..2 {
-            let read = move |common: &Common| common.read_zeros(seed, number);
+            let read = move |common: &LaneState| common.read_zeros(seed, number);
             threads.push(start(&common, &format!("reader {number}"), read));
         }
     }
@@ -134,15 +134,15 @@ pub(crate) fn run(seed: u64, load: Load) {
 }
 
 fn start(
-    common: &Arc<Common>,
+    common: &Arc<LaneState>,
     name: &str,
-    work: impl FnOnce(&Common) + Send + 'static,
+    work: impl FnOnce(&LaneState) + Send + 'static,
 ) -> thread::JoinHandle<()> {
     let common = Arc::clone(common);
     named(name, move || work(&common))
 }
 
-impl Common {
+impl LaneState {
     fn is_over(&self) -> bool {
         self.workers_left.load(Ordering::Acquire) == 0
     }
@@ -247,7 +247,7 @@ impl Common {
 }
 
 /// Writes the first page of a space while another thread unmaps or protects it.
-fn newcomer(common: &Arc<Common>, seed: u64) {
+fn newcomer(common: &Arc<LaneState>, seed: u64) {
     let mut random = Random::new(seed ^ 0x6e65_7773);
     for _ in common.rounds(1) {
         let space = Arc::new(common.insist(|| common.manager.space()));
@@ -255,7 +255,7 @@ fn newcomer(common: &Arc<Common>, seed: u64) {
         common.insist(|| space.map_at(at, 2 * PAGE, RegionOptions::new()));
         let is_unmapped = random.below(2) == 0;
         let writing = Arc::clone(&space);
-        let write = move |common: &Common| {
+        let write = move |common: &LaneState| {
             for _ in 0..3 {
                 if let Err(error) = writing.store(at, 7_u64) {
                     let is_known = matches!(error.kind(), ErrorKind::NotMapped | ErrorKind::Protected);
@@ -282,7 +282,7 @@ fn newcomer(common: &Arc<Common>, seed: u64) {
 /// One thread's lane, and what it should hold. Each value is larger than all that the thread has written
 /// before.
 struct Worker<'a> {
-    common: &'a Common,
+    common: &'a LaneState,
     lane: u64,
     random: Random,
     count: u64,
@@ -290,7 +290,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(common: &'a Common, lane: u64, seed: u64) -> Self {
+    fn new(common: &'a LaneState, lane: u64, seed: u64) -> Self {
         let held = vec![0; common.load.pages as usize];
         Self { common, lane, random: Random::new(seed ^ (lane + 1) << 32), count: 0, held }
     }

@@ -41,7 +41,7 @@ pub(crate) fn run(workload: Workload, seed: u64) {
         Workload::Family => family::run(seed),
         Workload::Guards => guards::run(seed),
         Workload::Pins => pins::run(seed),
-        Workload::Lanes => lanes::run(seed, lanes::Load::of_seed(seed)),
+        Workload::Lanes => lanes::run(seed, lanes::LaneLoad::of_seed(seed)),
     }
 }
 

@@ -248,27 +248,27 @@ fn zero_page_and_shrinker() {
 }
 
 /// A parent whose page's slot a child can share.
-struct Family {
+struct ParentPage {
     manager: Manager,
     parent: TranslatedSpace,
     there: Arc<OtherSide>,
 }
 
 /// Makes a space with a translation, whose page holds 1 and is out.
-fn family() -> Family {
+fn family() -> ParentPage {
     let manager = builder().build().expect("a manager");
     let there = OtherSide::new(1, u64::MAX);
     let parent = manager.translated_space("parent", there.clone()).expect("a space");
     parent.map_at(AT, PAGE, RegionOptions::new()).expect("room for a region");
     insist(|| there.store(&parent, AT, 1));
     while manager.reclaim(1).expect("reclaim gives no error of a device") > 0 {}
-    Family { manager, parent, there }
+    ParentPage { manager, parent, there }
 }
 
 /// The parent's other thread stores to its page while the process forks. The child has the page as it was
 /// when it forked.
 fn fork_and_fault() {
-    let Family { manager, parent, there } = family();
+    let ParentPage { manager, parent, there } = family();
     let (forking, storing) = (parent.clone(), parent.clone());
     let (left, right) = (Arc::clone(&there), Arc::clone(&there));
     let manager = Arc::new(manager);
@@ -294,7 +294,7 @@ fn fork_and_fault() {
 /// Parent and child share a page that is out. One brings it back and unmaps it, the other wants it, and it
 /// goes out again.
 fn shared_page_and_unmap() {
-    let Family { manager, parent, there } = family();
+    let ParentPage { manager, parent, there } = family();
     let manager = Arc::new(manager);
     let childs = there.fork(1);
     let child = manager.translated_space("child", childs.clone()).expect("a space");

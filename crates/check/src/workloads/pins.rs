@@ -28,12 +28,12 @@ const STEPS: u64 = 80;
 const WORDS: [usize; 3] = [0, 2048, 4088];
 
 /// The words that a page should hold, or `None` once the page is lost.
-type Held = Option<[u64; WORDS.len()]>;
+type ExpectedWords = Option<[u64; WORDS.len()]>;
 
 struct Worker<'s> {
     space: &'s Space,
     random: Random,
-    pages: Vec<(u64, Held)>,
+    pages: Vec<(u64, ExpectedWords)>,
     pins: Vec<(usize, Pin<'s>)>,
     count: u64,
 }

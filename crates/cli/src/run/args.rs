@@ -26,7 +26,7 @@ pub struct RunArgs {
     /// The most memory that the program, its children and Octavo may use together: a size, or `auto` for
     /// the limit of the container or machine, less a margin
     #[arg(long, env = "OCTAVO_MEMORY", default_value = "auto", value_name = "SIZE|auto")]
-    pub memory: Memory,
+    pub memory: MemoryLimit,
     /// A folder, swap file or block device, and how much of it may be used. May be given several times. By
     /// default, an unnamed file in $TMPDIR or /var/tmp. A file or device that holds something else is
     /// refused
@@ -78,12 +78,12 @@ pub struct RunArgs {
 
 /// The limit of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum MemoryLimit {
     Auto,
     Bytes(u64),
 }
 
-impl FromStr for Memory {
+impl FromStr for MemoryLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -141,10 +141,10 @@ mod tests {
         assert_eq!(place("/a/b:2G"), Ok(("/a/b".into(), Some(2 << 30))));
         assert_eq!(place("/dev/disk/by-path/pci-0:1:x"), Ok(("/dev/disk/by-path/pci-0:1:x".into(), None)));
         assert!(place(":1G").is_err() && place("").is_err());
-        assert_eq!("auto".parse(), Ok(Memory::Auto));
-        assert_eq!("512m".parse(), Ok(Memory::Bytes(512 << 20)));
-        assert!("much".parse::<Memory>().is_err());
-        assert_eq!("64".parse::<Memory>(), Err("that is 64 bytes; did you mean 64M?".into()));
-        assert_eq!("268435456".parse(), Ok(Memory::Bytes(256 << 20)));
+        assert_eq!("auto".parse(), Ok(MemoryLimit::Auto));
+        assert_eq!("512m".parse(), Ok(MemoryLimit::Bytes(512 << 20)));
+        assert!("much".parse::<MemoryLimit>().is_err());
+        assert_eq!("64".parse::<MemoryLimit>(), Err("that is 64 bytes; did you mean 64M?".into()));
+        assert_eq!("268435456".parse(), Ok(MemoryLimit::Bytes(256 << 20)));
     }
 }

@@ -18,7 +18,7 @@ use octavo_platform::accessed::AccessedBits;
 use octavo_platform::{Reservation, usage};
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use crate::run::args::{LEAST_BYTES, Memory, RunArgs, SwapPlace};
+use crate::run::args::{LEAST_BYTES, MemoryLimit, RunArgs, SwapPlace};
 use crate::run::demo;
 use crate::run::lookup::{Lookup, look_up};
 use crate::run::messages::{self, said_of};
@@ -73,7 +73,7 @@ impl Display for Check {
 
 /// The results of all checks.
 #[derive(Debug)]
-pub struct Found {
+pub struct CheckResults {
     pub checks: Vec<Check>,
     /// The limit of a run. `None` if the check of the limit failed.
     pub limit_bytes: Option<u64>,
@@ -82,7 +82,7 @@ pub struct Found {
 }
 
 /// Checks everything that a run with these options needs. Costs one or two milliseconds.
-pub fn look(args: &RunArgs) -> Found {
+pub fn look(args: &RunArgs) -> CheckResults {
     let raised = Raised::now();
     let (limit, outer) = (limit(args), outer());
     let limit_bytes = limit.as_ref().ok().copied();
@@ -102,13 +102,13 @@ pub fn look(args: &RunArgs) -> Found {
         args.json.as_ref().map(|target| Check::new("summary", summary(target))),
     ];
     drop(raised);
-    Found { checks: checks.into_iter().flatten().collect(), limit_bytes, outer }
+    CheckResults { checks: checks.into_iter().flatten().collect(), limit_bytes, outer }
 }
 
 /// Checks all that, the program and its socket, and whether a process can be taken over. Prints the results
 /// to standard output. Returns the exit code.
 pub fn check(args: &RunArgs) -> Result<u8, Failure> {
-    let Found { mut checks, .. } = look(args);
+    let CheckResults { mut checks, .. } = look(args);
     checks.extend(args.program.first().map(|program| Check::new("program", find(program))));
     checks.extend(args.socket.as_ref().map(|path| Check::new("socket", free_socket(path))));
     checks.push(Check { what: "a process", finding: try_one().map_or_else(Lacks, Well) });
@@ -151,9 +151,9 @@ fn free_socket(path: &Path) -> Result<String, String> {
 fn limit(args: &RunArgs) -> Result<u64, String> {
     let most_bytes = usage::usable_memory_bytes();
     let bytes = match args.memory {
-        Memory::Auto if args.program.is_empty() => demo::LIMIT_BYTES,
-        Memory::Auto => most_bytes.saturating_sub(most_bytes / 32 + MARGIN_BYTES),
-        Memory::Bytes(bytes) => bytes,
+        MemoryLimit::Auto if args.program.is_empty() => demo::LIMIT_BYTES,
+        MemoryLimit::Auto => most_bytes.saturating_sub(most_bytes / 32 + MARGIN_BYTES),
+        MemoryLimit::Bytes(bytes) => bytes,
     };
     if bytes > most_bytes {
         let words: [(&str, &dyn Display); 2] =

@@ -151,12 +151,12 @@ pub fn wait_for_guardian(runner: u32, other_than: Option<u32>) -> u32 {
 
 /// The processes of one run, in whatever group they are.
 #[derive(Debug)]
-pub struct Mark {
+pub struct RunMark {
     value: String,
     group: u32,
 }
 
-impl Mark {
+impl RunMark {
     /// Starts a runner whose processes can be distinguished from all others.
     pub fn start(mut command: Command) -> (Self, std::process::Child) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -197,7 +197,7 @@ impl Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for RunMark {
     fn drop(&mut self) {
         // After a failure.
         self.processes().into_iter().for_each(kill);

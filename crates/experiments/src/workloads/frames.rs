@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::now;
 use super::super::octavo::PercpuOrders;
 use super::super::octavo::frame::{Backing, FrameAllocator, FrameConfig, Order};
-use super::gate::{Outcome, all_at_once};
+use super::gate::{RunResult, all_at_once};
 use crate::Form;
 use crate::scaling::FramesLoad;
 
@@ -26,7 +26,7 @@ pub(super) fn allocator(form: Form, bytes: u64) -> Arc<FrameAllocator> {
 }
 
 /// Returns the time that each thread took.
-pub(crate) fn run(form: Form, load: FramesLoad) -> Outcome<Duration> {
+pub(crate) fn run(form: Form, load: FramesLoad) -> RunResult<Duration> {
     let order = Order::new(load.order).expect("an order that the allocator has");
     // The memory for each CPU limits the lists.
     let held = load.threads as u64 * load.held as u64 * order.bytes() as u64;

@@ -8,7 +8,7 @@ use super::super::{AtomicU64, Profile, begin, end, now, rest, spawn_on};
 
 /// The result of a run.
 #[derive(Debug)]
-pub(crate) struct Outcome<T> {
+pub(crate) struct RunResult<T> {
     /// What each task returned.
     pub tasks: Vec<T>,
     /// From the opening of the gate to the end of the last task, including its cleanup.
@@ -23,7 +23,7 @@ pub(crate) struct Outcome<T> {
 pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
     things: Vec<S>,
     work: impl Fn(usize, S) -> (T, L) + Send + Sync + 'static,
-) -> Outcome<T> {
+) -> RunResult<T> {
     all_at_once_after(things, |_, _| {}, work)
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn all_at_once_after<S: Send + 'static, T: Send + 'static, L: 'static
     things: Vec<S>,
     prepare: impl Fn(usize, &S) + Send + Sync + 'static,
     work: impl Fn(usize, S) -> (T, L) + Send + Sync + 'static,
-) -> Outcome<T> {
+) -> RunResult<T> {
     let prepare = Arc::new(prepare);
     let count = things.len() as u64;
     let (work, ready, gate, done) = (Arc::new(work), counter(), counter(), counter());
@@ -66,7 +66,7 @@ pub(crate) fn all_at_once_after<S: Send + 'static, T: Send + 'static, L: 'static
     let (tasks, ends): (Vec<T>, Vec<Duration>) =
         tasks.into_iter().map(|task| task.join().expect("a task does not panic")).unzip();
     let elapsed = ends.into_iter().max().unwrap_or_default().saturating_sub(began);
-    Outcome { tasks, elapsed, profile }
+    RunResult { tasks, elapsed, profile }
 }
 
 fn counter() -> Arc<AtomicU64> {

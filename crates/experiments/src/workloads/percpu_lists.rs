@@ -8,22 +8,22 @@ use std::time::Duration;
 use super::super::octavo::frame::{Block, Order};
 use super::super::{now, rest, work};
 use super::frames::allocator;
-use super::gate::{Outcome, all_at_once};
+use super::gate::{RunResult, all_at_once};
 use crate::Form;
-use crate::percpu_lists::{Load, Place, QUEUED};
+use crate::percpu_lists::{Load, MessagePlace, QUEUED};
 
 /// Messages on their way. The socket's own cost is part of the plain work, so its lock is not one of a face.
-type Socket = Arc<Mutex<VecDeque<Option<Block>>>>;
+type MessageQueue = Arc<Mutex<VecDeque<Option<Block>>>>;
 
-fn queued(socket: &Socket) -> usize {
+fn queued(socket: &MessageQueue) -> usize {
     socket.lock().unwrap_or_else(PoisonError::into_inner).len()
 }
 
 /// Returns the times of the sender and the receiver.
-pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
+pub(crate) fn run(form: Form, load: Load) -> RunResult<Duration> {
     let frames = allocator(form, 64 << 20);
-    let socket = Socket::default();
-    let Place { order, messages } = load.place;
+    let socket = MessageQueue::default();
+    let MessagePlace { order, messages } = load.place;
     let ends = vec![(frames, socket); 2];
     all_at_once(ends, move |end, (frames, socket)| {
         let began = now();

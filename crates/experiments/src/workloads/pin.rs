@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::octavo::{Access, Manager, PinPath, RegionOptions};
 use super::super::{now, work};
-use super::gate::{Outcome, all_at_once};
+use super::gate::{RunResult, all_at_once};
 use crate::Form;
 use crate::pin::{BUFFER_PAGES, Load};
 
@@ -17,7 +17,7 @@ const SMALLER: u64 = 16;
 const TURN: u64 = 32;
 
 /// Returns the time that each thread took for its reads.
-pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
+pub(crate) fn run(form: Form, load: Load) -> RunResult<Duration> {
     let path = if form == Form::Base { PinPath::Locked } else { PinPath::LockFree };
     let spaces = if load.is_shared { 1 } else { load.threads };
     let bytes = BUFFER_PAGES * 4096 / if load.is_shared { 1 } else { SMALLER };

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::super::now;
 use super::super::octavo::{StandaloneSwapCache, SwapCache};
-use super::gate::{Outcome, all_at_once};
+use super::gate::{RunResult, all_at_once};
 use crate::Form;
 use crate::scaling::SlotsLoad;
 
 /// Returns the pages of each thread, and their time.
-pub(crate) fn run(form: Form, load: SlotsLoad) -> Outcome<(u32, Duration)> {
+pub(crate) fn run(form: Form, load: SlotsLoad) -> RunResult<(u32, Duration)> {
     let form = match form {
         Form::Base => SwapCache::TaggedTree,
         Form::Patched => SwapCache::Tree,

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::super::octavo::{Compression, Counter, Manager, RegionOptions, SwapArea, SwapCache};
 use super::super::{now, work};
-use super::gate::{Outcome, all_at_once_after};
+use super::gate::{RunResult, all_at_once_after};
 use crate::Form;
 use crate::swap_cache::Load;
 
 /// Returns the time that each task took for its pages, and how many pages went out in all.
-pub(crate) fn run(form: Form, load: Load) -> (Outcome<Duration>, u64) {
+pub(crate) fn run(form: Form, load: Load) -> (RunResult<Duration>, u64) {
     let cache = match form {
         Form::Base => SwapCache::TaggedTree,
         Form::Patched => SwapCache::Tree,

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::super::octavo::{Manager, RegionOptions, ZeroPage};
 use super::super::{now, work};
-use super::gate::{Outcome, all_at_once};
+use super::gate::{RunResult, all_at_once};
 use crate::Form;
 use crate::zero_page::{Load, STEP_BYTES};
 
 /// Returns the time that each task took for its accesses.
-pub(crate) fn run(form: Form, load: Load) -> Outcome<Duration> {
+pub(crate) fn run(form: Form, load: Load) -> RunResult<Duration> {
     let zero_page = match form {
         Form::Base => ZeroPage::PerUse,
         Form::Patched => ZeroPage::PerSpace,

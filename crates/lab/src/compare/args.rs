@@ -17,8 +17,8 @@ pub struct CompareArgs {
     #[arg(value_name = "FILE[#MODE]", required = true)]
     pub files: Vec<String>,
     /// How the table looks
-    #[arg(long, value_enum, default_value_t = Layout::Plain)]
-    pub layout: Layout,
+    #[arg(long, value_enum, default_value_t = TableLayout::Plain)]
+    pub layout: TableLayout,
     /// List every metric; without it, lkp lists what has changed, and the others leave out counters and
     /// shares of time
     #[arg(long)]
@@ -30,7 +30,7 @@ pub struct CompareArgs {
 
 /// How a table looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layout {
+pub enum TableLayout {
     /// Medians, and by how much they are better
     Plain,
     /// As lkp-tests: %stddev and %change, and only what has changed

@@ -16,7 +16,7 @@
 
 use octavo_measure::statistics::{mean, population_deviation};
 
-use super::results::{Comparison, Kind, Metric, Side};
+use super::results::{ComparedResults, ComparedSide, Metric, MetricKind};
 
 /// The version of the tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ const CHANGE_WIDTH: usize = 10;
 const DEVIATION_WIDTH: usize = 6;
 
 /// The table.
-pub fn lines(comparison: &Comparison, all: bool, edition: Edition) -> Vec<String> {
-    let Comparison { sides, metrics, .. } = comparison;
+pub fn lines(comparison: &ComparedResults, all: bool, edition: Edition) -> Vec<String> {
+    let ComparedResults { sides, metrics, .. } = comparison;
     let mut listed: Vec<_> =
         metrics.iter().filter(|metric| all || is_listed(metric, sides, edition)).collect();
     let keys = |metric: &Metric| key(comparison, metric);
@@ -52,7 +52,7 @@ pub fn lines(comparison: &Comparison, all: bool, edition: Edition) -> Vec<String
         weight(base(&a)).cmp(&weight(base(&b))).then_with(by_name)
     });
     let (failures, figures): (Vec<_>, Vec<_>) =
-        listed.into_iter().partition(|metric| metric.kind == Kind::Failure);
+        listed.into_iter().partition(|metric| metric.kind == MetricKind::Failure);
     let mut lines = header(sides, edition);
     let others = sides.len() - 1;
     if !failures.is_empty() {
@@ -72,9 +72,9 @@ pub fn lines(comparison: &Comparison, all: bool, edition: Edition) -> Vec<String
 }
 
 /// Returns the metric's name in the tool. The workload's measures are listed under the workload's name.
-fn key(comparison: &Comparison, metric: &Metric) -> String {
+fn key(comparison: &ComparedResults, metric: &Metric) -> String {
     match metric.kind {
-        Kind::Performance | Kind::Failure if !metric.name.contains('.') => {
+        MetricKind::Performance | MetricKind::Failure if !metric.name.contains('.') => {
             format!("{}.{}", comparison.program(), metric.name)
         }
         _ => metric.name.clone(),
@@ -90,7 +90,7 @@ fn sort_key(key: &str) -> &str {
     if base(key) == "perf-profile" { base(key) } else { key }
 }
 
-fn header(sides: &[Side], edition: Edition) -> Vec<String> {
+fn header(sides: &[ComparedSide], edition: Edition) -> Vec<String> {
     let first_width = MEAN_WIDTH + DEVIATION_WIDTH;
     let (width, is_left) = match edition {
         Edition::Today => (first_width + CHANGE_WIDTH + 1, false),
@@ -144,7 +144,7 @@ fn shown_change(change: f64, is_difference: bool) -> String {
     format!("{:>CHANGE_WIDTH$}{}", format!("{sign}{number}"), if is_difference { "  " } else { "% " })
 }
 
-fn failure_line(metric: &Metric, sides: &[Side], key: &str) -> String {
+fn failure_line(metric: &Metric, sides: &[ComparedSide], key: &str) -> String {
     let mut line = String::new();
     let rate = |side: usize| metric.samples[side].iter().sum::<f64>() / sides[side].runs as f64;
     for (place, samples) in metric.samples.iter().enumerate() {
@@ -169,7 +169,7 @@ fn general(number: f64, digits: usize) -> String {
 }
 
 fn is_difference(metric: &Metric, edition: Edition) -> bool {
-    edition == Edition::Today && (metric.kind == Kind::Share || metric.name.ends_with('%'))
+    edition == Edition::Today && (metric.kind == MetricKind::Share || metric.name.ends_with('%'))
 }
 
 /// Returns the change of the second side.
@@ -188,12 +188,12 @@ fn mean_or_zero(samples: &[f64]) -> f64 {
     if samples.is_empty() { 0.0 } else { mean(samples) }
 }
 
-fn is_listed(metric: &Metric, sides: &[Side], edition: Edition) -> bool {
+fn is_listed(metric: &Metric, sides: &[ComparedSide], edition: Edition) -> bool {
     (1..sides.len()).any(|side| has_changed(metric, sides, side, edition))
 }
 
 /// Returns whether a side differs from the first one.
-fn has_changed(metric: &Metric, sides: &[Side], side: usize, edition: Edition) -> bool {
+fn has_changed(metric: &Metric, sides: &[ComparedSide], side: usize, edition: Edition) -> bool {
     let sorted = |side: usize| {
         // A run that lacks the metric counts as zero. If there are many runs, the extremes do not count.
         let mut samples = metric.samples[side].clone();
@@ -210,9 +210,9 @@ fn has_changed(metric: &Metric, sides: &[Side], side: usize, edition: Edition) -
     };
     let (middle, new_middle) = (base[base.len() / 2], new[new.len() / 2]);
     match metric.kind {
-        Kind::Failure => return high != new_high,
-        Kind::Share => return sides[0].runs.max(sides[side].runs) >= 3 && middle.max(new_middle) > 5.0,
-        Kind::Performance | Kind::Counter => {}
+        MetricKind::Failure => return high != new_high,
+        MetricKind::Share => return sides[0].runs.max(sides[side].runs) >= 3 && middle.max(new_middle) > 5.0,
+        MetricKind::Performance | MetricKind::Counter => {}
     }
     if metric.samples[0].is_empty() || sides[0].runs.max(sides[side].runs) < 3 {
         return false;
@@ -220,7 +220,7 @@ fn has_changed(metric: &Metric, sides: &[Side], side: usize, edition: Edition) -
     let are_apart = low > new_middle && middle > new_high || new_low > middle && new_middle > high;
     let ratio = middle.max(new_middle) / middle.min(new_middle);
     let is_large = match (metric.kind, edition) {
-        (Kind::Performance, _) => ratio > 1.01,
+        (MetricKind::Performance, _) => ratio > 1.01,
         (_, Edition::Today) => ratio > 1.05 && high.max(new_high) > 1000.0,
         (_, Edition::Of2016) => ratio > 1.1 && high.max(new_high) > 1000.0,
     };
@@ -237,13 +237,13 @@ mod tests {
         vec![mean * (1.0 - part), mean * (1.0 + part), mean * (1.0 - part), mean * (1.0 + part)]
     }
 
-    fn metric(name: &str, kind: Kind, base: Vec<f64>, patched: Vec<f64>) -> Metric {
+    fn metric(name: &str, kind: MetricKind, base: Vec<f64>, patched: Vec<f64>) -> Metric {
         Metric { name: name.into(), kind, samples: vec![base, patched] }
     }
 
-    fn comparison(metrics: Vec<Metric>) -> Comparison {
-        let side = |name: &str| Side { name: name.into(), runs: 4 };
-        Comparison {
+    fn comparison(metrics: Vec<Metric>) -> ComparedResults {
+        let side = |name: &str| ComparedSide { name: name.into(), runs: 4 };
+        ComparedResults {
             workload: "vm-scalability swap-w-seq".into(),
             sides: vec![side("base"), side("base+patch")],
             metrics,
@@ -253,18 +253,23 @@ mod tests {
     /// The figures of Linux commit 371a096edf43, *mm: don't use radix tree writeback tags for pages in swap
     /// cache*. The printed means of the first lock differ by 23.5 %, but the message says 23.4 %, so it was
     /// computed from more digits.
-    fn seed() -> Comparison {
+    fn seed() -> ComparedResults {
         const ADD: &str = "perf-profile.cycles-pp._raw_spin_lock_irq.__add_to_swap_cache.add_to_swap_cache.add_to_swap.shrink_page_list";
         const REMOVE: &str = "perf-profile.cycles-pp._raw_spin_lock_irqsave.__remove_mapping.shrink_page_list.shrink_inactive_list.shrink_zone_memcg";
         const TEST_SET: &str = "perf-profile.cycles-pp._raw_spin_lock_irqsave.__test_set_page_writeback.bdev_write_page.__swap_writepage.swap_writepage";
         const TEST_CLEAR: &str = "perf-profile.cycles-pp._raw_spin_lock_irqsave.test_clear_page_writeback.end_page_writeback.page_endio.pmem_rw_page";
         comparison(vec![
-            metric(TEST_CLEAR, Kind::Share, around(10.52, 13.5), Vec::new()),
-            metric(TEST_SET, Kind::Share, around(10.36, 11.5), Vec::new()),
-            metric(REMOVE, Kind::Share, around(10.82, 13.5), around(7.24, 14.5)),
-            metric(ADD, Kind::Share, around(10.856, 12.5), around(8.314, 16.5)),
-            metric("vmstat.swap.so", Kind::Performance, around(1_207_402.0, 7.5), around(1_476_578.0, 6.5)),
-            metric("throughput", Kind::Performance, around(2_506_952.0, 2.5), around(3_212_076.0, 7.5)),
+            metric(TEST_CLEAR, MetricKind::Share, around(10.52, 13.5), Vec::new()),
+            metric(TEST_SET, MetricKind::Share, around(10.36, 11.5), Vec::new()),
+            metric(REMOVE, MetricKind::Share, around(10.82, 13.5), around(7.24, 14.5)),
+            metric(ADD, MetricKind::Share, around(10.856, 12.5), around(8.314, 16.5)),
+            metric(
+                "vmstat.swap.so",
+                MetricKind::Performance,
+                around(1_207_402.0, 7.5),
+                around(1_476_578.0, 6.5),
+            ),
+            metric("throughput", MetricKind::Performance, around(2_506_952.0, 2.5), around(3_212_076.0, 7.5)),
         ])
     }
 
@@ -309,9 +314,9 @@ base             base+patch
 
     #[test]
     fn only_what_has_changed_is_listed() {
-        let performance = |base, new| metric("rate", Kind::Performance, base, new);
+        let performance = |base, new| metric("rate", MetricKind::Performance, base, new);
         let counter =
-            |base: f64, new| metric("counters.n", Kind::Counter, around(base, 0.1), around(new, 0.1));
+            |base: f64, new| metric("counters.n", MetricKind::Counter, around(base, 0.1), around(new, 0.1));
         let listed = |metric: &Metric, edition| is_listed(metric, &comparison(Vec::new()).sides, edition);
         let today = |metric: &Metric| listed(metric, Edition::Today);
         assert!(today(&performance(around(100.0, 0.1), around(102.0, 0.1))));
@@ -321,7 +326,7 @@ base             base+patch
         assert!(today(&counter(10_000.0, 10_700.0)) && !today(&counter(10_000.0, 10_400.0)));
         assert!(!listed(&counter(10_000.0, 10_700.0), Edition::Of2016), "less than 10 %");
         assert!(!today(&counter(10.0, 20.0)), "small counts");
-        assert!(!today(&metric("perf-profile.f", Kind::Share, around(1.0, 1.0), around(4.0, 1.0))));
+        assert!(!today(&metric("perf-profile.f", MetricKind::Share, around(1.0, 1.0), around(4.0, 1.0))));
         let mut few = comparison(vec![performance(vec![1.0, 1.0], vec![2.0, 2.0])]);
         few.sides.iter_mut().for_each(|side| side.runs = 2);
         assert!(!is_listed(&few.metrics[0], &few.sides, Edition::Today), "two runs say little");
@@ -331,7 +336,7 @@ base             base+patch
 
     #[test]
     fn what_fails_has_a_table_of_its_own() {
-        let failed = metric("wrong_data", Kind::Failure, vec![0.0; 4], vec![1.0, 0.0, 0.0, 0.0]);
+        let failed = metric("wrong_data", MetricKind::Failure, vec![0.0; 4], vec![1.0, 0.0, 0.0, 0.0]);
         let lines = lines(&comparison(vec![failed]), false, Edition::Today);
         assert_eq!(
             lines[2..],
@@ -351,7 +356,7 @@ base             base+patch
         assert_eq!(shown_change(3e7, false), "    +3e+07% ");
         assert_eq!(
             shown_change(
-                change_of(&metric("m", Kind::Performance, vec![], vec![]), 0.0, 1.0, Edition::Today),
+                change_of(&metric("m", MetricKind::Performance, vec![], vec![]), 0.0, 1.0, Edition::Today),
                 false
             ),
             "   +1e+102% "

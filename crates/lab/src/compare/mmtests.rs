@@ -7,7 +7,7 @@
 
 use octavo_measure::statistics::{harmonic_deviation, harmonic_mean, mean, sample_deviation};
 
-use super::results::{Comparison, Kind, Metric};
+use super::results::{ComparedResults, Metric, MetricKind};
 
 /// The length of mmtests' longest name of a statistic (`BHmean.95`).
 const STATISTIC_WIDTH: usize = 9;
@@ -17,8 +17,9 @@ const PERCENT_WIDTH: usize = 7;
 const HALF_WIDTH: f64 = 1.959_963_984_540_054;
 
 /// Returns the table: the means, and with `all` every statistic of every metric.
-pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
-    let is_shown = |metric: &&Metric| all || metric.kind == Kind::Performance && metric.says_something();
+pub fn lines(comparison: &ComparedResults, all: bool) -> Vec<String> {
+    let is_shown =
+        |metric: &&Metric| all || metric.kind == MetricKind::Performance && metric.says_something();
     let metrics: Vec<_> = comparison.metrics.iter().filter(is_shown).collect();
     let statistics: &[Statistic] = if all { &Statistic::ALL } else { &[Statistic::Mean] };
     let name_width = metrics.iter().map(|metric| metric.name.chars().count()).max().unwrap_or(0);
@@ -145,7 +146,7 @@ fn are_apart(metric: &Metric, base: f64, new: f64, side: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::Side;
+    use super::super::results::ComparedSide;
     use super::*;
 
     /// Makes three rates with this harmonic mean, and a deviation of about `part` of it.
@@ -153,13 +154,13 @@ mod tests {
         [1.0 - part, 1.0, 1.0 + part].map(|times| mean / times).to_vec()
     }
 
-    fn comparison(names: [&str; 2], metrics: Vec<Metric>) -> Comparison {
-        let side = |name: &str| Side { name: name.into(), runs: 3 };
-        Comparison { workload: "netperf-udp".into(), sides: names.map(side).to_vec(), metrics }
+    fn comparison(names: [&str; 2], metrics: Vec<Metric>) -> ComparedResults {
+        let side = |name: &str| ComparedSide { name: name.into(), runs: 3 };
+        ComparedResults { workload: "netperf-udp".into(), sides: names.map(side).to_vec(), metrics }
     }
 
     fn rate(name: &str, base: Vec<f64>, new: Vec<f64>) -> Metric {
-        Metric { name: name.into(), kind: Kind::Performance, samples: vec![base, new] }
+        Metric { name: name.into(), kind: MetricKind::Performance, samples: vec![base, new] }
     }
 
     #[test]

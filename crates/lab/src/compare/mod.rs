@@ -19,20 +19,20 @@ mod results;
 use octavo_command::failure::Failure;
 use octavo_command::output::Text;
 
-use self::args::{CompareArgs, Layout};
+use self::args::{CompareArgs, TableLayout};
 pub use self::plain::table;
-pub use self::results::{Comparison, Kind, Metric};
+pub use self::results::{ComparedResults, Metric, MetricKind};
 
 /// Reads the files, and prints the table.
 pub fn run(args: &CompareArgs) -> Result<(), Failure> {
-    let mut comparison = Comparison::read(&args.files)?;
+    let mut comparison = ComparedResults::read(&args.files)?;
     comparison.keep(&args.metrics)?;
     let text = Text::beside(None);
     let lines = match args.layout {
-        Layout::Plain => plain::lines(&comparison, args.all),
-        Layout::Lkp => lkp::lines(&comparison, args.all, lkp::Edition::Today),
-        Layout::Lkp2016 => lkp::lines(&comparison, args.all, lkp::Edition::Of2016),
-        Layout::Mmtests => mmtests::lines(&comparison, args.all),
+        TableLayout::Plain => plain::lines(&comparison, args.all),
+        TableLayout::Lkp => lkp::lines(&comparison, args.all, lkp::Edition::Today),
+        TableLayout::Lkp2016 => lkp::lines(&comparison, args.all, lkp::Edition::Of2016),
+        TableLayout::Mmtests => mmtests::lines(&comparison, args.all),
     };
     lines.iter().try_for_each(|line| text.line(line))
 }

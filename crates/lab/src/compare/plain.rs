@@ -1,13 +1,13 @@
 //! A table of medians, with the least and the greatest, and how much better each side is.
 
 use octavo_measure::statistics::{Spread, median};
-use octavo_measure::table::Table;
+use octavo_measure::table::TextTable;
 
-use super::results::{Comparison, Kind, Metric};
+use super::results::{ComparedResults, Metric, MetricKind};
 use crate::table::rate;
 
 /// Returns the table, and a line on how it was made.
-pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
+pub fn lines(comparison: &ComparedResults, all: bool) -> Vec<String> {
     let runs: Vec<_> =
         comparison.sides.iter().map(|side| format!("{} of {}", side.runs, side.name)).collect();
     vec![
@@ -18,7 +18,7 @@ pub fn lines(comparison: &Comparison, all: bool) -> Vec<String> {
 }
 
 /// Returns the table of each side's performance. With `all`, it includes counters and shares of time.
-pub fn table(comparison: &Comparison, all: bool) -> Table {
+pub fn table(comparison: &ComparedResults, all: bool) -> TextTable {
     let mut header = vec!["metric".to_string()];
     for (place, side) in comparison.sides.iter().enumerate() {
         header.push(side.name.clone());
@@ -26,11 +26,11 @@ pub fn table(comparison: &Comparison, all: bool) -> Table {
             header.push("times".into());
         }
     }
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for metric in comparison
         .metrics
         .iter()
-        .filter(|metric| all || metric.kind == Kind::Performance && metric.says_something())
+        .filter(|metric| all || metric.kind == MetricKind::Performance && metric.says_something())
     {
         let mut row = vec![metric.name.clone()];
         for (place, samples) in metric.samples.iter().enumerate() {
@@ -52,14 +52,17 @@ fn shown(Spread { median, min, max }: Spread) -> String {
 /// and shares, it is the factor by which there is more.
 fn times(metric: &Metric, side: usize) -> String {
     let (base, new) = (median(&metric.samples[0]), median(&metric.samples[side]));
-    let times =
-        if metric.kind == Kind::Performance && metric.is_less_better() { base / new } else { new / base };
+    let times = if metric.kind == MetricKind::Performance && metric.is_less_better() {
+        base / new
+    } else {
+        new / base
+    };
     if times.is_finite() { format!("{times:.3}") } else { "-".into() }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::Side;
+    use super::super::results::ComparedSide;
     use super::*;
 
     #[test]
@@ -69,14 +72,14 @@ mod tests {
             kind,
             samples: vec![base.to_vec(), best.to_vec()],
         };
-        let side = |name: &str, runs| Side { name: name.into(), runs };
-        let comparison = Comparison {
+        let side = |name: &str, runs| ComparedSide { name: name.into(), runs };
+        let comparison = ComparedResults {
             workload: "usemem 1g".into(),
             sides: vec![side("base", 3), side("best", 1)],
             metrics: vec![
-                metric("seconds", Kind::Performance, &[2.0, 4.0, 3.0], &[1.5]),
-                metric("loads_per_s", Kind::Performance, &[200.0], &[]),
-                metric("counters.pswpout", Kind::Counter, &[10.0], &[30.0]),
+                metric("seconds", MetricKind::Performance, &[2.0, 4.0, 3.0], &[1.5]),
+                metric("loads_per_s", MetricKind::Performance, &[200.0], &[]),
+                metric("counters.pswpout", MetricKind::Counter, &[10.0], &[30.0]),
             ],
         };
         let expected = "\

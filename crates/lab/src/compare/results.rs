@@ -12,15 +12,15 @@ use octavo_command::failure::Failure;
 
 /// Metrics of several sides.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Comparison {
+pub struct ComparedResults {
     /// The workload of the first side, as a command line.
     pub workload: String,
-    pub sides: Vec<Side>,
+    pub sides: Vec<ComparedSide>,
     pub metrics: Vec<Metric>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Side {
+pub struct ComparedSide {
     pub name: String,
     pub runs: usize,
 }
@@ -28,14 +28,14 @@ pub struct Side {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
     pub name: String,
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// By side: a sample for each run that has the metric.
     pub samples: Vec<Vec<f64>>,
 }
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum MetricKind {
     /// How well the workload went.
     Performance,
     /// How often something happened.
@@ -57,7 +57,7 @@ impl Metric {
     pub fn is_less_better(&self) -> bool {
         let is_time = |part: &str| matches!(part, "seconds" | "us" | "ns" | "ms");
         let parts = || self.name.split('_');
-        self.kind != Kind::Performance
+        self.kind != MetricKind::Performance
             || self.name.ends_with("_bytes")
             || parts().next_back().is_some_and(is_time)
             || parts().next().is_some_and(is_time)
@@ -71,7 +71,7 @@ const COUNTS: [&str; 1] = ["faults"];
 /// The metrics that people look at first.
 const FIRST: [&str; 4] = ["seconds", "mb_per_s", "usemem_kb_per_s", "faults_per_s"];
 
-impl Comparison {
+impl ComparedResults {
     /// Reads `FILE` or `FILE#MODE`, one side each. A single `FILE` has a side for each of its modes.
     pub fn read(files: &[String]) -> Result<Self, Failure> {
         let mut documents = Vec::new();
@@ -140,7 +140,7 @@ impl Comparison {
             let (stem, number) = metric.name.split_at(metric.name.len() - digits);
             (first, metric.kind, stem.to_string(), number.parse::<u64>().ok())
         });
-        let sides = sides.into_iter().map(|(name, runs)| Side { name, runs: runs.len() }).collect();
+        let sides = sides.into_iter().map(|(name, runs)| ComparedSide { name, runs: runs.len() }).collect();
         Self { workload, sides, metrics }
     }
 
@@ -243,23 +243,24 @@ fn mode_of(run: &Map<String, Value>) -> &str {
 }
 
 /// Returns the samples of a run.
-fn samples(run: &Map<String, Value>) -> Vec<(String, Kind, f64)> {
+fn samples(run: &Map<String, Value>) -> Vec<(String, MetricKind, f64)> {
     let mut all = Vec::new();
     let parts = [
-        ("measures", "", Kind::Performance),
-        ("failures", "", Kind::Failure),
-        ("counters", "counters.", Kind::Counter),
-        ("shares", "perf-profile.", Kind::Share),
+        ("measures", "", MetricKind::Performance),
+        ("failures", "", MetricKind::Failure),
+        ("counters", "counters.", MetricKind::Counter),
+        ("shares", "perf-profile.", MetricKind::Share),
     ];
     for (name, value) in run {
         if let Some(sample) = value.as_f64().filter(|_| !SETTINGS.contains(&name.as_str())) {
-            let kind = if COUNTS.contains(&name.as_str()) { Kind::Counter } else { Kind::Performance };
+            let kind =
+                if COUNTS.contains(&name.as_str()) { MetricKind::Counter } else { MetricKind::Performance };
             all.push((name.clone(), kind, sample));
         }
     }
     for (part, prefix, kind) in parts {
         let Some(values) = run.get(part).and_then(Value::as_object) else { continue };
-        let unit = if kind == Kind::Share { 100.0 } else { 1.0 };
+        let unit = if kind == MetricKind::Share { 100.0 } else { 1.0 };
         let values = values.iter().filter(|(name, _)| !SETTINGS.contains(&name.as_str()));
         all.extend(values.filter_map(|(name, value)| {
             value.as_f64().map(|sample| (format!("{prefix}{name}"), kind, sample * unit))
@@ -296,7 +297,7 @@ mod tests {
     #[test]
     fn every_number_of_a_run_is_a_sample_but_its_settings() {
         let (_folder, paths) = files(&[("one.json", usemem(&["base", "best", "base"]))]);
-        let read = Comparison::read(&paths).unwrap();
+        let read = ComparedResults::read(&paths).unwrap();
         assert_eq!((read.program(), read.workload.as_str()), ("usemem", "usemem -n 2"));
         let sides: Vec<_> = read.sides.iter().map(|side| (side.name.as_str(), side.runs)).collect();
         assert_eq!(sides, [("base", 2), ("best", 1)]);
@@ -305,11 +306,11 @@ mod tests {
         assert_eq!(
             metrics,
             [
-                ("seconds", Kind::Performance, vec![2.5, 2.5]),
-                ("loads_per_s", Kind::Performance, vec![8.0, 8.0]),
-                ("counters.pswpout", Kind::Counter, vec![9.0, 9.0]),
-                ("faults", Kind::Counter, vec![7.0, 7.0]),
-                ("perf-profile.get", Kind::Share, vec![25.0, 25.0]),
+                ("seconds", MetricKind::Performance, vec![2.5, 2.5]),
+                ("loads_per_s", MetricKind::Performance, vec![8.0, 8.0]),
+                ("counters.pswpout", MetricKind::Counter, vec![9.0, 9.0]),
+                ("faults", MetricKind::Counter, vec![7.0, 7.0]),
+                ("perf-profile.get", MetricKind::Share, vec![25.0, 25.0]),
             ]
         );
     }
@@ -319,8 +320,12 @@ mod tests {
         let run =
             json!({"mode": "base", "seconds": 1, "measures": {"send-128": 1, "send-16384": 1, "send-64": 1}});
         let document = json!({"workload": "udp-stream", "runs": [run]});
-        let names: Vec<_> =
-            Comparison::of_value(document).unwrap().metrics.into_iter().map(|metric| metric.name).collect();
+        let names: Vec<_> = ComparedResults::of_value(document)
+            .unwrap()
+            .metrics
+            .into_iter()
+            .map(|metric| metric.name)
+            .collect();
         assert_eq!(names, ["seconds", "send-64", "send-128", "send-16384"]);
     }
 
@@ -329,7 +334,7 @@ mod tests {
         let (_folder, paths) =
             files(&[("old.json", usemem(&["base", "best"])), ("new.json", usemem(&["best"]))]);
         let names = |files: &[String]| {
-            let sides = Comparison::read(files).unwrap().sides;
+            let sides = ComparedResults::read(files).unwrap().sides;
             sides.into_iter().map(|side| side.name).collect::<Vec<_>>()
         };
         let of = |path: &String, mode: &str| format!("{path}#{mode}");
@@ -347,7 +352,7 @@ mod tests {
             ("none.json", json!({"runs": []})),
             ("no-mode.json", json!({"runs": [{"seconds": 1}]})),
         ]);
-        let said = |files: &[String]| Comparison::read(files).unwrap_err().to_string();
+        let said = |files: &[String]| ComparedResults::read(files).unwrap_err().to_string();
         assert!(
             said(&paths[..2]).contains("has runs of base, best; name one, such as"),
             "{}",
@@ -367,7 +372,7 @@ mod tests {
     #[test]
     fn metrics_are_chosen_by_a_part_of_their_name() {
         let (_folder, paths) = files(&[("one.json", usemem(&["base", "best"]))]);
-        let mut read = Comparison::read(&paths).unwrap();
+        let mut read = ComparedResults::read(&paths).unwrap();
         assert!(
             read.keep(&["nothing".into()])
                 .unwrap_err()
@@ -383,11 +388,11 @@ mod tests {
         let less =
             |name: &str, kind| Metric { name: name.into(), kind, samples: Vec::new() }.is_less_better();
         for name in ["seconds", "fill_seconds", "us_per_load", "peak_rss_bytes"] {
-            assert!(less(name, Kind::Performance), "{name}");
+            assert!(less(name, MetricKind::Performance), "{name}");
         }
         for name in ["mb_per_s", "usemem_kb_per_s", "loads_per_s", "send-64"] {
-            assert!(!less(name, Kind::Performance), "{name}");
+            assert!(!less(name, MetricKind::Performance), "{name}");
         }
-        assert!(less("counters.pswpout", Kind::Counter) && less("perf-profile.get", Kind::Share));
+        assert!(less("counters.pswpout", MetricKind::Counter) && less("perf-profile.get", MetricKind::Share));
     }
 }

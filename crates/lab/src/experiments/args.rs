@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, value_parser};
 use octavo_command::failure::Failure;
 use octavo_experiments::scaling::Mechanism;
-use octavo_sim::{MOST_CPUS, Machine};
+use octavo_sim::{MOST_CPUS, MachineModel};
 
 use crate::choices::{JsonTarget, ModeChoice, Size};
 
@@ -17,7 +17,7 @@ pub enum Experiment {
     /// The count of the huge zero page: 72 tasks that read memory which nobody wrote
     ZeroPage {
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
         /// Tasks on the simulated machine [default: its CPUs]
         #[arg(short = 'n', long, value_parser = value_parser!(u32).range(1..=i64::from(MOST_CPUS)))]
         tasks: Option<u32>,
@@ -28,7 +28,7 @@ pub enum Experiment {
     /// The lock of the swap cache: 8 tasks that write more memory than there is
     SwapCache {
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
         /// Tasks on the simulated machine
         #[arg(short = 'n', long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=i64::from(MOST_CPUS)))]
         tasks: u32,
@@ -42,7 +42,7 @@ pub enum Experiment {
     /// The lock of the page allocator: messages that one CPU allocates and another frees
     PercpuLists {
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
         /// Messages of each size
         #[arg(long, default_value_t = 4000, value_parser = value_parser!(u64).range(1..=1 << 24))]
         messages: u64,
@@ -50,7 +50,7 @@ pub enum Experiment {
     /// The lock of a process's regions: 8 threads that pin its pages
     Pin {
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
         /// Threads on the simulated machine [default: its CPUs]
         #[arg(short = 'n', long, value_parser = value_parser!(u32).range(1..=i64::from(MOST_CPUS)))]
         threads: Option<u32>,
@@ -107,7 +107,7 @@ fn mechanism() -> impl TypedValueParser<Value = Mechanism> {
 
 /// What all experiments take.
 #[derive(Debug, clap::Args)]
-pub struct Common {
+pub struct CommonArgs {
     /// The simulated machine: one of those that `octavo-lab machines` lists, or a file [default: the patch's,
     /// or its nearest relative]
     #[arg(long, value_name = "NAME|FILE")]
@@ -126,19 +126,19 @@ pub struct Common {
     pub json: Option<JsonTarget>,
 }
 
-impl Common {
+impl CommonArgs {
     /// Returns the machine of the options, or the one named `default`.
-    pub fn machine(&self, default: &str) -> Result<Machine, Failure> {
+    pub fn machine(&self, default: &str) -> Result<MachineModel, Failure> {
         machine(self.machine.as_deref().unwrap_or(default))
     }
 }
 
 /// Returns a machine by its name or its file.
-pub fn machine(name: &str) -> Result<Machine, Failure> {
-    if let Some(machine) = Machine::named(name) {
+pub fn machine(name: &str) -> Result<MachineModel, Failure> {
+    if let Some(machine) = MachineModel::named(name) {
         return Ok(machine);
     }
-    let known: Vec<_> = Machine::names().collect();
+    let known: Vec<_> = MachineModel::names().collect();
     let text = std::fs::read_to_string(Path::new(name)).map_err(|error| {
         let attempt = format!(
             "`{name}` is no machine that comes along ({}), and no file that can be read",
@@ -146,6 +146,6 @@ pub fn machine(name: &str) -> Result<Machine, Failure> {
         );
         Failure::system(attempt, error)
     })?;
-    Machine::parse(&text)
+    MachineModel::parse(&text)
         .map_err(|error| Failure::Said(format!("the machine file {name} makes no sense: {error}")))
 }

@@ -5,15 +5,15 @@ pub mod scaling;
 
 use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
-use octavo_experiments::comparison::{Comparison, Line};
-use octavo_experiments::microbenchmarks::{PUBLISHED, What};
+use octavo_experiments::comparison::{Comparison, FormFigures};
+use octavo_experiments::microbenchmarks::{Microbenchmark, PUBLISHED};
 use octavo_experiments::scaling::Mechanism;
 use octavo_experiments::{Form, percpu_lists, pin, swap_cache, zero_page};
-use octavo_measure::table::Table;
-use octavo_sim::{Machine, Report, Stopped};
+use octavo_measure::table::TextTable;
+use octavo_sim::{MachineModel, Report, Stopped};
 use serde::{Deserialize, Serialize};
 
-use self::args::{Common, Experiment};
+use self::args::{CommonArgs, Experiment};
 use crate::choices::JsonTarget;
 use crate::udp_stream;
 
@@ -27,7 +27,7 @@ pub fn run(experiment: &Experiment) -> Result<(), Failure> {
     match experiment {
         Experiment::Scaling { machine, mechanism, mode, cpus, seed, svg, json } => {
             let mechanisms = if mechanism.is_empty() { &Mechanism::ALL[..] } else { mechanism };
-            scaling::run(&scaling::Job {
+            scaling::run(&scaling::ScalingJob {
                 machine: args::machine(machine)?,
                 mechanisms: mechanisms.to_vec(),
                 modes: mode.modes(),
@@ -107,7 +107,7 @@ pub fn run(experiment: &Experiment) -> Result<(), Failure> {
                     Ok(comparison)
                 },
                 || {
-                    let place = percpu_lists::Place::of(16384);
+                    let place = percpu_lists::MessagePlace::of(16384);
                     let load =
                         percpu_lists::Load { place, messages: *messages, beside: std::time::Duration::ZERO };
                     Ok(percpu_lists::simulate(&machine, common.seed, Form::Base, load)
@@ -142,15 +142,15 @@ pub fn run(experiment: &Experiment) -> Result<(), Failure> {
 }
 
 /// Returns the number of tasks on this machine: one for each CPU.
-fn here(common: &Common) -> Option<usize> {
+fn here(common: &CommonArgs) -> Option<usize> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     (!common.no_measure).then_some(cpus)
 }
 
 /// Compares, and prints the result.
 fn show(
-    common: &Common,
-    machine: &Machine,
+    common: &CommonArgs,
+    machine: &MachineModel,
     cpus: usize,
     compare: impl FnOnce() -> Result<Comparison, Failure>,
     profile: impl FnOnce() -> Result<Option<Report>, Failure>,
@@ -179,9 +179,9 @@ fn show(
 }
 
 /// Returns the figures of the forms. A star marks fitted ones.
-pub fn table_of(comparison: &Comparison) -> Table {
+pub fn table_of(comparison: &Comparison) -> TextTable {
     let mut table =
-        Table::new(&["figure", "evidence", "base", "patched", "best", "patched to base", "to published"]);
+        TextTable::new(&["figure", "evidence", "base", "patched", "best", "patched to base", "to published"]);
     let mut last = "";
     for line in figures_together(&comparison.lines) {
         let figure = if line.figure == last { "" } else { &line.figure };
@@ -205,7 +205,7 @@ pub fn table_of(comparison: &Comparison) -> Table {
 }
 
 /// Groups the lines of each figure, in the order in which figures first appear.
-fn figures_together(lines: &[Line]) -> Vec<&Line> {
+fn figures_together(lines: &[FormFigures]) -> Vec<&FormFigures> {
     let mut figures: Vec<&str> = Vec::new();
     for line in lines {
         if !figures.contains(&line.figure.as_str()) {
@@ -231,12 +231,12 @@ fn show_profile(text: &Text, profile: &Report) -> Result<(), Failure> {
     text.line("\nWhere the simulated time of the base form went, without plain work:")?;
     let mut functions: Vec<_> = octavo_experiments::functions::by_function(profile).into_iter().collect();
     functions.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
-    let mut table = Table::new(&["function", "% of CPU time"]);
+    let mut table = TextTable::new(&["function", "% of CPU time"]);
     for (function, time) in functions.iter().take(PROFILED) {
         table.row(vec![function.clone(), share(*time)]);
     }
     text.line(table)?;
-    let mut table = Table::new(&["cache line", "transfers", "% of CPU time", "who waits for it"]);
+    let mut table = TextTable::new(&["cache line", "transfers", "% of CPU time", "who waits for it"]);
     for line in profile.lines.iter().take(PROFILED) {
         let who: Vec<_> = line.places.iter().map(|place| place_for_people(&place.0)).collect();
         table.row(vec![
@@ -260,7 +260,7 @@ fn place_for_people(place: &str) -> String {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Tested {
     machine: String,
-    what: What,
+    what: Microbenchmark,
     published_ns: f64,
     simulated_ns: f64,
     is_fit: bool,
@@ -270,14 +270,14 @@ pub struct Tested {
 /// All simulated machines, and their microbenchmarks beside the published figures.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Machines {
-    machines: Vec<Machine>,
+    machines: Vec<MachineModel>,
     microbenchmarks: Vec<Tested>,
 }
 
 fn machines(seed: u64, json: Option<&JsonTarget>) -> Result<(), Failure> {
     let sink = json.map(JsonSink::open).transpose()?;
     let text = Text::beside(json);
-    let machines: Vec<_> = Machine::names().filter_map(Machine::named).collect();
+    let machines: Vec<_> = MachineModel::names().filter_map(MachineModel::named).collect();
     let mut microbenchmarks = Vec::new();
     for one in PUBLISHED {
         let Some(machine) = machines.iter().find(|machine| machine.name == one.machine) else { continue };
@@ -300,8 +300,8 @@ fn machines(seed: u64, json: Option<&JsonTarget>) -> Result<(), Failure> {
 
 impl Machines {
     /// Describes each machine.
-    pub fn table(&self) -> Table {
-        let mut table = Table::new(&["machine", "CPUs", "what it is"]);
+    pub fn table(&self) -> TextTable {
+        let mut table = TextTable::new(&["machine", "CPUs", "what it is"]);
         for machine in &self.machines {
             table.row(vec![machine.name.clone(), machine.cpus().to_string(), machine.title.clone()]);
         }
@@ -309,8 +309,8 @@ impl Machines {
     }
 
     /// Shows how far each simulated figure is from the published one.
-    pub fn tests(&self) -> Table {
-        let mut table = Table::new(&["microbenchmark", "published, ns", "simulated, ns", "off by", ""]);
+    pub fn tests(&self) -> TextTable {
+        let mut table = TextTable::new(&["microbenchmark", "published, ns", "simulated, ns", "off by", ""]);
         for one in &self.microbenchmarks {
             table.row(vec![
                 format!("{}: {}", one.machine, one.what),
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn lines_of_one_figure_stand_together() {
-        let line = |figure: &str, evidence| Line::new(figure, evidence);
+        let line = |figure: &str, evidence| FormFigures::new(figure, evidence);
         let lines = [
             line("time", Evidence::Published),
             line("share", Evidence::Published),

@@ -7,8 +7,8 @@ use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
 use octavo_experiments::Form;
 use octavo_experiments::scaling::{Curve, Mechanism};
-use octavo_measure::table::Table;
-use octavo_sim::Machine;
+use octavo_measure::table::TextTable;
+use octavo_sim::MachineModel;
 use serde::{Deserialize, Serialize};
 
 use crate::choices::{JsonTarget, Mode};
@@ -17,8 +17,8 @@ use crate::plots::{self, Axes, Series};
 
 /// What to simulate.
 #[derive(Debug)]
-pub struct Job<'a> {
-    pub machine: Machine,
+pub struct ScalingJob<'a> {
+    pub machine: MachineModel,
     pub mechanisms: Vec<Mechanism>,
     pub modes: Vec<Mode>,
     pub cpus: Vec<u32>,
@@ -35,7 +35,7 @@ pub struct Curves {
     pub curves: Vec<Curve>,
 }
 
-pub fn run(job: &Job) -> Result<(), Failure> {
+pub fn run(job: &ScalingJob) -> Result<(), Failure> {
     let most = job.cpus.iter().max().copied().unwrap_or(1);
     if most > job.machine.cpus() {
         let all = job.machine.cpus();
@@ -84,12 +84,12 @@ fn file(name: &Path, mechanism: Mechanism) -> PathBuf {
 }
 
 /// Returns, by form, the nanoseconds of an operation on its CPU, and how near to linear the scaling is.
-pub fn table_of(curves: &[Curve]) -> Table {
+pub fn table_of(curves: &[Curve]) -> TextTable {
     let mut header = vec!["CPUs".to_string()];
     for curve in curves {
         header.extend([format!("{}, ns", curve.form.name()), "of linear".into()]);
     }
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     let linear: Vec<_> = curves.iter().map(Curve::linearity).collect();
     for (at, &(cpus, _)) in curves.first().into_iter().flat_map(|curve| curve.points.iter().enumerate()) {
         let mut row = vec![cpus.to_string()];

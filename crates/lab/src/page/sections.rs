@@ -8,14 +8,14 @@ use octavo_command::failure::Failure;
 use octavo_experiments::comparison::{Comparison as Experiment, Evidence};
 use octavo_experiments::scaling::Curve;
 use octavo_measure::statistics::median;
-use octavo_measure::table::Table;
+use octavo_measure::table::TextTable;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::compare::{self, Comparison, Kind, Metric};
+use crate::compare::{self, ComparedResults, Metric, MetricKind};
 use crate::experiments::scaling::Curves;
 use crate::experiments::{self, Machines};
-use crate::plots::{self, Group};
+use crate::plots::{self, BarGroup};
 use crate::replay;
 use crate::table::{bytes, counted};
 
@@ -38,7 +38,7 @@ impl Section {
             .map_err(|error| Failure::system(format!("cannot read {name}"), error))?;
         let value: Value = serde_json::from_str(&text)
             .map_err(|error| Failure::Said(format!("{name} is not JSON: {error}")))?;
-        let part = Part::of(value).map_err(|error| {
+        let part = ResultKind::of(value).map_err(|error| {
             Failure::Said(format!(
                 "{name} is not as this version of octavo writes it: {error}; write it anew"
             ))
@@ -54,21 +54,21 @@ impl Section {
 
 /// The kinds of results.
 #[derive(Debug)]
-enum Part {
-    Workload(Comparison),
+enum ResultKind {
+    Workload(ComparedResults),
     Experiment(Experiment),
     Scaling(Curves),
     Machines(Machines),
-    Replay(replay::Report),
+    Replay(replay::ReplayReport),
 }
 
-impl Part {
+impl ResultKind {
     /// Returns `None` if the kind of the contents is unknown.
     fn of(value: Value) -> serde_json::Result<Option<Self>> {
         fn part<T: DeserializeOwned>(
             value: Value,
-            part: impl FnOnce(T) -> Part,
-        ) -> serde_json::Result<Option<Part>> {
+            part: impl FnOnce(T) -> ResultKind,
+        ) -> serde_json::Result<Option<ResultKind>> {
             serde_json::from_value(value).map(part).map(Some)
         }
         let has = |key: &str| value.get(key).is_some();
@@ -77,7 +77,7 @@ impl Part {
             () if has("curves") => part(value, Self::Scaling),
             () if has("microbenchmarks") => part(value, Self::Machines),
             () if has("replays") => part(value, Self::Replay),
-            () => Ok(Comparison::of_value(value).map(Self::Workload)),
+            () => Ok(ComparedResults::of_value(value).map(Self::Workload)),
         }
     }
 
@@ -103,17 +103,17 @@ impl Part {
     }
 }
 
-fn workload(comparison: &Comparison) -> Result<Markup, Failure> {
+fn workload(comparison: &ComparedResults) -> Result<Markup, Failure> {
     let sides: Vec<_> = comparison.sides.iter().map(|side| side.name.as_str()).collect();
     let runs: Vec<_> = comparison
         .sides
         .iter()
         .map(|side| format!("{} of {}", counted(side.runs as u64, "run", "runs"), side.name))
         .collect();
-    let share = |metric: &&Metric| metric.kind == Kind::Share;
+    let share = |metric: &&Metric| metric.kind == MetricKind::Share;
     let shares: Vec<_> =
         comparison.metrics.iter().filter(share).map(|metric| group(metric, "perf-profile.")).collect();
-    let first = comparison.metrics.iter().find(|metric| metric.kind == Kind::Performance);
+    let first = comparison.metrics.iter().find(|metric| metric.kind == MetricKind::Performance);
     Ok(html! {
         p { (runs.join(", ")) ". Medians; the least and the most in parentheses. " em { "times" }
             " above 1 means that the side is better than the first." }
@@ -135,23 +135,23 @@ fn workload(comparison: &Comparison) -> Result<Markup, Failure> {
 const FUNCTIONS: usize = 12;
 
 /// Returns the groups with the largest values, the largest first.
-fn largest(mut groups: Vec<Group>) -> Vec<Group> {
-    let most = |group: &Group| group.values.iter().flatten().copied().fold(0.0, f64::max);
+fn largest(mut groups: Vec<BarGroup>) -> Vec<BarGroup> {
+    let most = |group: &BarGroup| group.values.iter().flatten().copied().fold(0.0, f64::max);
     groups.sort_by(|one, other| most(other).total_cmp(&most(one)));
     groups.truncate(FUNCTIONS);
     groups
 }
 
-fn group(metric: &Metric, prefix: &str) -> Group {
+fn group(metric: &Metric, prefix: &str) -> BarGroup {
     let value = |samples: &Vec<f64>| Some(median(samples)).filter(|median| median.is_finite());
     let name = metric.name.strip_prefix(prefix).unwrap_or(&metric.name);
-    Group { name: name.into(), values: metric.samples.iter().map(value).collect() }
+    BarGroup { name: name.into(), values: metric.samples.iter().map(value).collect() }
 }
 
 fn experiment(experiment: &Experiment) -> Result<Markup, Failure> {
     const KINDS: [Evidence; 4] =
         [Evidence::Published, Evidence::SimulatedLinux, Evidence::SimulatedOctavo, Evidence::Measured];
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<BarGroup> = Vec::new();
     for line in &experiment.lines {
         let percent = line.ratio.map(|ratio| 100.0 * (ratio - 1.0)).filter(|percent| percent.is_finite());
         let Some(place) = KINDS.iter().position(|kind| *kind == line.evidence) else { continue };
@@ -160,7 +160,7 @@ fn experiment(experiment: &Experiment) -> Result<Markup, Failure> {
             None => {
                 let mut values = vec![None; KINDS.len()];
                 values[place] = percent;
-                groups.push(Group { name: line.figure.clone(), values });
+                groups.push(BarGroup { name: line.figure.clone(), values });
             }
         }
     }
@@ -202,7 +202,7 @@ fn scaling(curves: &Curves) -> Result<Markup, Failure> {
     Ok(html! { p { "Seed " (curves.seed) "." } @for part in parts { (part) } })
 }
 
-fn replayed(report: &replay::Report) -> Result<Markup, Failure> {
+fn replayed(report: &replay::ReplayReport) -> Result<Markup, Failure> {
     let memories = report.memories();
     Ok(html! {
         @for line in replay::headline(report).lines() { p { (line) } }
@@ -215,7 +215,7 @@ fn replayed(report: &replay::Report) -> Result<Markup, Failure> {
 }
 
 /// Makes a table that scrolls on its own on a narrow screen.
-fn table(table: &Table) -> Markup {
+fn table(table: &TextTable) -> Markup {
     let (header, rows) = table.parts();
     let is_text_column =
         |place: usize| rows.first().and_then(|row| row.get(place)).is_some_and(|cell| is_text(cell));

@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use octavo::MIN_BUDGET_BYTES;
 use octavo_trace::Format;
 
-use super::job::{Contender, Costs, Job};
+use super::job::{Contender, EventCosts, ReplayJob};
 use crate::choices::{JsonTarget, PolicyChoice, Size, name_of};
 use crate::table;
 
@@ -97,7 +97,7 @@ impl ValueEnum for Contender {
 
 impl ReplayArgs {
     /// Returns the job of these options, or the reason why they make no sense.
-    pub fn into_job(self) -> Result<Job, String> {
+    pub fn into_job(self) -> Result<ReplayJob, String> {
         let contenders = if self.policy.is_empty() { Contender::ALL.to_vec() } else { self.policy };
         for (at, contender) in contenders.iter().enumerate() {
             if contenders[..at].contains(contender) {
@@ -115,12 +115,16 @@ impl ReplayArgs {
                 table::bytes(MIN_BUDGET_BYTES)
             ));
         }
-        Ok(Job {
+        Ok(ReplayJob {
             file: self.file,
             contenders,
             memories: self.memory,
             format: self.format.map(FormatChoice::format),
-            costs: Costs { hit_ns: self.hit_ns, miss_ns: self.miss_ns, write_back_ns: self.write_back_ns },
+            costs: EventCosts {
+                hit_ns: self.hit_ns,
+                miss_ns: self.miss_ns,
+                write_back_ns: self.write_back_ns,
+            },
             json: self.json,
         })
     }
@@ -147,13 +151,13 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct CommandLine {
         #[command(flatten)]
         args: ReplayArgs,
     }
 
-    fn job(line: &str) -> Result<Job, String> {
-        let parsed = Line::try_parse_from(format!("replay {line}").split_whitespace());
+    fn job(line: &str) -> Result<ReplayJob, String> {
+        let parsed = CommandLine::try_parse_from(format!("replay {line}").split_whitespace());
         parsed.map_err(|error| error.to_string())?.args.into_job()
     }
 

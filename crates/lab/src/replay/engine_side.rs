@@ -17,7 +17,7 @@ use std::thread;
 use octavo::io::SwapArea;
 use octavo::{CHUNK_FRAMES, Compression, Counter, CounterSnapshot, Manager, RegionOptions};
 use octavo_command::failure::Failure;
-use octavo_trace::{Outcome, Step, Trace};
+use octavo_trace::{ReplayOutcome, Step, Trace};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use crate::choices::PolicyChoice;
@@ -31,7 +31,7 @@ const SPARE_PAGES: u64 = 1 << 16;
 /// The result of a policy on a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Replayed {
-    pub outcome: Outcome,
+    pub outcome: ReplayOutcome,
     /// The most frames that were available for pages. The policy cannot have had more pages in memory.
     pub frames: u64,
 }
@@ -113,8 +113,11 @@ fn run(manager: &Manager, trace: &Trace, progress: Option<&AtomicU64>) -> Result
     let counters = manager.counters();
     let came_back = counters.get(Counter::SwapIn) + counters.get(Counter::ZeroSwapIn);
     let misses = u64::from(trace.pages()) + came_back;
-    let outcome =
-        Outcome { hits: trace.accesses() - misses, misses, write_backs: counters.get(Counter::SwapOut) };
+    let outcome = ReplayOutcome {
+        hits: trace.accesses() - misses,
+        misses,
+        write_backs: counters.get(Counter::SwapOut),
+    };
     Ok(Replayed { outcome, frames })
 }
 

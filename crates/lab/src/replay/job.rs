@@ -18,19 +18,19 @@ pub enum Contender {
 
 /// A trace to replay with each contender in each size of memory.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct ReplayJob {
     pub file: PathBuf,
     pub contenders: Vec<Contender>,
     pub memories: Vec<Size>,
     /// If `None`, the first bytes of the file tell the format.
     pub format: Option<Format>,
-    pub costs: Costs,
+    pub costs: EventCosts,
     pub json: Option<JsonTarget>,
 }
 
 /// The assumed time of each event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Costs {
+pub struct EventCosts {
     pub hit_ns: u64,
     pub miss_ns: u64,
     pub write_back_ns: u64,

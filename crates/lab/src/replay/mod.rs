@@ -19,16 +19,16 @@ use std::time::Duration;
 
 use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
-use octavo_measure::table::Table;
-use octavo_trace::{Outcome, Trace, optimum};
+use octavo_measure::table::TextTable;
+use octavo_trace::{ReplayOutcome, Trace, optimum};
 use serde::{Deserialize, Serialize};
 
 use self::args::FormatChoice;
 use self::engine_side::Replayed;
-use self::job::{Contender, Costs, Job};
+use self::job::{Contender, EventCosts, ReplayJob};
 use crate::choices::{PolicyChoice, Size, name_of};
 use crate::plots::{self, Axes, Series};
-use crate::progress::{Pace, Progress};
+use crate::progress::{Pace, TurnProgress};
 use crate::table::{self, counted, grouped, percent};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
@@ -37,19 +37,19 @@ const BUFFER_BYTES: usize = 1 << 16;
 
 /// The object that `--json` writes.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Report {
+pub struct ReplayReport {
     pub trace: String,
     format: String,
     accesses: u64,
     writes: u64,
     pages: u32,
-    costs: Costs,
-    replays: Vec<Row>,
+    costs: EventCosts,
+    replays: Vec<ReplayRow>,
 }
 
 /// One policy in one size of memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Row {
+struct ReplayRow {
     policy: String,
     memory_bytes: u64,
     /// The most frames that were available for pages.
@@ -62,11 +62,11 @@ struct Row {
 }
 
 /// Does the job.
-pub fn run(job: &Job) -> Result<(), Failure> {
+pub fn run(job: &ReplayJob) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
     let (trace, format) = read(job)?;
-    let mut report = Report {
+    let mut report = ReplayReport {
         trace: job.file.display().to_string(),
         format: name_of(format),
         accesses: trace.accesses(),
@@ -90,7 +90,7 @@ pub fn run(job: &Job) -> Result<(), Failure> {
 }
 
 /// Reads the trace, and finds its format.
-fn read(job: &Job) -> Result<(Trace, FormatChoice), Failure> {
+fn read(job: &ReplayJob) -> Result<(Trace, FormatChoice), Failure> {
     let name = job.file.display();
     let cannot = |error| Failure::system(format!("cannot open the trace {name}"), error);
     let file = BufReader::with_capacity(BUFFER_BYTES, File::open(&job.file).map_err(cannot)?);
@@ -105,10 +105,15 @@ fn read(job: &Job) -> Result<(Trace, FormatChoice), Failure> {
 }
 
 /// Replays with all contenders in one size of memory, in the order in which they were named.
-fn replay_in(job: &Job, trace: &Trace, memory: &Size, pace: &Arc<Pace>) -> Result<Vec<Row>, Failure> {
+fn replay_in(
+    job: &ReplayJob,
+    trace: &Trace,
+    memory: &Size,
+    pace: &Arc<Pace>,
+) -> Result<Vec<ReplayRow>, Failure> {
     let steps = trace.steps().len() as u64;
     let in_engine = |policy: PolicyChoice| {
-        let progress = Progress::turn(pace, format!("{}, {memory}", name_of(policy)), Some(steps));
+        let progress = TurnProgress::turn(pace, format!("{}, {memory}", name_of(policy)), Some(steps));
         engine_side::replay(trace, policy, memory.bytes, progress.counter())
     };
     let mut replayed = Vec::new();
@@ -124,10 +129,10 @@ fn replay_in(job: &Job, trace: &Trace, memory: &Size, pace: &Arc<Pace>) -> Resul
         if most_frames == 0 {
             most_frames = in_engine(PolicyChoice::default())?.frames;
         }
-        let _progress = Progress::turn(pace, format!("belady, {memory}"), None);
+        let _progress = TurnProgress::turn(pace, format!("belady, {memory}"), None);
         replayed.insert(place, (Contender::Belady, optimum(trace, most_frames), most_frames));
     }
-    let rows = replayed.into_iter().map(|(contender, outcome, frames)| Row {
+    let rows = replayed.into_iter().map(|(contender, outcome, frames)| ReplayRow {
         policy: name_of(contender),
         memory_bytes: memory.bytes,
         frames,
@@ -140,8 +145,8 @@ fn replay_in(job: &Job, trace: &Trace, memory: &Size, pace: &Arc<Pace>) -> Resul
     Ok(rows.collect())
 }
 
-impl Costs {
-    fn seconds(self, outcome: Outcome) -> f64 {
+impl EventCosts {
+    fn seconds(self, outcome: ReplayOutcome) -> f64 {
         let pairs = [
             (outcome.hits, self.hit_ns),
             (outcome.misses, self.miss_ns),
@@ -151,9 +156,9 @@ impl Costs {
     }
 }
 
-pub fn headline(report: &Report) -> String {
-    let Report { trace, format, accesses, writes, pages, costs, .. } = report;
-    let Costs { hit_ns, miss_ns, write_back_ns } = costs;
+pub fn headline(report: &ReplayReport) -> String {
+    let ReplayReport { trace, format, accesses, writes, pages, costs, .. } = report;
+    let EventCosts { hit_ns, miss_ns, write_back_ns } = costs;
     format!(
         "{trace} ({format}): {}, {} of them writes, to {} ({}); the first use of each page is a miss\n\
          costs: {} ns a hit, {} ns a miss, {} ns a page written back",
@@ -167,7 +172,7 @@ pub fn headline(report: &Report) -> String {
     )
 }
 
-impl Report {
+impl ReplayReport {
     /// Returns the sizes of memory in bytes, in the order of the rows.
     pub fn memories(&self) -> Vec<u64> {
         let mut memories: Vec<_> = self.replays.iter().map(|row| row.memory_bytes).collect();
@@ -176,8 +181,8 @@ impl Report {
     }
 
     /// Returns the results of each policy in `memory_bytes` of memory.
-    pub fn table(&self, memory_bytes: u64) -> Table {
-        let mut table = Table::new(&["policy", "frames", "hit ratio", "misses", "write-backs", "cost s"]);
+    pub fn table(&self, memory_bytes: u64) -> TextTable {
+        let mut table = TextTable::new(&["policy", "frames", "hit ratio", "misses", "write-backs", "cost s"]);
         for row in self.replays.iter().filter(|row| row.memory_bytes == memory_bytes) {
             table.row(vec![
                 row.policy.clone(),

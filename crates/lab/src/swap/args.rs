@@ -6,9 +6,9 @@ use clap::value_parser;
 use octavo_command::failure::Failure;
 
 use super::data::{Data, PAGE_BYTES};
-use super::device::Device;
-use super::job::{Choices, Job, Rival};
-use super::plan::{Length, Pattern, Plan};
+use super::device::DeviceChoice;
+use super::job::{Choices, Rival, SwapJob};
+use super::plan::{Length, TaskPattern, TaskPlan};
 use crate::choices::{CompressionChoice, EngineChoice, JsonTarget, ModeChoice, PolicyChoice, Size, name_of};
 
 const DEFAULT_SECONDS: f64 = 5.0;
@@ -112,30 +112,30 @@ pub struct LoadArgs {
 
 /// The reason why there is no job: a command line that makes no sense, or a machine that cannot do the job.
 #[derive(Debug)]
-pub enum Refused {
+pub enum JobRefusal {
     Nonsense(String),
     Failure(Failure),
 }
 
 impl SwapArgs {
-    pub fn into_job(self, pattern: Pattern) -> Result<Job, Refused> {
+    pub fn into_job(self, pattern: TaskPattern) -> Result<SwapJob, JobRefusal> {
         self.job(pattern, 8, 1, 0, Length::Loads(0))
     }
 
     fn job(
         self,
-        pattern: Pattern,
+        pattern: TaskPattern,
         default_tasks: u32,
         threads: u32,
         prefetch: u32,
         length: Length,
-    ) -> Result<Job, Refused> {
+    ) -> Result<SwapJob, JobRefusal> {
         let tasks = self.tasks.unwrap_or(default_tasks);
         let memory = &self.memory;
         let total = self.total.as_ref().map_or(memory.bytes.saturating_mul(3), |total| total.bytes);
         let total_given =
             self.total.as_ref().map_or_else(|| format!("three times {memory}"), Size::to_string);
-        let nonsense = |sentence: String| Err(Refused::Nonsense(sentence));
+        let nonsense = |sentence: String| Err(JobRefusal::Nonsense(sentence));
         let task_bytes = total / u64::from(tasks) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         if task_bytes == 0 {
             return nonsense(format!(
@@ -148,19 +148,19 @@ impl SwapArgs {
             ));
         }
         let modes = self.mode.modes();
-        let device = Device::of(self.device.as_deref(), self.force).map_err(Refused::Failure)?;
-        if device == Device::Ram && self.against.contains(&Rival::Disk) {
+        let device = DeviceChoice::of(self.device.as_deref(), self.force).map_err(JobRefusal::Failure)?;
+        if device == DeviceChoice::Ram && self.against.contains(&Rival::Disk) {
             return nonsense("--against disk measures a device, and --device ram is none; drop one".into());
         }
-        if device == Device::Ram
+        if device == DeviceChoice::Ram
             && self.against.contains(&Rival::Kernel)
             && self.against.contains(&Rival::Zram)
         {
             return nonsense("--against kernel swaps to zram already where --device is ram; drop one".into());
         }
-        Ok(Job {
+        Ok(SwapJob {
             workload: self.workload(pattern, tasks),
-            plan: Plan {
+            plan: TaskPlan {
                 pattern,
                 task_bytes,
                 data: self.data,
@@ -185,11 +185,13 @@ impl SwapArgs {
                 // If data comes back, swap has more than twice its size. When swap is more than half full,
                 // the kernel frees the slots of pages that came in, and would write those pages again.
                 swap_bytes: total
-                    .saturating_mul(if matches!(pattern, Pattern::ReadSequential | Pattern::ReadRandom) {
-                        2
-                    } else {
-                        1
-                    })
+                    .saturating_mul(
+                        if matches!(pattern, TaskPattern::ReadSequential | TaskPattern::ReadRandom) {
+                            2
+                        } else {
+                            1
+                        },
+                    )
                     .saturating_add(total / 8)
                     .saturating_add(SWAP_MARGIN_BYTES),
                 policy: self.policy,
@@ -205,7 +207,7 @@ impl SwapArgs {
     }
 
     /// Returns the workload as a command line, without the rivals in the comparison.
-    fn workload(&self, pattern: Pattern, tasks: u32) -> String {
+    fn workload(&self, pattern: TaskPattern, tasks: u32) -> String {
         let mut line = format!("{} -n {tasks} --memory {}", pattern.name(), self.memory);
         if let Some(total) = &self.total {
             line.push_str(&format!(" --total {total}"));
@@ -244,16 +246,16 @@ impl SwapArgs {
 }
 
 impl LoadArgs {
-    pub fn into_job(self) -> Result<Job, Refused> {
+    pub fn into_job(self) -> Result<SwapJob, JobRefusal> {
         let seconds = self.seconds.unwrap_or(DEFAULT_SECONDS);
         if !(0.001..=86_400.0).contains(&seconds) {
-            return Err(Refused::Nonsense(format!(
+            return Err(JobRefusal::Nonsense(format!(
                 "{seconds} seconds are no time to load; give 0.001 to 86400"
             )));
         }
         let length = self.loads.map_or(Length::Nanoseconds((seconds * 1e9) as u64), Length::Loads);
         let (threads, prefetch) = (self.threads, self.prefetch);
-        let mut job = self.common.job(Pattern::ReadRandom, 1, threads, prefetch, length)?;
+        let mut job = self.common.job(TaskPattern::ReadRandom, 1, threads, prefetch, length)?;
         job.workload.push_str(&format!(" --threads {threads}"));
         if prefetch > 0 {
             job.workload.push_str(&format!(" --prefetch {prefetch}"));

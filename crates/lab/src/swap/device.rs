@@ -16,7 +16,7 @@ const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// The place for pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Device {
+pub enum DeviceChoice {
     /// An unlinked file in this directory.
     TemporaryIn(PathBuf),
     /// A file without a name whose blocks have all been written, by the path of its descriptor.
@@ -29,7 +29,7 @@ pub enum Device {
     Ram,
 }
 
-impl Device {
+impl DeviceChoice {
     /// Returns the device that `--device` names, or a temporary file in $TMPDIR or /var/tmp.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn complaint(argument: &str) -> String {
-        Device::of(Some(argument), false).unwrap_err().to_string()
+        DeviceChoice::of(Some(argument), false).unwrap_err().to_string()
     }
 
     #[test]
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn a_file_a_directory_and_memory_are_told_apart() {
-        assert_eq!(Device::of(Some("ram"), false).unwrap(), Device::Ram);
+        assert_eq!(DeviceChoice::of(Some("ram"), false).unwrap(), DeviceChoice::Ram);
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         let name = folder.path().to_str().unwrap();
-        assert_eq!(Device::of(Some(name), false).unwrap(), Device::TemporaryIn(name.into()));
-        let file = Device::of(Some(&format!("{name}/swap")), false).unwrap();
-        assert_eq!(file, Device::File(folder.path().join("swap")));
+        assert_eq!(DeviceChoice::of(Some(name), false).unwrap(), DeviceChoice::TemporaryIn(name.into()));
+        let file = DeviceChoice::of(Some(&format!("{name}/swap")), false).unwrap();
+        assert_eq!(file, DeviceChoice::File(folder.path().join("swap")));
         assert_eq!(file.folder(), Some(folder.path()));
         assert!(file.check_room(u64::MAX).unwrap_err().to_string().contains("are free there"));
         file.check_room(4096).unwrap();

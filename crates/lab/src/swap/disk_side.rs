@@ -16,8 +16,8 @@ use octavo_measure::random::Random;
 use rustix::fs::OFlags;
 
 use super::data::{Data, PAGE_BYTES};
-use super::device::Device;
-use super::plan::{Length, Pattern, Plan};
+use super::device::DeviceChoice;
+use super::plan::{Length, TaskPattern, TaskPlan};
 use crate::gate::all_at_once;
 use crate::worker::now_ns;
 
@@ -44,7 +44,7 @@ pub struct DiskSide {
 
 /// The work of the device.
 #[derive(Clone, Copy, Debug)]
-pub struct Moved {
+pub struct DeviceWork {
     pub operations: u64,
     pub bytes: u64,
     pub seconds: f64,
@@ -52,21 +52,21 @@ pub struct Moved {
 
 impl DiskSide {
     /// Makes a file of `bytes` without a name, with all of its blocks, or takes the block device.
-    pub fn set_up(device: &Device, bytes: u64) -> Result<Self, Failure> {
+    pub fn set_up(device: &DeviceChoice, bytes: u64) -> Result<Self, Failure> {
         let cannot = |error| Failure::system(format!("cannot measure {} itself", device.describe()), error);
         let bytes = bytes.next_multiple_of(BLOCK_BYTES);
         match device {
-            Device::Ram => Err(Failure::Said(
+            DeviceChoice::Ram => Err(Failure::Said(
                 "--against disk measures a device, and --device ram is none; name a file, directory or block device"
                     .into(),
             )),
-            Device::Block(path) => {
+            DeviceChoice::Block(path) => {
                 let direct = OFlags::DIRECT.bits() as i32;
                 let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(path).map_err(cannot)?;
                 let whole = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| cannot(e.into()))?;
                 Ok(Self { file, bytes: bytes.min(whole / BLOCK_BYTES * BLOCK_BYTES).max(BLOCK_BYTES) })
             }
-            Device::TemporaryIn(_) | Device::File(_) | Device::Written { .. } => {
+            DeviceChoice::TemporaryIn(_) | DeviceChoice::File(_) | DeviceChoice::Written { .. } => {
                 let folder = device.folder().unwrap_or("/var/tmp".as_ref());
                 Ok(Self { file: written_file(folder, bytes).map_err(cannot)?, bytes })
             }
@@ -74,18 +74,18 @@ impl DiskSide {
     }
 
     /// Sends the device the requests that correspond to the command's accesses.
-    pub fn run(&self, tasks: u32, plan: &Plan) -> Result<Moved, Failure> {
+    pub fn run(&self, tasks: u32, plan: &TaskPlan) -> Result<DeviceWork, Failure> {
         match plan.pattern {
-            Pattern::WriteSequential | Pattern::WriteRandom => self.in_order(true),
-            Pattern::ReadSequential => self.in_order(false),
-            Pattern::ReadRandom => {
+            TaskPattern::WriteSequential | TaskPattern::WriteRandom => self.in_order(true),
+            TaskPattern::ReadSequential => self.in_order(false),
+            TaskPattern::ReadRandom => {
                 let threads = tasks.saturating_mul(plan.threads).saturating_mul(plan.prefetch.max(1));
                 self.at_random(threads.clamp(1, MOST_THREADS), plan)
             }
         }
     }
 
-    fn in_order(&self, write: bool) -> Result<Moved, Failure> {
+    fn in_order(&self, write: bool) -> Result<DeviceWork, Failure> {
         let next = AtomicU64::new(0);
         self.time(DEPTH, |thread| {
             let mut block = AlignedBytes::new(BLOCK_BYTES as usize);
@@ -106,7 +106,7 @@ impl DiskSide {
         })
     }
 
-    fn at_random(&self, threads: u32, plan: &Plan) -> Result<Moved, Failure> {
+    fn at_random(&self, threads: u32, plan: &TaskPlan) -> Result<DeviceWork, Failure> {
         let pages = self.bytes / PAGE_BYTES as u64;
         let loads = match plan.length {
             // As many reads in total as the loads of the other sides.
@@ -134,7 +134,7 @@ impl DiskSide {
         &self,
         threads: u32,
         one: impl Fn(u32) -> io::Result<(u64, u64)> + Sync,
-    ) -> Result<Moved, Failure> {
+    ) -> Result<DeviceWork, Failure> {
         let timed = |thread| {
             let start_ns = now_ns();
             let moved = one(thread).map_err(|error| Failure::system("the bare device fails", error))?;
@@ -143,7 +143,7 @@ impl DiskSide {
         let all = all_at_once(0..threads, timed, None)?;
         let start_ns = all.iter().map(|(start_ns, ..)| *start_ns).min().unwrap_or(0);
         let end_ns = all.iter().map(|(_, end_ns, _)| *end_ns).max().unwrap_or(0);
-        Ok(Moved {
+        Ok(DeviceWork {
             operations: all.iter().map(|(.., (operations, _))| operations).sum(),
             bytes: all.iter().map(|(.., (_, bytes))| bytes).sum(),
             seconds: end_ns.saturating_sub(start_ns).max(1) as f64 / 1e9,
@@ -169,18 +169,18 @@ mod tests {
     #[test]
     fn the_device_moves_what_it_is_asked_to() {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-        let disk = DiskSide::set_up(&Device::TemporaryIn(folder.path().into()), 3 << 20).unwrap();
+        let disk = DiskSide::set_up(&DeviceChoice::TemporaryIn(folder.path().into()), 3 << 20).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the file has no name");
-        for pattern in [Pattern::WriteSequential, Pattern::ReadSequential] {
+        for pattern in [TaskPattern::WriteSequential, TaskPattern::ReadSequential] {
             let moved = disk.run(2, &small(pattern)).unwrap();
             assert_eq!((moved.operations, moved.bytes), (3, 3 << 20));
         }
-        let moved = disk.run(2, &small(Pattern::ReadRandom)).unwrap();
+        let moved = disk.run(2, &small(TaskPattern::ReadRandom)).unwrap();
         assert_eq!(moved.operations, 200);
     }
 
     #[test]
     fn memory_is_no_disk() {
-        assert!(DiskSide::set_up(&Device::Ram, 1 << 20).unwrap_err().to_string().contains("is none"));
+        assert!(DiskSide::set_up(&DeviceChoice::Ram, 1 << 20).unwrap_err().to_string().contains("is none"));
     }
 }

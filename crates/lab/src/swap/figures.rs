@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use octavo::{AreaStats, LatencySnapshot};
 
 use super::data::PAGE_BYTES;
-use super::disk_side::Moved;
-use super::job::{Contender, Job};
-use super::plan::{Pattern, Phase, Plan};
-use super::side::{PhaseDone, Side};
-use super::work::Outcome;
-use crate::report::{Run, failures, usemem_kb_per_s};
+use super::disk_side::DeviceWork;
+use super::job::{Contender, SwapJob};
+use super::plan::{Phase, TaskPattern, TaskPlan};
+use super::side::{PhaseDone, SideRun};
+use super::work::PhaseOutcome;
+use crate::report::{ModeRun, failures, usemem_kb_per_s};
 
 /// The measures of a phase, by their names in the report.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub const FILL: PhaseMeasures =
 pub const FILL_SECONDS: &str = "fill_seconds";
 
 /// Makes the run of any side except the bare device.
-pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
+pub fn of_side(job: &SwapJob, contender: Contender, side: &SideRun) -> ModeRun {
     let timed = side.phases.iter().find(|phase| phase.timed).expect("one phase is timed");
     let seconds = timed.seconds();
     let mut measures = of_phase(timed, JOB);
@@ -50,7 +50,7 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
     measures.extend(side.zram_bytes.map(|bytes| ("zram_bytes", bytes as f64)));
     let latencies = side.latencies.iter().flat_map(of_latencies);
     let areas = side.areas.iter().enumerate().flat_map(|(number, area)| of_area(number, area));
-    Run {
+    ModeRun {
         mode: contender.name().into(),
         tasks: job.tasks.into(),
         budget_bytes: Some(side.budget_bytes),
@@ -68,7 +68,7 @@ pub fn of_side(job: &Job, contender: Contender, side: &Side) -> Run {
             .chain(areas)
             .collect(),
         failures: failures(side.mismatch().is_some()),
-        ..Run::default()
+        ..ModeRun::default()
     }
 }
 
@@ -101,10 +101,10 @@ fn of_area(number: usize, area: &AreaStats) -> impl Iterator<Item = (Cow<'static
 }
 
 /// Makes the run of the bare device.
-pub fn of_disk(job: &Job, moved: Moved) -> Run {
+pub fn of_disk(job: &SwapJob, moved: DeviceWork) -> ModeRun {
     let mb_per_s = moved.bytes as f64 / moved.seconds / 1e6;
     let measures = match job.plan.pattern {
-        Pattern::ReadRandom => {
+        TaskPattern::ReadRandom => {
             let (loads, threads) = (moved.operations as f64, job.tasks * job.plan.threads);
             BTreeMap::from([
                 ("loads_per_s", loads / moved.seconds),
@@ -114,13 +114,13 @@ pub fn of_disk(job: &Job, moved: Moved) -> Run {
         }
         _ => BTreeMap::from([("device_mb_per_s", mb_per_s)]),
     };
-    Run {
+    ModeRun {
         mode: Contender::Disk.name().into(),
         tasks: job.tasks.into(),
         seconds: moved.seconds,
         mb_per_s,
         measures: measures.into_iter().map(|(name, value)| (name.into(), value)).collect(),
-        ..Run::default()
+        ..ModeRun::default()
     }
 }
 
@@ -168,9 +168,9 @@ fn of_loads(timed: &PhaseDone) -> BTreeMap<&'static str, f64> {
 
 /// Returns usemem's KB/s, summed over all tasks. Each task counts by its own time, so a task that ends early
 /// counts more.
-fn as_usemem_counts(plan: &Plan, phase: &PhaseDone) -> u64 {
+fn as_usemem_counts(plan: &TaskPlan, phase: &PhaseDone) -> u64 {
     let start_ns = phase.start_ns();
-    let of_task = |outcome: &Outcome| {
+    let of_task = |outcome: &PhaseOutcome| {
         let usecs = (outcome.end_ns.saturating_sub(start_ns) / 1000).max(1);
         usemem_kb_per_s(usemem_bytes(plan, outcome), usecs)
     };
@@ -178,38 +178,43 @@ fn as_usemem_counts(plan: &Plan, phase: &PhaseDone) -> u64 {
 }
 
 /// Returns the bytes that usemem counts: an eighth of the mapping, and 8 for each word.
-fn usemem_bytes(plan: &Plan, outcome: &Outcome) -> u64 {
+fn usemem_bytes(plan: &TaskPlan, outcome: &PhaseOutcome) -> u64 {
     plan.task_bytes / 8 + outcome.words * 8
 }
 
 /// Returns the allowed memory: the budget, plus 3 % and 16 MiB.
-fn allowed_bytes(side: &Side) -> u64 {
+fn allowed_bytes(side: &SideRun) -> u64 {
     side.budget_bytes + side.budget_bytes * 3 / 100 + (16 << 20)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::monitor::{Seen, Traffic};
+    use super::super::monitor::{DeviceTraffic, PhaseSamples};
     use super::super::plan::small;
     use super::*;
 
-    fn done(phase: Phase, outcomes: Vec<Outcome>, moved: Traffic) -> PhaseDone {
-        PhaseDone { phase, timed: true, outcomes: vec![outcomes], seen: Seen::of(Traffic::default(), moved) }
+    fn done(phase: Phase, outcomes: Vec<PhaseOutcome>, moved: DeviceTraffic) -> PhaseDone {
+        PhaseDone {
+            phase,
+            timed: true,
+            outcomes: vec![outcomes],
+            seen: PhaseSamples::of(DeviceTraffic::default(), moved),
+        }
     }
 
     #[test]
     fn a_write_counts_as_usemem_counts_it() {
-        let plan = small(Pattern::WriteSequential);
-        let outcome = Outcome { words: 16 * 512, ..Outcome::default() };
+        let plan = small(TaskPattern::WriteSequential);
+        let outcome = PhaseOutcome { words: 16 * 512, ..PhaseOutcome::default() };
         assert_eq!(usemem_bytes(&plan, &outcome), (64 << 10) / 8 + (64 << 10));
     }
 
     #[test]
     fn tasks_that_end_early_lift_usemems_figure_and_not_the_jobs() {
-        let plan = small(Pattern::WriteSequential);
-        let task = |end_ns| Outcome { accesses: 16, words: 16 * 512, end_ns, ..Outcome::default() };
-        let even = done(Phase::Write, vec![task(4_000_000), task(4_000_000)], Traffic::default());
-        let uneven = done(Phase::Write, vec![task(1_000_000), task(4_000_000)], Traffic::default());
+        let plan = small(TaskPattern::WriteSequential);
+        let task = |end_ns| PhaseOutcome { accesses: 16, words: 16 * 512, end_ns, ..PhaseOutcome::default() };
+        let even = done(Phase::Write, vec![task(4_000_000), task(4_000_000)], DeviceTraffic::default());
+        let uneven = done(Phase::Write, vec![task(1_000_000), task(4_000_000)], DeviceTraffic::default());
         assert_eq!((even.seconds(), uneven.seconds()), (0.004, 0.004));
         assert_eq!((job_bytes(&even), job_bytes(&uneven)), (2 * 16 * 4096, 2 * 16 * 4096));
         let kb = |phase| as_usemem_counts(&plan, phase);
@@ -218,8 +223,8 @@ mod tests {
 
     #[test]
     fn loads_are_counted_by_all_threads_and_what_comes_back_from_the_pool_too() {
-        let outcome = Outcome { accesses: 1000, end_ns: 500_000_000, ..Outcome::default() };
-        let moved = Traffic { in_pages: 30, pool_in_pages: 20, out_pages: 500 };
+        let outcome = PhaseOutcome { accesses: 1000, end_ns: 500_000_000, ..PhaseOutcome::default() };
+        let moved = DeviceTraffic { in_pages: 30, pool_in_pages: 20, out_pages: 500 };
         let loads = done(Phase::Loads, vec![outcome.clone(), outcome], moved);
         let rates = of_loads(&loads);
         assert_eq!((rates["loads_per_s"], rates["us_per_load"]), (4000.0, 500.0));

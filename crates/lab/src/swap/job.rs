@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use super::device::Device;
-use super::plan::{Length, Pattern, Phase, Plan};
+use super::device::DeviceChoice;
+use super::plan::{Length, Phase, TaskPattern, TaskPlan};
 use crate::choices::{CompressionChoice, EngineChoice, JsonTarget, Mode, PolicyChoice, Size};
-use crate::huge_pages::{HugePages, KernelPages};
-use crate::report::Metric;
+use crate::huge_pages::{HugePageSetting, KernelPages};
+use crate::report::ModeMetric;
 use crate::table::{self, counted};
 
 /// A rival of Octavo.
@@ -25,9 +25,9 @@ pub enum Rival {
 
 /// The job.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct SwapJob {
     pub workload: String,
-    pub plan: Plan,
+    pub plan: TaskPlan,
     pub tasks: u32,
     pub memory: Size,
     pub modes: Vec<Mode>,
@@ -44,7 +44,7 @@ pub struct Job {
 /// The settings of Octavo in every mode.
 #[derive(Clone, Debug)]
 pub struct Choices {
-    pub device: Device,
+    pub device: DeviceChoice,
     /// The most bytes that may be swapped.
     pub swap_bytes: u64,
     pub policy: PolicyChoice,
@@ -88,7 +88,7 @@ impl Contender {
     }
 }
 
-impl Job {
+impl SwapJob {
     /// Returns the bytes of all tasks.
     pub fn data_bytes(&self) -> u64 {
         self.plan.task_bytes * u64::from(self.tasks)
@@ -103,7 +103,7 @@ impl Job {
     }
 
     /// Returns all sides that take turns.
-    pub fn contenders(&self, huge_pages: &HugePages) -> Vec<Contender> {
+    pub fn contenders(&self, huge_pages: &HugePageSetting) -> Vec<Contender> {
         let kernel_runs = huge_pages.kernel_runs().iter();
         let rivals = self.rivals.iter().flat_map(|rival| match rival {
             Rival::Disk => vec![Contender::Disk],
@@ -115,19 +115,21 @@ impl Job {
 
     /// Returns the metric that is compared first: seconds of the whole job or, if all sides load for the same
     /// time, loads a second.
-    pub fn first_metric(&self) -> Metric {
+    pub fn first_metric(&self) -> ModeMetric {
         match (self.plan.pattern, self.plan.length) {
-            (Pattern::ReadRandom, Length::Nanoseconds(_)) => Metric::LoadsPerS,
-            _ => Metric::Seconds,
+            (TaskPattern::ReadRandom, Length::Nanoseconds(_)) => ModeMetric::LoadsPerS,
+            _ => ModeMetric::Seconds,
         }
     }
 
     /// Returns the metrics to compare.
-    pub fn metrics(&self) -> Vec<Metric> {
-        let others: &[Metric] = match self.plan.pattern {
-            Pattern::WriteSequential | Pattern::WriteRandom => &[Metric::DeviceMbPerS, Metric::UsememKbPerS],
-            Pattern::ReadSequential => &[Metric::DeviceMbPerS],
-            Pattern::ReadRandom => &[Metric::LoadsPerS, Metric::RefaultsPerS],
+    pub fn metrics(&self) -> Vec<ModeMetric> {
+        let others: &[ModeMetric] = match self.plan.pattern {
+            TaskPattern::WriteSequential | TaskPattern::WriteRandom => {
+                &[ModeMetric::DeviceMbPerS, ModeMetric::UsememKbPerS]
+            }
+            TaskPattern::ReadSequential => &[ModeMetric::DeviceMbPerS],
+            TaskPattern::ReadRandom => &[ModeMetric::LoadsPerS, ModeMetric::RefaultsPerS],
         };
         let first = self.first_metric();
         [first].into_iter().chain(others.iter().copied().filter(|&other| other != first)).collect()

@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use super::data::{PAGE_WORDS, PageWords};
 use super::keeper::{Keeper, Ready, Setup, ZramMemory};
-use super::monitor::{self, Traffic};
-use super::plan::{Phase, Plan};
-use super::side::{PhaseDone, Side};
-use super::work::{Outcome, PagedMemory, alone, work};
+use super::monitor::{self, DeviceTraffic};
+use super::plan::{Phase, TaskPlan};
+use super::side::{PhaseDone, SideRun};
+use super::work::{PagedMemory, PhaseOutcome, alone, work};
 use crate::gate::all_at_once;
 use crate::huge_pages::KernelPages;
 use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
@@ -34,9 +34,9 @@ pub const SUBCOMMAND: &str = "swap-task";
 
 /// The order for a process.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
+struct ProcessOrder {
     task: u32,
-    plan: Plan,
+    plan: TaskPlan,
     pages: KernelPages,
     /// The file that it writes to enter the control group.
     procs: PathBuf,
@@ -45,7 +45,7 @@ struct Order {
 #[derive(Debug, Serialize, Deserialize)]
 struct Done {
     /// The outcomes of each phase, by thread.
-    phases: Vec<Vec<Outcome>>,
+    phases: Vec<Vec<PhaseOutcome>>,
     faults: u64,
     major_faults: u64,
 }
@@ -80,7 +80,12 @@ impl KernelSide {
     }
 
     /// Runs all tasks once and returns their outcome.
-    pub(super) fn run(&mut self, tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
+    pub(super) fn run(
+        &mut self,
+        tasks: u32,
+        plan: &TaskPlan,
+        pages: KernelPages,
+    ) -> Result<SideRun, Failure> {
         self.keeper.on()?;
         // Makes the peak this run's. Some kernels refuse this: there, it is the largest of all runs.
         let _ = fs::write(&self.ready.peak, "0");
@@ -97,10 +102,10 @@ impl KernelSide {
         Ok(side)
     }
 
-    fn run_processes(&self, tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
+    fn run_processes(&self, tasks: u32, plan: &TaskPlan, pages: KernelPages) -> Result<SideRun, Failure> {
         let mut processes = Processes::default();
         for task in 0..tasks {
-            let order = Order { task, plan: plan.clone(), pages, procs: self.ready.procs.clone() };
+            let order = ProcessOrder { task, plan: plan.clone(), pages, procs: self.ready.procs.clone() };
             processes.start(SUBCOMMAND, &order, Stdio::piped())?;
         }
         let phases = plan.phases();
@@ -134,10 +139,11 @@ impl KernelSide {
             seen,
         });
         let phases: Vec<PhaseDone> = by_phase.collect();
-        let total =
-            |pages: fn(&Traffic) -> u64| phases.iter().map(|phase| pages(&phase.seen.total())).sum::<u64>();
+        let total = |pages: fn(&DeviceTraffic) -> u64| {
+            phases.iter().map(|phase| pages(&phase.seen.total())).sum::<u64>()
+        };
         let peak = fs::read_to_string(&self.ready.peak).unwrap_or_default();
-        Ok(Side {
+        Ok(SideRun {
             budget_bytes: self.limit_bytes,
             faults: done.iter().map(|done| done.faults).sum(),
             peak_bytes: peak.trim().parse().unwrap_or(0),
@@ -161,7 +167,7 @@ impl KernelSide {
     /// otherwise does every two seconds. Reclaim relies on those figures. If accesses use up the inactive
     /// list faster, reclaim believes that the list is long, finds it empty, and kills the process, although
     /// swap is nearly empty and every page is reclaimable.
-    fn traffic(&self) -> Traffic {
+    fn traffic(&self) -> DeviceTraffic {
         let figures = fs::read_to_string(&self.ready.figures).unwrap_or_default();
         // The names in versions 1 and 2. Relaxed: the figure is read after its writer has ended.
         let huge_bytes = count_in(&figures, "rss_huge").max(count_in(&figures, "anon_thp"));
@@ -195,9 +201,13 @@ impl KernelSide {
 }
 
 /// Reads the whole machine's counters: the kernel keeps none of these for a control group.
-fn machine_traffic() -> Traffic {
+fn machine_traffic() -> DeviceTraffic {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-    Traffic { out_pages: count_in(&text, "pswpout"), in_pages: count_in(&text, "pswpin"), pool_in_pages: 0 }
+    DeviceTraffic {
+        out_pages: count_in(&text, "pswpout"),
+        in_pages: count_in(&text, "pswpin"),
+        pool_in_pages: 0,
+    }
 }
 
 /// Returns a figure of a file that has one name and figure in each line.
@@ -208,13 +218,13 @@ fn count_in(figures: &str, name: &str) -> u64 {
 
 /// Runs one process.
 pub fn task_main(order: &str) -> Result<(), Failure> {
-    let order: Order = serde_json::from_str(order).map_err(|_| {
+    let order: ProcessOrder = serde_json::from_str(order).map_err(|_| {
         Failure::Said(format!("{SUBCOMMAND} is started by octavo-lab itself; use octavo-lab swap-w-seq"))
     })?;
     processes::answer(do_all(&order))
 }
 
-fn do_all(order: &Order) -> Result<Option<Done>, Failure> {
+fn do_all(order: &ProcessOrder) -> Result<Option<Done>, Failure> {
     let plan = &order.plan;
     // Before any memory is touched, since a page stays charged to its first group.
     fs::write(&order.procs, "0").map_err(|error| Failure::system("cannot enter the control group", error))?;
@@ -234,7 +244,11 @@ fn do_all(order: &Order) -> Result<Option<Done>, Failure> {
     Ok(Some(Done { phases, faults: after.minor_faults - before.minor_faults + major_faults, major_faults }))
 }
 
-fn go_through(memory: &KernelMemory, order: &Order, phase: Phase) -> Result<Vec<Outcome>, Failure> {
+fn go_through(
+    memory: &KernelMemory,
+    order: &ProcessOrder,
+    phase: Phase,
+) -> Result<Vec<PhaseOutcome>, Failure> {
     let stop = AtomicBool::new(false);
     let one = |toucher: Toucher| {
         let Ok(outcome) = work(memory, &order.plan, phase, toucher, alone(&stop));
@@ -252,7 +266,7 @@ fn go_through(memory: &KernelMemory, order: &Order, phase: Phase) -> Result<Vec<
 struct KernelMemory(PlainMemory);
 
 impl KernelMemory {
-    fn new(plan: &Plan, pages: KernelPages) -> Result<Self, Failure> {
+    fn new(plan: &TaskPlan, pages: KernelPages) -> Result<Self, Failure> {
         let bytes = usize::try_from(plan.task_bytes).map_err(|_| io::ErrorKind::OutOfMemory.into());
         let memory = bytes.and_then(|bytes| PlainMemory::new(bytes, pages.backing()));
         memory.map(Self).map_err(|error| Failure::system("the kernel cannot map the memory", error))

@@ -3,11 +3,11 @@
 //! The table has the layout of the one in the patch *mm: don't use radix tree writeback tags for pages in
 //! swap cache* (Linux 4.9, commit 371a096edf43).
 
-use octavo_measure::table::Table;
+use octavo_measure::table::TextTable;
 
-use super::job::Job;
+use super::job::SwapJob;
 use crate::profile::Site;
-use crate::report::{Report, Run};
+use crate::report::{ModeRun, WorkloadReport};
 use crate::table::{percent, rate};
 
 /// A call site of the swap cache's lock.
@@ -60,15 +60,15 @@ pub const SAMPLED_SITES: &[Site] = &[
 ];
 
 /// Returns the means, and the change from the base form. Compared modes are also sampled.
-pub fn lock_table(job: &Job, report: &Report) -> Table {
+pub fn lock_table(job: &SwapJob, report: &WorkloadReport) -> TextTable {
     let mut header = vec!["", "base"];
     for &mode in &job.modes[1..] {
         header.extend(["change", mode.name()]);
     }
-    let mut table = Table::new(&header);
-    let by_mode: Vec<Vec<&Run>> =
+    let mut table = TextTable::new(&header);
+    let by_mode: Vec<Vec<&ModeRun>> =
         job.modes.iter().map(|mode| report.runs_of(mode.name()).collect()).collect();
-    let mut row = |title: String, figure: &dyn Fn(&Run) -> f64, show: fn(f64) -> String| {
+    let mut row = |title: String, figure: &dyn Fn(&ModeRun) -> f64, show: fn(f64) -> String| {
         let figures: Vec<(f64, f64)> = by_mode.iter().map(|runs| mean_and_deviation(runs, figure)).collect();
         let mut cells = vec![title];
         for (number, &(mean, deviation)) in figures.iter().enumerate() {
@@ -99,7 +99,7 @@ pub fn lock_table(job: &Job, report: &Report) -> Table {
             acquisitions,
         );
     }
-    let all = |run: &Run| LOCK_SITES.iter().map(|site| per_page_out(run, site.counter)).sum();
+    let all = |run: &ModeRun| LOCK_SITES.iter().map(|site| per_page_out(run, site.counter)).sum();
     row("acquisitions a page".into(), &all, acquisitions);
     table
 }
@@ -120,7 +120,7 @@ fn acquisitions(value: f64) -> String {
     }
 }
 
-fn mean_and_deviation(runs: &[&Run], figure: &dyn Fn(&Run) -> f64) -> (f64, f64) {
+fn mean_and_deviation(runs: &[&ModeRun], figure: &dyn Fn(&ModeRun) -> f64) -> (f64, f64) {
     let count = runs.len() as f64;
     let mean = runs.iter().map(|run| figure(run)).sum::<f64>() / count;
     let variance = runs.iter().map(|run| (figure(run) - mean).powi(2)).sum::<f64>() / count;
@@ -128,7 +128,7 @@ fn mean_and_deviation(runs: &[&Run], figure: &dyn Fn(&Run) -> f64) -> (f64, f64)
 }
 
 /// Returns the acquisitions of the lock for each page that went out. NaN if none did.
-fn per_page_out(run: &Run, counter: &str) -> f64 {
+fn per_page_out(run: &ModeRun, counter: &str) -> f64 {
     match (run.counters.get(counter), run.counters.get("pswpout")) {
         (Some(&taken), Some(&pages)) if pages > 0 => taken as f64 / pages as f64,
         _ => f64::NAN,
@@ -143,11 +143,11 @@ mod tests {
     #[test]
     fn acquisitions_are_told_for_each_page_that_went_out() {
         let counters = [("swap_lock_add", 300), ("pswpout", 100)];
-        let base = Run {
+        let base = ModeRun {
             mode: "base".into(),
             tasks: 8,
             counters: counters.map(|(name, value)| (name.to_string(), value)).into(),
-            ..Run::default()
+            ..ModeRun::default()
         };
         assert_eq!(per_page_out(&base, "swap_lock_add"), 3.0);
         assert!(per_page_out(&base, "swap_lock_remove").is_nan());

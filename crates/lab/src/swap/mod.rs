@@ -38,20 +38,20 @@ use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
 use octavo_measure::rounds::turns;
 
-use self::device::Device;
+use self::device::DeviceChoice;
 use self::disk_side::{DiskSide, written_file};
-use self::job::{Choices, Contender, Job, Rival};
+use self::job::{Choices, Contender, Rival, SwapJob};
 use self::keeper::{AreaChoice, Setup};
 use self::kernel_side::KernelSide;
-use self::plan::{Pattern, Plan};
-use self::side::Side;
+use self::plan::{TaskPattern, TaskPlan};
+use self::side::SideRun;
 use crate::aside::Aside;
 use crate::choices::{CompressionChoice, Mode};
-use crate::huge_pages::HugePages;
+use crate::huge_pages::HugePageSetting;
 use crate::profile::Samples;
-use crate::progress::{Pace, Progress};
+use crate::progress::{Pace, TurnProgress};
 use crate::record::Recorder;
-use crate::report::{Report, Run};
+use crate::report::{ModeRun, WorkloadReport};
 use crate::table::counted;
 use crate::worker::Mismatch;
 
@@ -71,7 +71,7 @@ struct Rivals {
 }
 
 /// Does the job. Fails if the job failed or data was wrong.
-pub fn run(job: &Job) -> Result<(), Failure> {
+pub fn run(job: &SwapJob) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
     let recorder = job.record.as_deref().map(Recorder::open).transpose()?;
@@ -79,12 +79,12 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     let pace = Pace::new(job.rounds * contenders.len() as u32, job.plan.least_time());
     let mut rivals = set_up(job, &pace, &text)?;
     let mut job = job.clone();
-    if let (Some(file), Device::TemporaryIn(folder)) = (&rivals.area, &job.choices.device) {
+    if let (Some(file), DeviceChoice::TemporaryIn(folder)) = (&rivals.area, &job.choices.device) {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
-        job.choices.device = Device::Written { path, folder: folder.clone() };
+        job.choices.device = DeviceChoice::Written { path, folder: folder.clone() };
     }
     let job = &job;
-    let result = Rounds { job, contenders: &contenders, rivals: &mut rivals, pace, text: &text }.all();
+    let result = TurnContext { job, contenders: &contenders, rivals: &mut rivals, pace, text: &text }.all();
     // The keeper always restores the machine, and reports what it could not restore.
     let finished =
         [rivals.zram.take(), rivals.kernel.take()].map(|side| side.map_or(Ok(()), KernelSide::finish));
@@ -104,19 +104,19 @@ pub fn run(job: &Job) -> Result<(), Failure> {
 }
 
 /// Returns the sides that take turns. Prints which pages the kernel's side has.
-fn contenders(job: &Job, text: &Text) -> Result<Vec<Contender>, Failure> {
-    let huge_pages = HugePages::here();
+fn contenders(job: &SwapJob, text: &Text) -> Result<Vec<Contender>, Failure> {
+    let huge_pages = HugePageSetting::here();
     if job.rivals.iter().any(|rival| matches!(rival, Rival::Kernel | Rival::Zram)) {
         text.line(huge_pages.note())?;
     }
     Ok(job.contenders(&huge_pages))
 }
 
-fn set_up(job: &Job, pace: &Arc<Pace>, text: &Text) -> Result<Rivals, Failure> {
+fn set_up(job: &SwapJob, pace: &Arc<Pace>, text: &Text) -> Result<Rivals, Failure> {
     let (choices, plan) = (&job.choices, &job.plan);
     let wants = |rival| job.rivals.contains(&rival);
     let disk_bytes = match plan.pattern {
-        Pattern::ReadRandom => job.data_bytes(),
+        TaskPattern::ReadRandom => job.data_bytes(),
         _ => job.data_bytes().saturating_sub(job.memory.bytes),
     };
     let disk_bytes = disk_bytes.clamp(*DISK_BYTES.start(), *DISK_BYTES.end());
@@ -124,15 +124,15 @@ fn set_up(job: &Job, pace: &Arc<Pace>, text: &Text) -> Result<Rivals, Failure> {
         + u64::from(wants(Rival::Disk)) * disk_bytes;
     choices.device.check_room(files)?;
     let mut rivals = Rivals::default();
-    if let (Device::TemporaryIn(folder), false) = (&choices.device, job.rivals.is_empty()) {
-        let _progress = Progress::aside(pace, "writing the file to swap to".into(), None);
+    if let (DeviceChoice::TemporaryIn(folder), false) = (&choices.device, job.rivals.is_empty()) {
+        let _progress = TurnProgress::aside(pace, "writing the file to swap to".into(), None);
         let cannot = |error| Failure::system(format!("cannot make a file in {}", folder.display()), error);
         rivals.area = Some(written_file(folder, choices.swap_bytes).map_err(cannot)?);
     }
     if wants(Rival::Kernel) {
         let area = match &choices.device {
-            Device::Block(path) => AreaChoice::Device(path.clone()),
-            Device::Ram => zram(choices),
+            DeviceChoice::Block(path) => AreaChoice::Device(path.clone()),
+            DeviceChoice::Ram => zram(choices),
             other => AreaChoice::FileIn(other.folder().unwrap_or("/var/tmp".as_ref()).to_path_buf()),
         };
         rivals.kernel = Some(set_up_kernel(job, pace, text, "kernel", area)?);
@@ -141,7 +141,7 @@ fn set_up(job: &Job, pace: &Arc<Pace>, text: &Text) -> Result<Rivals, Failure> {
         rivals.zram = Some(set_up_kernel(job, pace, text, "zram", zram(choices))?);
     }
     if wants(Rival::Disk) {
-        let _progress = Progress::aside(pace, "writing the file to measure the disk with".into(), None);
+        let _progress = TurnProgress::aside(pace, "writing the file to measure the disk with".into(), None);
         rivals.disk = Some(DiskSide::set_up(&choices.device, disk_bytes)?);
     }
     Ok(rivals)
@@ -156,7 +156,7 @@ fn zram(choices: &Choices) -> AreaChoice {
 }
 
 fn set_up_kernel(
-    job: &Job,
+    job: &SwapJob,
     pace: &Arc<Pace>,
     text: &Text,
     name: &str,
@@ -168,7 +168,7 @@ fn set_up_kernel(
         area_bytes: job.choices.swap_bytes,
         no_neighbours: job.plan.pattern.is_random(),
     };
-    let _progress = Progress::aside(pace, "setting the kernel's swap up".into(), None);
+    let _progress = TurnProgress::aside(pace, "setting the kernel's swap up".into(), None);
     let (side, found) = KernelSide::set_up(&setup)?;
     for sentence in found {
         text.line(sentence)?;
@@ -184,23 +184,23 @@ fn set_up_kernel(
 }
 
 /// The state that all turns need.
-struct Rounds<'a> {
-    job: &'a Job,
+struct TurnContext<'a> {
+    job: &'a SwapJob,
     contenders: &'a [Contender],
     rivals: &'a mut Rivals,
     pace: Arc<Pace>,
     text: &'a Text,
 }
 
-impl Rounds<'_> {
+impl TurnContext<'_> {
     /// Makes all runs. Returns the report, and a sentence for each run whose data was wrong.
-    fn all(mut self) -> Result<(Report, Vec<String>), Failure> {
+    fn all(mut self) -> Result<(WorkloadReport, Vec<String>), Failure> {
         let (job, contenders) = (self.job, self.contenders);
         let (mut runs, mut wrong) = (Vec::new(), Vec::new());
         for (round, side) in turns(job.rounds as usize, contenders.len()) {
             let (round, contender) = (round as u32, contenders[side]);
             // New data for each round, so that no side sees the same data twice.
-            let plan = Plan { seed: u64::from(round) + 1, ..job.plan.clone() };
+            let plan = TaskPlan { seed: u64::from(round) + 1, ..job.plan.clone() };
             let title = format!("{}, round {} of {}", contender.name(), round + 1, job.rounds);
             let run = self.turn(contender, &plan, title, &mut wrong)?;
             self.text.line(tables::one_line(job, &run, round))?;
@@ -210,31 +210,31 @@ impl Rounds<'_> {
             add_shares(job, &self.pace, &mut runs)?;
         }
         let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
-        Ok((Report::new(job.workload.clone(), runs, &names, &job.metrics()), wrong))
+        Ok((WorkloadReport::new(job.workload.clone(), runs, &names, &job.metrics()), wrong))
     }
 
     fn turn(
         &mut self,
         contender: Contender,
-        plan: &Plan,
+        plan: &TaskPlan,
         title: String,
         wrong: &mut Vec<String>,
-    ) -> Result<Run, Failure> {
+    ) -> Result<ModeRun, Failure> {
         let (job, rivals) = (self.job, &mut *self.rivals);
         let side = match contender {
             Contender::Disk => {
-                let _progress = Progress::turn(&self.pace, title, None);
+                let _progress = TurnProgress::turn(&self.pace, title, None);
                 let disk = rivals.disk.as_ref().expect("it was set up");
                 return Ok(figures::of_disk(job, disk.run(job.tasks, plan)?));
             }
             Contender::Kernel(pages) | Contender::Zram(pages) => {
-                let _progress = Progress::turn(&self.pace, title, None);
+                let _progress = TurnProgress::turn(&self.pace, title, None);
                 let of_zram = matches!(contender, Contender::Zram(_));
                 let kernel = if of_zram { &mut rivals.zram } else { &mut rivals.kernel };
                 kernel.as_mut().expect("it was set up").run(job.tasks, plan, pages)?
             }
             Contender::Octavo(mode) => {
-                let progress = Progress::turn(&self.pace, title, job.accesses());
+                let progress = TurnProgress::turn(&self.pace, title, job.accesses());
                 octavo_side::run(mode, job, plan, Aside::of(&progress))?
             }
         };
@@ -244,7 +244,7 @@ impl Rounds<'_> {
 }
 
 /// Runs each mode again under the sampler, untimed, and adds the shares to all its runs.
-fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failure> {
+fn add_shares(job: &SwapJob, pace: &Arc<Pace>, runs: &mut [ModeRun]) -> Result<(), Failure> {
     for &mode in &job.modes {
         let samples = sampled(job, pace, mode)?;
         let shares = samples.shares()?;
@@ -259,11 +259,11 @@ fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failu
     Ok(())
 }
 
-fn sampled(job: &Job, pace: &Arc<Pace>, mode: Mode) -> Result<Samples, Failure> {
+fn sampled(job: &SwapJob, pace: &Arc<Pace>, mode: Mode) -> Result<Samples, Failure> {
     let mut samples = Samples::watching(lock_table::SAMPLED_SITES);
     for pass in 1..=SAMPLED_RUNS {
         let title = format!("{}, sampled run {pass}", mode.name());
-        let progress = Progress::aside(pace, title, job.accesses());
+        let progress = TurnProgress::aside(pace, title, job.accesses());
         octavo_side::run(
             mode,
             job,
@@ -278,17 +278,17 @@ fn sampled(job: &Job, pace: &Arc<Pace>, mode: Mode) -> Result<Samples, Failure> 
 }
 
 /// Runs the first mode once more, untimed, and records it. Returns a summary of the file.
-fn record(job: &Job, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
+fn record(job: &SwapJob, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
     let mode = job.modes[0];
     let pace = Pace::new(1, job.plan.least_time());
-    let progress = Progress::aside(&pace, format!("{}, recorded run", mode.name()), job.accesses());
+    let progress = TurnProgress::aside(&pace, format!("{}, recorded run", mode.name()), job.accesses());
     let aside = Aside { recorder: Some(&recorder), ..Aside::of(&progress) };
     let side = octavo_side::run(mode, job, &job.plan, aside)?;
     wrong.extend(complaint(Contender::Octavo(mode), &side));
     recorder.finish()
 }
 
-fn complaint(contender: Contender, side: &Side) -> Option<String> {
+fn complaint(contender: Contender, side: &SideRun) -> Option<String> {
     let (words, Mismatch { offset, expected, found }) = side.mismatch()?;
     Some(format!(
         "{words} words were not what was written ({}; first at offset {offset:#x} of a task's memory: expected \

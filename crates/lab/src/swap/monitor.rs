@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Pages that went to the device and came from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct DeviceTraffic {
     pub out_pages: u64,
     pub in_pages: u64,
     /// Pages that came back from Octavo's compressed pool, in front of the device.
@@ -21,12 +21,12 @@ pub struct Traffic {
 
 /// The samples of a phase.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    looks: Vec<(u64, Traffic)>,
+pub struct PhaseSamples {
+    looks: Vec<(u64, DeviceTraffic)>,
 }
 
 /// Runs `work`, and calls `read` before it, during it and after it.
-pub fn during<T>(read: impl Fn() -> Traffic + Sync, work: impl FnOnce() -> T) -> (T, Seen) {
+pub fn during<T>(read: impl Fn() -> DeviceTraffic + Sync, work: impl FnOnce() -> T) -> (T, PhaseSamples) {
     let look = || (now_ns(), read());
     let look = &look;
     thread::scope(|scope| {
@@ -44,22 +44,22 @@ pub fn during<T>(read: impl Fn() -> Traffic + Sync, work: impl FnOnce() -> T) ->
         // If the thread cannot be started, the first and the last sample have to suffice.
         looks.extend(looker.ok().and_then(|looker| looker.join().ok()).unwrap_or_default());
         looks.push(look());
-        (result, Seen { looks })
+        (result, PhaseSamples { looks })
     })
 }
 
-impl Seen {
+impl PhaseSamples {
     #[cfg(test)]
-    pub fn of(first: Traffic, last: Traffic) -> Self {
+    pub fn of(first: DeviceTraffic, last: DeviceTraffic) -> Self {
         Self { looks: vec![(0, first), (1, last)] }
     }
 
     /// Returns the pages moved in total.
-    pub fn total(&self) -> Traffic {
+    pub fn total(&self) -> DeviceTraffic {
         let (Some((_, first)), Some((_, last))) = (self.looks.first(), self.looks.last()) else {
-            return Traffic::default();
+            return DeviceTraffic::default();
         };
-        Traffic {
+        DeviceTraffic {
             out_pages: last.out_pages.wrapping_sub(first.out_pages),
             in_pages: last.in_pages.wrapping_sub(first.in_pages),
             pool_in_pages: last.pool_in_pages.wrapping_sub(first.pool_in_pages),
@@ -68,7 +68,7 @@ impl Seen {
 
     /// Returns the bytes a second in one direction, from the first movement to the last, or `None` if nothing
     /// moved.
-    pub fn steady_bytes_per_s(&self, pages: fn(&Traffic) -> u64) -> Option<f64> {
+    pub fn steady_bytes_per_s(&self, pages: fn(&DeviceTraffic) -> u64) -> Option<f64> {
         let first = self.looks.windows(2).position(|pair| pages(&pair[0].1) != pages(&pair[1].1))?;
         let last = self.looks.windows(2).rposition(|pair| pages(&pair[0].1) != pages(&pair[1].1))? + 1;
         // The first interval with movement is left out if there are others, since the device moved pages in
@@ -86,13 +86,14 @@ mod tests {
 
     use super::*;
 
-    fn out(pages: &Traffic) -> u64 {
+    fn out(pages: &DeviceTraffic) -> u64 {
         pages.out_pages
     }
 
     #[test]
     fn the_steady_rate_leaves_out_the_time_before_and_after() {
-        let at = |ms: u64, out_pages| (ms * 1_000_000, Traffic { out_pages, ..Traffic::default() });
+        let at =
+            |ms: u64, out_pages| (ms * 1_000_000, DeviceTraffic { out_pages, ..DeviceTraffic::default() });
         let looks = vec![
             at(0, 5),
             at(1000, 5),
@@ -102,7 +103,7 @@ mod tests {
             at(1400, 355),
             at(9000, 355),
         ];
-        let seen = Seen { looks };
+        let seen = PhaseSamples { looks };
         assert_eq!(seen.total().out_pages, 350);
         let rate = seen.steady_bytes_per_s(out).unwrap();
         assert!((rate - 1000.0 * 4096.0).abs() < 1.0, "{rate}");
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn work_is_looked_at_while_it_goes_on() {
         let pages = AtomicU64::new(0);
-        let read = || Traffic { out_pages: pages.load(Ordering::Relaxed), ..Traffic::default() };
+        let read = || DeviceTraffic { out_pages: pages.load(Ordering::Relaxed), ..DeviceTraffic::default() };
         let (answer, seen) = during(read, || {
             for _ in 0..10 {
                 thread::sleep(INTERVAL);

@@ -14,22 +14,22 @@ use octavo_command::failure::Failure;
 use octavo_platform::usage;
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
-use super::device::Device;
-use super::job::{Choices, Job};
-use super::monitor::{self, Traffic};
-use super::plan::Plan;
-use super::side::{PhaseDone, Side};
+use super::device::DeviceChoice;
+use super::job::{Choices, SwapJob};
+use super::monitor::{self, DeviceTraffic};
+use super::plan::TaskPlan;
+use super::side::{PhaseDone, SideRun};
 use super::work::{PagedMemory, work};
 use crate::aside::Aside;
 use crate::choices::Mode;
 use crate::gate::all_at_once;
 use crate::manager::{named, with_forms_of};
 use crate::record::Recorded;
-use crate::worker::{Toucher, Watch};
+use crate::worker::{Toucher, WorkerFlags};
 
 /// Runs all tasks once under a manager of their own, and returns their outcome. It samples the timed phase,
 /// and records all phases.
-pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Result<Side, Failure> {
+pub(super) fn run(mode: Mode, job: &SwapJob, plan: &TaskPlan, aside: Aside<'_>) -> Result<SideRun, Failure> {
     let Aside { progress, mut samples, recorder } = aside;
     usage::reset_peak_resident();
     let (tasks, choices) = (job.tasks, &job.choices);
@@ -41,7 +41,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
     let (mut phases, mut latencies) = (Vec::new(), None);
     let traffic = || {
         let counters = manager.counters();
-        Traffic {
+        DeviceTraffic {
             out_pages: counters.get(Counter::SwapOut),
             in_pages: counters.get(Counter::SwapIn),
             pool_in_pages: counters.get(Counter::PoolSwapIn),
@@ -52,7 +52,7 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
         let stop = AtomicBool::new(false);
         let one = |toucher: Toucher| {
             let memory = BufferedMemory::new(&memories[toucher.task as usize]);
-            let watch = Watch { stop: &stop, progress };
+            let watch = WorkerFlags { stop: &stop, progress };
             let outcome = match recorder.map(|recorder| recorder.track(toucher.task)) {
                 None => work(&memory, plan, phase, toucher, watch),
                 Some(track) => work(&Recorded { memory, track }, plan, phase, toucher, watch),
@@ -75,12 +75,12 @@ pub(super) fn run(mode: Mode, job: &Job, plan: &Plan, aside: Aside<'_>) -> Resul
     drop(memories);
     let counted = manager.counters().since(&before);
     manager.shutdown().map_err(octavo::ShutdownRefused::into_error)?;
-    Ok(Side {
+    Ok(SideRun {
         phases,
         budget_bytes,
         faults: counted.get(Counter::PageFault),
         peak_bytes,
-        ram_device_bytes: (choices.device == Device::Ram).then_some(most_slots * PAGE_BYTES as u64),
+        ram_device_bytes: (choices.device == DeviceChoice::Ram).then_some(most_slots * PAGE_BYTES as u64),
         huge_bytes: None,
         zram_bytes: None,
         counters: named(&counted),
@@ -105,12 +105,12 @@ fn build(mode: Mode, budget_bytes: u64, choices: &Choices) -> octavo::Result<Man
 
 fn area_of(choices: &Choices) -> SwapArea {
     let area = match &choices.device {
-        Device::TemporaryIn(folder) => SwapArea::temporary(folder),
-        Device::File(path) => SwapArea::file(path),
+        DeviceChoice::TemporaryIn(folder) => SwapArea::temporary(folder),
+        DeviceChoice::File(path) => SwapArea::file(path),
         // The sides take turns on these. Whether data there may be lost was checked at the start.
-        Device::Written { path, .. } => SwapArea::file(path).overwrite(true),
-        Device::Block(path) => SwapArea::block_device(path).overwrite(true),
-        Device::Ram => SwapArea::ram(choices.swap_bytes),
+        DeviceChoice::Written { path, .. } => SwapArea::file(path).overwrite(true),
+        DeviceChoice::Block(path) => SwapArea::block_device(path).overwrite(true),
+        DeviceChoice::Ram => SwapArea::ram(choices.swap_bytes),
     };
     area.limit_bytes(choices.swap_bytes)
 }
@@ -119,9 +119,9 @@ fn area_of(choices: &Choices) -> SwapArea {
 struct MadeFile(PathBuf);
 
 impl MadeFile {
-    fn of(device: &Device) -> Option<Self> {
+    fn of(device: &DeviceChoice) -> Option<Self> {
         match device {
-            Device::File(path) => Some(Self(path.clone())),
+            DeviceChoice::File(path) => Some(Self(path.clone())),
             _ => None,
         }
     }
@@ -142,7 +142,7 @@ struct SpaceMemory {
 }
 
 impl SpaceMemory {
-    fn new(manager: &Manager, task: u32, plan: &Plan) -> octavo::Result<Self> {
+    fn new(manager: &Manager, task: u32, plan: &TaskPlan) -> octavo::Result<Self> {
         let space = manager.space_named(format!("task {task}"))?;
         let address = space.map(plan.task_bytes, RegionOptions::default().huge(plan.huge))?;
         Ok(Self { space, address, by_the_word: plan.words })

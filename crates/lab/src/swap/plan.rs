@@ -14,14 +14,14 @@ use super::data::{Data, PAGE_BYTES};
 
 /// The four commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Pattern {
+pub enum TaskPattern {
     WriteSequential,
     WriteRandom,
     ReadSequential,
     ReadRandom,
 }
 
-impl Pattern {
+impl TaskPattern {
     /// Returns the command's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -51,8 +51,8 @@ pub enum Phase {
 
 /// The work of each task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
-    pub pattern: Pattern,
+pub struct TaskPlan {
+    pub pattern: TaskPattern,
     pub task_bytes: u64,
     pub data: Data,
     /// Seed of the random data and orders of a run.
@@ -76,7 +76,7 @@ pub enum Length {
     Nanoseconds(u64),
 }
 
-impl Plan {
+impl TaskPlan {
     pub fn pages(&self) -> u64 {
         self.task_bytes / PAGE_BYTES as u64
     }
@@ -96,16 +96,16 @@ impl Plan {
     /// Returns the phase that the command is about.
     pub fn timed_phase(&self) -> Phase {
         match self.pattern {
-            Pattern::WriteSequential | Pattern::WriteRandom => Phase::Write,
-            Pattern::ReadSequential => Phase::ReadBack,
-            Pattern::ReadRandom => Phase::Loads,
+            TaskPattern::WriteSequential | TaskPattern::WriteRandom => Phase::Write,
+            TaskPattern::ReadSequential => Phase::ReadBack,
+            TaskPattern::ReadRandom => Phase::Loads,
         }
     }
 
     /// Returns the least time of the phases.
     pub fn least_time(&self) -> Duration {
         match (self.pattern, self.length) {
-            (Pattern::ReadRandom, Length::Nanoseconds(ns)) => Duration::from_nanos(ns),
+            (TaskPattern::ReadRandom, Length::Nanoseconds(ns)) => Duration::from_nanos(ns),
             _ => Duration::ZERO,
         }
     }
@@ -136,7 +136,7 @@ impl Plan {
     #[inline]
     pub fn page_written(&self, shuffle: &Shuffle, number: u64) -> u64 {
         match self.pattern {
-            Pattern::WriteRandom => shuffle.place_of(number),
+            TaskPattern::WriteRandom => shuffle.place_of(number),
             _ => number,
         }
     }
@@ -189,8 +189,8 @@ impl fmt::Display for Length {
 }
 
 #[cfg(test)]
-pub(super) fn small(pattern: Pattern) -> Plan {
-    Plan {
+pub(super) fn small(pattern: TaskPattern) -> TaskPlan {
+    TaskPlan {
         pattern,
         task_bytes: 64 << 10,
         data: Data::Random,
@@ -229,11 +229,14 @@ mod tests {
 
     #[test]
     fn one_phase_is_timed() {
-        for pattern in
-            [Pattern::WriteSequential, Pattern::WriteRandom, Pattern::ReadSequential, Pattern::ReadRandom]
-        {
+        for pattern in [
+            TaskPattern::WriteSequential,
+            TaskPattern::WriteRandom,
+            TaskPattern::ReadSequential,
+            TaskPattern::ReadRandom,
+        ] {
             for verify in [false, true] {
-                let plan = Plan { verify, ..small(pattern) };
+                let plan = TaskPlan { verify, ..small(pattern) };
                 assert_eq!(plan.phases().iter().filter(|(_, timed)| *timed).count(), 1, "{plan:?}");
             }
         }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use octavo::{AreaStats, LatencySnapshot};
 
-use super::monitor::Seen;
+use super::monitor::PhaseSamples;
 use super::plan::Phase;
-use super::work::Outcome;
+use super::work::PhaseOutcome;
 use crate::worker::Mismatch;
 
 /// A finished phase: outcomes by task and thread.
@@ -14,12 +14,12 @@ use crate::worker::Mismatch;
 pub struct PhaseDone {
     pub phase: Phase,
     pub timed: bool,
-    pub outcomes: Vec<Vec<Outcome>>,
-    pub seen: Seen,
+    pub outcomes: Vec<Vec<PhaseOutcome>>,
+    pub seen: PhaseSamples,
 }
 
 impl PhaseDone {
-    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+    pub fn outcomes(&self) -> impl Iterator<Item = &PhaseOutcome> {
         self.outcomes.iter().flatten()
     }
 
@@ -37,7 +37,7 @@ impl PhaseDone {
 
 /// The outcome of a run.
 #[derive(Debug)]
-pub struct Side {
+pub struct SideRun {
     pub phases: Vec<PhaseDone>,
     pub budget_bytes: u64,
     pub faults: u64,
@@ -56,8 +56,8 @@ pub struct Side {
     pub areas: Vec<AreaStats>,
 }
 
-impl Side {
-    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+impl SideRun {
+    fn outcomes(&self) -> impl Iterator<Item = &PhaseOutcome> {
         self.phases.iter().flat_map(PhaseDone::outcomes)
     }
 

@@ -3,17 +3,17 @@
 
 use octavo_command::failure::Failure;
 use octavo_command::output::Text;
-use octavo_measure::table::Table;
+use octavo_measure::table::TextTable;
 
 use super::figures::{FILL, FILL_SECONDS, JOB, PhaseMeasures};
-use super::job::{Contender, Job, Rival};
+use super::job::{Contender, Rival, SwapJob};
 use super::lock_table::lock_table;
-use super::plan::{Pattern, Phase};
-use crate::report::{Metric, Report, Run, median_of};
-use crate::table::{self, Rounds, grouped, rate};
+use super::plan::{Phase, TaskPattern};
+use crate::report::{ModeMetric, ModeRun, WorkloadReport, median_of};
+use crate::table::{self, FigureOverRounds, grouped, rate};
 
 /// Writes one run in a line.
-pub fn one_line(job: &Job, run: &Run, round: u32) -> String {
+pub fn one_line(job: &SwapJob, run: &ModeRun, round: u32) -> String {
     let mut line = format!("round {} {:<11} {:>10.3} s", round + 1, run.mode, run.seconds);
     let loads = job.plan.timed_phase() == Phase::Loads;
     if loads {
@@ -33,8 +33,13 @@ fn number(value: f64) -> String {
 }
 
 /// Prints the report.
-pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) -> Result<(), Failure> {
-    let rounds = Rounds::new(job.rounds);
+pub fn print(
+    text: &Text,
+    job: &SwapJob,
+    contenders: &[Contender],
+    report: &WorkloadReport,
+) -> Result<(), Failure> {
+    let rounds = FigureOverRounds::new(job.rounds);
     let note = rounds.note(job.rounds);
     text.line(format!("\n{}, to {}", report.workload, job.choices.device.describe()))?;
     text.line(format!("\nthe whole job: {}", job.in_words()))?;
@@ -45,7 +50,7 @@ pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) 
     text.line(format!("and, steady, from the first page that moved to the last, {note}:"))?;
     text.line(phase_table(job, contenders, report))?;
     let device = [&to_beat[..], &[Contender::Disk.name()]].concat();
-    print_ratios_of(text, contenders, report, rounds, &[Metric::DeviceMbPerS], &device)?;
+    print_ratios_of(text, contenders, report, rounds, &[ModeMetric::DeviceMbPerS], &device)?;
     if job.plan.timed_phase() == Phase::Write {
         text.line("\nas usemem counts: an eighth of what a task maps and 8 bytes for each word, by the task's own time,")?;
         text.line(format!("all tasks added up, so that tasks which end early lift it, {note}:"))?;
@@ -70,13 +75,18 @@ pub fn print(text: &Text, job: &Job, contenders: &[Contender], report: &Report) 
 
 /// Returns whether a side does the whole job. If the order is sequential, the bare device moves a different
 /// amount than the others, and is listed with the phases.
-fn does_the_job(job: &Job, contender: Contender) -> bool {
-    contender != Contender::Disk || job.plan.pattern == Pattern::ReadRandom
+fn does_the_job(job: &SwapJob, contender: Contender) -> bool {
+    contender != Contender::Disk || job.plan.pattern == TaskPattern::ReadRandom
 }
 
-fn main_table(job: &Job, contenders: &[Contender], report: &Report, rounds: Rounds) -> Table {
+fn main_table(
+    job: &SwapJob,
+    contenders: &[Contender],
+    report: &WorkloadReport,
+    rounds: FigureOverRounds,
+) -> TextTable {
     let loads = job.plan.timed_phase() == Phase::Loads;
-    let by_time = job.first_metric() == Metric::LoadsPerS;
+    let by_time = job.first_metric() == ModeMetric::LoadsPerS;
     let mut header = vec!["side"];
     match by_time {
         true => header.extend(rounds.header("loads/s").into_iter().chain(["seconds"])),
@@ -87,11 +97,11 @@ fn main_table(job: &Job, contenders: &[Contender], report: &Report, rounds: Roun
         (true, false) => header.extend(["loads/s", "us/load", "MB/s back"]),
         (false, _) => header.push("MB/s"),
     }
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for &contender in contenders.iter().filter(|contender| does_the_job(job, **contender)) {
-        let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
+        let runs: Vec<&ModeRun> = report.runs_of(contender.name()).collect();
         let all = || runs.iter().copied();
-        let seconds = |run: &Run| run.seconds;
+        let seconds = |run: &ModeRun| run.seconds;
         let measured = |name: &'static str| median_of(&runs, |run| run.measure(name));
         let mut row = vec![contender.name().to_string()];
         match by_time {
@@ -117,10 +127,10 @@ fn main_table(job: &Job, contenders: &[Contender], report: &Report, rounds: Roun
 /// better sides.
 fn print_ratios(
     text: &Text,
-    job: &Job,
+    job: &SwapJob,
     contenders: &[Contender],
-    report: &Report,
-    rounds: Rounds,
+    report: &WorkloadReport,
+    rounds: FigureOverRounds,
 ) -> Result<Vec<&'static str>, Failure> {
     let first = job.first_metric();
     let mut to_beat = Vec::new();
@@ -137,7 +147,7 @@ fn print_ratios(
         }
     }
     let metrics = match job.plan.timed_phase() {
-        Phase::Loads => vec![first, Metric::RefaultsPerS],
+        Phase::Loads => vec![first, ModeMetric::RefaultsPerS],
         Phase::Write | Phase::ReadBack => vec![first],
     };
     print_ratios_of(text, contenders, report, rounds, &metrics, &to_beat)?;
@@ -149,9 +159,9 @@ fn print_ratios(
 fn print_ratios_of(
     text: &Text,
     contenders: &[Contender],
-    report: &Report,
-    rounds: Rounds,
-    metrics: &[Metric],
+    report: &WorkloadReport,
+    rounds: FigureOverRounds,
+    metrics: &[ModeMetric],
     to_beat: &[&str],
 ) -> Result<(), Failure> {
     let ours: Vec<&str> =
@@ -163,15 +173,15 @@ fn print_ratios_of(
     shown.map_or(Ok(()), |table| text.line(format!("\n{table}")))
 }
 
-fn phase_table(job: &Job, contenders: &[Contender], report: &Report) -> Table {
-    let mut table = Table::new(&["side", "phase", "seconds", "out", "in", "steady"]);
+fn phase_table(job: &SwapJob, contenders: &[Contender], report: &WorkloadReport) -> TextTable {
+    let mut table = TextTable::new(&["side", "phase", "seconds", "out", "in", "steady"]);
     let (title, filled_before) = match job.plan.timed_phase() {
         Phase::Write => ("writing", false),
         Phase::ReadBack => ("reading back", true),
         Phase::Loads => ("loads", true),
     };
     for contender in contenders {
-        let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
+        let runs: Vec<&ModeRun> = report.runs_of(contender.name()).collect();
         let mut row = |title: &str, seconds: f64, measures: PhaseMeasures| {
             let of = |name: &'static str| median_of(&runs, |run| run.measure(name));
             let steady = of(measures.device);
@@ -202,12 +212,12 @@ fn phase_table(job: &Job, contenders: &[Contender], report: &Report) -> Table {
     table
 }
 
-fn usemem_table(contenders: &[Contender], report: &Report, rounds: Rounds) -> Table {
+fn usemem_table(contenders: &[Contender], report: &WorkloadReport, rounds: FigureOverRounds) -> TextTable {
     let mut header = vec!["side"];
     header.extend(rounds.header("KB/s"));
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for contender in contenders.iter().filter(|contender| **contender != Contender::Disk) {
-        let figure = |run: &Run| run.usemem_kb_per_s.unwrap_or(0) as f64;
+        let figure = |run: &ModeRun| run.usemem_kb_per_s.unwrap_or(0) as f64;
         let mut row = vec![contender.name().to_string()];
         row.extend(rounds.cells(report.runs_of(contender.name()), figure, number));
         table.row(row);
@@ -216,7 +226,7 @@ fn usemem_table(contenders: &[Contender], report: &Report, rounds: Rounds) -> Ta
 }
 
 /// Prints the used memory, beside the most allowed.
-fn print_memory(text: &Text, contenders: &[Contender], report: &Report) -> Result<(), Failure> {
+fn print_memory(text: &Text, contenders: &[Contender], report: &WorkloadReport) -> Result<(), Failure> {
     for contender in contenders {
         let name = contender.name();
         let Some(most) = report.runs_of(name).max_by_key(|run| run.peak_rss_bytes) else { continue };
@@ -238,7 +248,7 @@ fn print_memory(text: &Text, contenders: &[Contender], report: &Report) -> Resul
 }
 
 /// Says how much of its side the kernel chose to put in huge pages.
-fn huge_pages_had(report: &Report, name: &str) -> String {
+fn huge_pages_had(report: &WorkloadReport, name: &str) -> String {
     let least = report.runs_of(name).map(|run| run.measure("huge_bytes") as u64).min().unwrap_or(0);
     match least {
         0 => "; in at least one run no huge page was seen in it".into(),
@@ -246,7 +256,7 @@ fn huge_pages_had(report: &Report, name: &str) -> String {
     }
 }
 
-fn octavo_memory(name: &str, most: &Run, peak: &str) -> String {
+fn octavo_memory(name: &str, most: &ModeRun, peak: &str) -> String {
     let allowed = most.measure("peak_allowed_bytes");
     let verdict = match most.peak_rss_bytes as f64 <= allowed {
         true => "within",

@@ -7,8 +7,8 @@ use octavo_measure::random::{Random, mix};
 use serde::{Deserialize, Serialize};
 
 use super::data::{PAGE_BYTES, PAGE_WORDS, PageWords};
-use super::plan::{Length, Pattern, Phase, Plan, Shuffle};
-use crate::worker::{Mismatch, Toucher, Watch, now_ns};
+use super::plan::{Length, Phase, Shuffle, TaskPattern, TaskPlan};
+use crate::worker::{Mismatch, Toucher, WorkerFlags, now_ns};
 
 /// Accesses between two checks of the clock and the watch.
 const BATCH: u64 = 64;
@@ -35,7 +35,7 @@ pub trait PagedMemory {
 
 /// The outcome of a thread in a phase. Times are from CLOCK_MONOTONIC, so that processes can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct PhaseOutcome {
     /// Pages or loads.
     pub accesses: u64,
     /// Words that were stored or loaded.
@@ -49,18 +49,18 @@ pub struct Outcome {
 /// Does the work of a phase.
 pub fn work<M: PagedMemory>(
     memory: &M,
-    plan: &Plan,
+    plan: &TaskPlan,
     phase: Phase,
     toucher: Toucher,
-    watch: Watch<'_>,
-) -> Result<Outcome, M::Error> {
+    watch: WorkerFlags<'_>,
+) -> Result<PhaseOutcome, M::Error> {
     let seed = plan.seed_of(toucher.task);
-    let mut thread = Thread { memory, plan, seed, watch, outcome: Outcome::default() };
+    let mut thread = WorkThread { memory, plan, seed, watch, outcome: PhaseOutcome::default() };
     thread.outcome.start_ns = now_ns();
     match phase {
         Phase::Write => {
             thread.write()?;
-            if plan.pattern == Pattern::ReadSequential {
+            if plan.pattern == TaskPattern::ReadSequential {
                 // After this, the next phase reads every page and writes none.
                 memory.push_out(plan.pages())?;
             }
@@ -72,15 +72,15 @@ pub fn work<M: PagedMemory>(
     Ok(thread.outcome)
 }
 
-struct Thread<'a, M> {
+struct WorkThread<'a, M> {
     memory: &'a M,
-    plan: &'a Plan,
+    plan: &'a TaskPlan,
     seed: u64,
-    watch: Watch<'a>,
-    outcome: Outcome,
+    watch: WorkerFlags<'a>,
+    outcome: PhaseOutcome,
 }
 
-impl<M: PagedMemory> Thread<'_, M> {
+impl<M: PagedMemory> WorkThread<'_, M> {
     fn write(&mut self) -> Result<(), M::Error> {
         let shuffle = Shuffle::new(self.plan.pages(), self.seed);
         for number in 0..self.plan.pages() {
@@ -189,8 +189,8 @@ impl<M: PagedMemory> Thread<'_, M> {
 }
 
 /// Makes a watch without a progress bar.
-pub fn alone(stop: &AtomicBool) -> Watch<'_> {
-    Watch { stop, progress: None::<&AtomicU64> }
+pub fn alone(stop: &AtomicBool) -> WorkerFlags<'_> {
+    WorkerFlags { stop, progress: None::<&AtomicU64> }
 }
 
 #[cfg(test)]
@@ -199,7 +199,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::super::data::Data;
-    use super::super::plan::{Pattern, small};
+    use super::super::plan::{TaskPattern, small};
     use super::*;
 
     struct Noted {
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    fn memory(plan: &Plan) -> Noted {
+    fn memory(plan: &TaskPlan) -> Noted {
         Noted {
             words: RefCell::new(vec![0; plan.pages() as usize * PAGE_WORDS]),
             written: RefCell::default(),
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    fn go(memory: &Noted, plan: &Plan, phase: Phase) -> Outcome {
+    fn go(memory: &Noted, plan: &TaskPlan, phase: Phase) -> PhaseOutcome {
         let stop = AtomicBool::new(false);
         let Ok(outcome) = work(memory, plan, phase, Toucher { task: 2, thread: 0 }, alone(&stop));
         outcome
@@ -257,13 +257,13 @@ mod tests {
 
     #[test]
     fn every_page_is_written_once_in_its_order() {
-        for pattern in [Pattern::WriteSequential, Pattern::WriteRandom] {
+        for pattern in [TaskPattern::WriteSequential, TaskPattern::WriteRandom] {
             let plan = small(pattern);
             let memory = memory(&plan);
             let outcome = go(&memory, &plan, Phase::Write);
             assert_eq!((outcome.accesses, outcome.words), (16, 16 * 512));
             let mut order = memory.written.take();
-            assert_eq!(order == (0..16).collect::<Vec<_>>(), pattern == Pattern::WriteSequential);
+            assert_eq!(order == (0..16).collect::<Vec<_>>(), pattern == TaskPattern::WriteSequential);
             order.sort_unstable();
             assert_eq!(order, (0..16).collect::<Vec<_>>());
         }
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn checking_finds_a_wrong_word_and_nothing_else() {
         for data in [Data::Random, Data::Text, Data::Zero] {
-            let plan = Plan { data, ..small(Pattern::ReadSequential) };
+            let plan = TaskPlan { data, ..small(TaskPattern::ReadSequential) };
             let memory = memory(&plan);
             go(&memory, &plan, Phase::Write);
             assert_eq!(go(&memory, &plan, Phase::ReadBack).mismatches, 0);
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn pages_are_asked_for_ahead_in_the_order_in_which_they_are_loaded() {
-        let plan = Plan { prefetch: 5, ..small(Pattern::ReadRandom) };
+        let plan = TaskPlan { prefetch: 5, ..small(TaskPattern::ReadRandom) };
         let memory = memory(&plan);
         go(&memory, &plan, Phase::Write);
         assert_eq!(go(&memory, &plan, Phase::Loads).accesses, 100);
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn loads_end_when_their_time_is_over() {
-        let plan = Plan { length: Length::Nanoseconds(2_000_000), ..small(Pattern::ReadRandom) };
+        let plan = TaskPlan { length: Length::Nanoseconds(2_000_000), ..small(TaskPattern::ReadRandom) };
         let memory = memory(&plan);
         go(&memory, &plan, Phase::Write);
         let outcome = go(&memory, &plan, Phase::Loads);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::value_parser;
 use octavo_measure::statistics::MOST_SAMPLES;
 
-use super::Job;
+use super::StreamJob;
 use crate::choices::{JsonTarget, ModeChoice};
 
 /// Send datagrams over loopback to another process, as netperf's UDP_STREAM does, with each message in
@@ -43,8 +43,8 @@ pub struct UdpStreamArgs {
 }
 
 impl UdpStreamArgs {
-    pub fn into_job(self) -> Job {
-        Job {
+    pub fn into_job(self) -> StreamJob {
+        StreamJob {
             modes: self.mode.modes(),
             sizes: self.sizes,
             iterations: self.iterations,

@@ -21,7 +21,7 @@ pub fn end_of(run: u64) -> [u8; HEAD_BYTES] {
 
 /// The head of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct MessageHead {
     pub run: u64,
     pub number: u64,
     /// Whether the message is complete, and its end belongs to its start.
@@ -29,11 +29,11 @@ pub struct Head {
 }
 
 /// Reads a message. Returns `None` if it is too short to be one.
-pub fn read(message: &[u8]) -> Option<Head> {
+pub fn read(message: &[u8]) -> Option<MessageHead> {
     let word = |at: usize| Some(u64::from_le_bytes(message.get(at..at + 8)?.try_into().ok()?));
     let (run, number, bytes) = (word(0)?, word(8)?, word(16)?);
     let has_end = number == END || word(tail_at(message.len()))? == number;
-    Some(Head { run, number, is_whole: bytes == message.len() as u64 && has_end })
+    Some(MessageHead { run, number, is_whole: bytes == message.len() as u64 && has_end })
 }
 
 #[cfg(test)]
@@ -46,11 +46,11 @@ mod tests {
         for (at, value) in [(0, 3), (8, 7), (16, 67), (tail_at(67), 7_u64)] {
             message[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
-        assert_eq!(read(&message), Some(Head { run: 3, number: 7, is_whole: true }));
+        assert_eq!(read(&message), Some(MessageHead { run: 3, number: 7, is_whole: true }));
         assert_eq!(read(&message[..66]).map(|head| head.is_whole), Some(false));
         message[tail_at(67)] ^= 1;
         assert_eq!(read(&message).map(|head| head.is_whole), Some(false));
-        assert_eq!(read(&end_of(9)), Some(Head { run: 9, number: END, is_whole: true }));
+        assert_eq!(read(&end_of(9)), Some(MessageHead { run: 9, number: END, is_whole: true }));
         assert_eq!((read(&[]), read(&[0; 23])), (None, None));
     }
 }

@@ -27,15 +27,15 @@ use std::time::Duration;
 use octavo::frame::FrameAllocator;
 use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
-use octavo_experiments::comparison::{Evidence, Line};
+use octavo_experiments::comparison::{Evidence, FormFigures};
 use octavo_experiments::percpu_lists;
 use octavo_measure::statistics::{harmonic_mean, interval_width, mean};
-use octavo_measure::table::Table;
+use octavo_measure::table::TextTable;
 
-use self::sender::{Sent, Stream};
+use self::sender::{Sent, UdpStream};
 use crate::choices::{JsonTarget, Mode, ModeChoice};
-use crate::progress::{Pace, Progress};
-use crate::report::{Report, Run, failures};
+use crate::progress::{Pace, TurnProgress};
+use crate::report::{ModeRun, WorkloadReport, failures};
 use crate::table::{counted, percent};
 
 /// The widest interval that netperf's `-I 95,5` accepts.
@@ -43,7 +43,7 @@ const WIDEST: f64 = 0.05;
 
 /// The options of a run.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct StreamJob {
     pub modes: Vec<Mode>,
     pub sizes: Vec<u64>,
     pub iterations: u32,
@@ -64,7 +64,7 @@ struct Iteration {
     wrong: u64,
 }
 
-pub fn run(job: &Job) -> Result<(), Failure> {
+pub fn run(job: &StreamJob) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
     let iterations = measure(job)?;
@@ -85,8 +85,8 @@ pub fn run(job: &Job) -> Result<(), Failure> {
 }
 
 /// Returns the lines of the lab's experiment: every form and published size, in less time than [`run`] takes.
-pub fn lines() -> Result<Vec<Line>, Failure> {
-    let job = Job {
+pub fn lines() -> Result<Vec<FormFigures>, Failure> {
+    let job = StreamJob {
         modes: ModeChoice::All.modes(),
         sizes: percpu_lists::PUBLISHED.map(|(bytes, ..)| bytes).to_vec(),
         iterations: 3,
@@ -97,23 +97,23 @@ pub fn lines() -> Result<Vec<Line>, Failure> {
     let iterations = measure(&job)?;
     let line = |(bytes, base, patched): (u64, f64, f64)| {
         let means = hmeans(&iterations, bytes).try_into().expect("three forms");
-        Line::new(percpu_lists::figure(bytes), Evidence::Measured).of(means).beside(patched / base)
+        FormFigures::new(percpu_lists::figure(bytes), Evidence::Measured).of(means).beside(patched / base)
     };
     Ok(percpu_lists::PUBLISHED.map(line).to_vec())
 }
 
 /// Measures all iterations of each mode.
-fn measure(job: &Job) -> Result<Vec<Vec<Iteration>>, Failure> {
+fn measure(job: &StreamJob) -> Result<Vec<Vec<Iteration>>, Failure> {
     let frames: Vec<FrameAllocator> =
         job.modes.iter().map(|mode| sender::allocator(*mode)).collect::<Result<_, _>>()?;
-    let mut stream = Stream::open()?;
+    let mut stream = UdpStream::open()?;
     let runs = job.iterations * job.runs * (job.sizes.len() * job.modes.len()) as u32;
     let pace = Pace::new(job.iterations, job.time * runs / job.iterations);
     let mut all = vec![Vec::new(); job.modes.len()];
     for iteration in 0..job.iterations as usize {
         all.iter_mut().for_each(|iterations: &mut Vec<Iteration>| iterations.push(Iteration::default()));
         let title = format!("iteration {} of {}", iteration + 1, job.iterations);
-        let _progress = Progress::turn(&pace, title, None);
+        let _progress = TurnProgress::turn(&pace, title, None);
         for &size in &job.sizes {
             for run in 0..job.runs as usize {
                 for turn in 0..job.modes.len() {
@@ -148,7 +148,7 @@ fn hmeans(iterations: &[Vec<Iteration>], size: u64) -> Vec<f64> {
     iterations.iter().map(of_mode).collect()
 }
 
-fn workload(job: &Job) -> String {
+fn workload(job: &StreamJob) -> String {
     let sizes: Vec<_> = job.sizes.iter().map(u64::to_string).collect();
     format!(
         "udp-stream --sizes {} --iterations {} --runs {} --seconds {}",
@@ -159,7 +159,7 @@ fn workload(job: &Job) -> String {
     )
 }
 
-fn table_of(job: &Job, iterations: &[Vec<Iteration>]) -> Table {
+fn table_of(job: &StreamJob, iterations: &[Vec<Iteration>]) -> TextTable {
     let mut header = vec!["Hmean, 10^6 bit/s".to_string()];
     for (place, mode) in job.modes.iter().enumerate() {
         header.push(mode.name().into());
@@ -167,7 +167,7 @@ fn table_of(job: &Job, iterations: &[Vec<Iteration>]) -> Table {
             header.push(format!("to {}", job.modes[0].name()));
         }
     }
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for &size in &job.sizes {
         let means = hmeans(iterations, size);
         let mut row = vec![format!("send-{size}")];
@@ -183,7 +183,7 @@ fn table_of(job: &Job, iterations: &[Vec<Iteration>]) -> Table {
 }
 
 /// Says how reliable the figures are.
-fn iterations_note(job: &Job, iterations: &[Vec<Iteration>]) -> Vec<String> {
+fn iterations_note(job: &StreamJob, iterations: &[Vec<Iteration>]) -> Vec<String> {
     let all = || iterations.iter().flatten();
     let widths =
         || all().flat_map(|iteration| iteration.runs.values()).filter_map(|runs| interval_width(runs));
@@ -204,13 +204,13 @@ fn iterations_note(job: &Job, iterations: &[Vec<Iteration>]) -> Vec<String> {
     ]
 }
 
-fn report_of(job: &Job, iterations: &[Vec<Iteration>]) -> Report {
+fn report_of(job: &StreamJob, iterations: &[Vec<Iteration>]) -> WorkloadReport {
     let mut runs = Vec::new();
     for iteration in 0..job.iterations as usize {
         for (mode, of_mode) in job.modes.iter().zip(iterations) {
             let iteration = &of_mode[iteration];
             let rate = |(size, runs): (&u64, &Vec<f64>)| (format!("send-{size}").into(), mean(runs));
-            runs.push(Run {
+            runs.push(ModeRun {
                 mode: mode.name().into(),
                 tasks: 2,
                 seconds: iteration.seconds,
@@ -218,21 +218,21 @@ fn report_of(job: &Job, iterations: &[Vec<Iteration>]) -> Report {
                 measures: iteration.runs.iter().map(rate).collect(),
                 failures: failures(iteration.wrong > 0),
                 counters: [("sent".into(), iteration.sent), ("received".into(), iteration.received)].into(),
-                ..Run::default()
+                ..ModeRun::default()
             });
         }
     }
     let names: Vec<&str> = job.modes.iter().map(|mode| mode.name()).collect();
-    Report::new(workload(job), runs, &names, &[])
+    WorkloadReport::new(workload(job), runs, &names, &[])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn job() -> Job {
+    fn job() -> StreamJob {
         let time = Duration::from_millis(300);
-        Job {
+        StreamJob {
             modes: vec![Mode::Base, Mode::Patched],
             sizes: vec![64],
             iterations: 2,

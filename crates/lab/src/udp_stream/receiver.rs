@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use octavo_command::failure::Failure;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use super::message::{self, END, Head};
+use super::message::{self, END, MessageHead};
 
 /// The subcommand by which `octavo-lab` starts this process.
 pub const SUBCOMMAND: &str = "udp-receiver";
@@ -52,7 +52,7 @@ fn serve() -> io::Result<()> {
     let mut received = Received::default();
     loop {
         let (bytes, from) = socket.recv_from(&mut buffer)?;
-        let Some(Head { run, number, is_whole }) = message::read(&buffer[..bytes]) else {
+        let Some(MessageHead { run, number, is_whole }) = message::read(&buffer[..bytes]) else {
             received.wrong += 1;
             continue;
         };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use octavo::PAGE_BYTES;
 use octavo::frame::{Backing, Block, FrameAllocator, FrameConfig, Order};
 use octavo_command::failure::Failure;
-use octavo_experiments::percpu_lists::{Place, QUEUED};
+use octavo_experiments::percpu_lists::{MessagePlace, QUEUED};
 
 use super::message::{self, END};
 use super::receiver::{self, Received};
@@ -33,7 +33,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Both ends of the stream.
 #[derive(Debug)]
-pub struct Stream {
+pub struct UdpStream {
     socket: UdpSocket,
     /// Dropping it ends the receiver.
     _receiver: Processes,
@@ -58,7 +58,7 @@ pub fn allocator(mode: Mode) -> Result<FrameAllocator, Failure> {
     Ok(FrameAllocator::standalone(&config, 2 * MEMORY_BYTES)?)
 }
 
-impl Stream {
+impl UdpStream {
     /// Starts the receiver.
     pub fn open() -> Result<Self, Failure> {
         let cannot = |error| Failure::system("cannot open a socket on 127.0.0.1", error);
@@ -82,7 +82,7 @@ impl Stream {
                 .name("frees".into())
                 .spawn_scoped(scope, move || free_all(frames, &handed))
                 .map_err(|error| Failure::system("cannot start a thread", error))?;
-            let queue = Queue { hand_over, freeing: freeing.thread().clone(), handed: 0 };
+            let queue = FreeQueue { hand_over, freeing: freeing.thread().clone(), handed: 0 };
             self.send(frames, bytes, time, queue)
         })?;
         let received = self.end_run()?;
@@ -102,9 +102,9 @@ impl Stream {
         frames: &FrameAllocator,
         bytes: u64,
         time: Duration,
-        mut queue: Queue,
+        mut queue: FreeQueue,
     ) -> Result<(u64, f64), Failure> {
-        let place = Place::of(bytes);
+        let place = MessagePlace::of(bytes);
         let order = Order::new(place.order).expect("an order that the allocator has");
         let (each, bytes) = (order.bytes() / place.messages as usize, bytes as usize);
         let (mut messages, mut block) = (0_u64, None);
@@ -164,13 +164,13 @@ impl Stream {
 }
 
 /// Blocks on their way to be freed. Dropping it ends the thread that frees.
-struct Queue {
+struct FreeQueue {
     hand_over: SyncSender<Block>,
     freeing: thread::Thread,
     handed: usize,
 }
 
-impl Queue {
+impl FreeQueue {
     fn push(&mut self, mut block: Block) {
         loop {
             match self.hand_over.try_send(block) {
@@ -199,7 +199,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for FreeQueue {
     fn drop(&mut self) {
         // The other thread sees the queue's end at its next look.
         let (closed, _) = sync_channel(1);
@@ -228,7 +228,7 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(nobody.local_addr().unwrap()).unwrap();
         drop(nobody);
-        let mut stream = Stream { socket, _receiver: Processes::default(), runs: 0 };
+        let mut stream = UdpStream { socket, _receiver: Processes::default(), runs: 0 };
         let frames = allocator(Mode::Base).unwrap();
         for bytes in [64, 16384] {
             let said = stream.run(&frames, bytes, Duration::from_secs(5)).unwrap_err().to_string();

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ValueEnum, value_parser};
 
-use super::job::Job;
-use super::touch::Plan;
+use super::job::UsememJob;
+use super::touch::TouchPlan;
 use crate::choices::{JsonTarget, ModeChoice, Size};
 
 /// Rounds if modes are compared: enough for a median.
@@ -93,7 +93,7 @@ enum Rival {
 
 impl UsememArgs {
     /// Returns the job of these options, or the reason why they make no sense together.
-    pub fn into_job(self) -> Result<Job, String> {
+    pub fn into_job(self) -> Result<UsememJob, String> {
         let (size, step) = (self.size.bytes, self.step.bytes);
         if size < ACCESS_BYTES {
             return Err(format!("SIZE is {}, but one access takes 8 bytes; give a larger SIZE", self.size));
@@ -120,9 +120,9 @@ impl UsememArgs {
         let modes = self.mode.modes();
         let against_kernel = self.against == Some(Rival::Kernel);
         let compared = modes.len() > 1 || against_kernel;
-        Ok(Job {
+        Ok(UsememJob {
             workload: self.workload(),
-            plan: Plan {
+            plan: TouchPlan {
                 bytes: size,
                 unit_bytes: self.unit.map_or(size, |unit| unit.bytes),
                 step_words: step / ACCESS_BYTES,
@@ -171,13 +171,13 @@ mod tests {
     use crate::choices::Mode;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct CommandLine {
         #[command(flatten)]
         args: UsememArgs,
     }
 
-    fn job(line: &str) -> Result<Job, String> {
-        let parsed = Line::try_parse_from(format!("usemem {line}").split_whitespace());
+    fn job(line: &str) -> Result<UsememJob, String> {
+        let parsed = CommandLine::try_parse_from(format!("usemem {line}").split_whitespace());
         parsed.map_err(|error| error.to_string())?.args.into_job()
     }
 

@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use super::touch::Plan;
+use super::touch::TouchPlan;
 use crate::choices::{JsonTarget, Mode, Size};
 use crate::huge_pages::KernelPages;
 
 /// The job.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct UsememJob {
     pub workload: String,
-    pub plan: Plan,
+    pub plan: TouchPlan,
     pub tasks: u32,
     pub modes: Vec<Mode>,
     pub against_kernel: bool,
@@ -23,7 +23,7 @@ pub struct Job {
     pub json: Option<JsonTarget>,
 }
 
-impl Job {
+impl UsememJob {
     /// Returns the accesses of all threads in one run.
     pub fn accesses(&self) -> u64 {
         let threads = u64::from(self.tasks) * u64::from(self.plan.threads);

@@ -20,13 +20,13 @@ use octavo_command::failure::Failure;
 use octavo_platform::{PlainMemory, usage};
 use serde::{Deserialize, Serialize};
 
-use super::side::Side;
-use super::touch::{Memory, Outcome, Plan, touch};
-use crate::gate::Gate;
+use super::side::SideOutcomes;
+use super::touch::{TouchOutcome, TouchPlan, TouchedMemory, touch};
+use crate::gate::StartGate;
 use crate::huge_pages::KernelPages;
 use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::table;
-use crate::worker::{Toucher, Watch};
+use crate::worker::{Toucher, WorkerFlags};
 
 /// The subcommand by which `octavo-lab` starts a process of this side.
 pub const SUBCOMMAND: &str = "kernel-task";
@@ -36,15 +36,15 @@ const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 
 /// The order for a process.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
+struct ProcessOrder {
     task: u32,
-    plan: Plan,
+    plan: TouchPlan,
     pages: KernelPages,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Done {
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<TouchOutcome>,
     minor_faults: u64,
     major_faults: u64,
     /// The peak growth of the resident set during the touching.
@@ -54,7 +54,7 @@ struct Done {
 }
 
 /// Refuses a job that needs more memory than there is, so that the kernel would have to kill a process.
-pub fn check_room(tasks: u32, plan: &Plan) -> Result<(), Failure> {
+pub fn check_room(tasks: u32, plan: &TouchPlan) -> Result<(), Failure> {
     let room = available_bytes();
     let need = needed_bytes(tasks, plan);
     if need <= room {
@@ -70,7 +70,7 @@ pub fn check_room(tasks: u32, plan: &Plan) -> Result<(), Failure> {
 
 /// Returns the most bytes that all tasks hold together: each written 2 MiB page, and a table of 4 KiB for
 /// each huge page, written or zero, which is reserved for splitting it.
-fn needed_bytes(tasks: u32, plan: &Plan) -> u64 {
+fn needed_bytes(tasks: u32, plan: &TouchPlan) -> u64 {
     let spread = HUGE_BYTES.max(plan.step_words.saturating_mul(8));
     let huge_pages = if plan.random {
         plan.bytes.div_ceil(HUGE_BYTES).min(plan.accesses())
@@ -94,13 +94,13 @@ fn available_bytes() -> u64 {
 }
 
 /// Runs all tasks once and returns their outcome.
-pub(super) fn run(tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, Failure> {
+pub(super) fn run(tasks: u32, plan: &TouchPlan, pages: KernelPages) -> Result<SideOutcomes, Failure> {
     let cannot_pipe = |error| Failure::system("cannot make a pipe for the kernel's side", error);
     let (go_reader, mut go_writer) = io::pipe().map_err(cannot_pipe)?;
     let mut processes = Processes::default();
     for task in 0..tasks {
         let input = go_reader.try_clone().map_err(cannot_pipe)?;
-        processes.start(SUBCOMMAND, &Order { task, plan: plan.clone(), pages }, Stdio::from(input))?;
+        processes.start(SUBCOMMAND, &ProcessOrder { task, plan: plan.clone(), pages }, Stdio::from(input))?;
     }
     // If this process kept its end of the pipe, the others would wait for siblings that died.
     drop(go_reader);
@@ -109,7 +109,7 @@ pub(super) fn run(tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, F
         .write_all(&vec![b'g'; tasks as usize])
         .map_err(|error| Failure::system("cannot start the kernel's side", error))?;
     let done: Vec<Done> = processes.collect()?;
-    Ok(Side {
+    Ok(SideOutcomes {
         budget_bytes: None,
         faults: done.iter().map(|done| done.minor_faults + done.major_faults).sum(),
         peak_rss_bytes: done.iter().map(|done| done.grown_bytes).sum(),
@@ -124,13 +124,13 @@ pub(super) fn run(tasks: u32, plan: &Plan, pages: KernelPages) -> Result<Side, F
 
 /// Runs one process: ready, go, touch, answer.
 pub fn task_main(order: &str) -> Result<(), Failure> {
-    let order: Order = serde_json::from_str(order).map_err(|_| {
+    let order: ProcessOrder = serde_json::from_str(order).map_err(|_| {
         Failure::Said(format!("{SUBCOMMAND} is started by octavo-lab itself; use octavo-lab usemem"))
     })?;
     processes::answer(touch_all(&order))
 }
 
-fn touch_all(order: &Order) -> Result<Option<Done>, Failure> {
+fn touch_all(order: &ProcessOrder) -> Result<Option<Done>, Failure> {
     let before = Usage::now();
     usage::reset_peak_resident();
     let outcomes = match order.plan.threads {
@@ -148,35 +148,41 @@ fn touch_all(order: &Order) -> Result<Option<Done>, Failure> {
     }))
 }
 
-type Touched = Option<(Vec<Outcome>, u64)>;
+type Touched = Option<(Vec<TouchOutcome>, u64)>;
 
 /// Touches in the process's first thread, as usemem does without `-t`.
-fn touch_alone(order: &Order) -> Result<Touched, Failure> {
+fn touch_alone(order: &ProcessOrder) -> Result<Touched, Failure> {
     if !ready_and_told_to_go()? {
         return Ok(None);
     }
     let stop = AtomicBool::new(false);
     let mut page_table_bytes = 0;
     let toucher = Toucher { task: order.task, thread: 0 };
-    let watch = Watch { stop: &stop, progress: None };
+    let watch = WorkerFlags { stop: &stop, progress: None };
     let outcome = touch(&KernelMemory(order.pages), &order.plan, toucher, watch, || {
         page_table_bytes = present_page_table_bytes();
     });
     Ok(Some((vec![outcome.map_err(no_memory)?], page_table_bytes)))
 }
 
-fn touch_together(order: &Order, threads: u32) -> Result<Touched, Failure> {
-    let gate = Gate::default();
+fn touch_together(order: &ProcessOrder, threads: u32) -> Result<Touched, Failure> {
+    let gate = StartGate::default();
     let stop = AtomicBool::new(false);
     let work = |thread| {
         let toucher = Toucher { task: order.task, thread };
         let mut page_table_bytes = 0;
         if !gate.pass() {
-            return Ok((Outcome::default(), 0));
+            return Ok((TouchOutcome::default(), 0));
         }
-        touch(&KernelMemory(order.pages), &order.plan, toucher, Watch { stop: &stop, progress: None }, || {
-            page_table_bytes = present_page_table_bytes();
-        })
+        touch(
+            &KernelMemory(order.pages),
+            &order.plan,
+            toucher,
+            WorkerFlags { stop: &stop, progress: None },
+            || {
+                page_table_bytes = present_page_table_bytes();
+            },
+        )
         .map(|outcome| (outcome, page_table_bytes))
     };
     thread::scope(|scope| {
@@ -223,7 +229,7 @@ fn present_page_table_bytes() -> u64 {
 /// The kernel's own memory.
 struct KernelMemory(KernelPages);
 
-impl Memory for KernelMemory {
+impl TouchedMemory for KernelMemory {
     type Unit = PlainMemory;
     type Error = io::Error;
 
@@ -255,8 +261,8 @@ mod tests {
 
     use super::*;
 
-    fn plan() -> Plan {
-        Plan {
+    fn plan() -> TouchPlan {
+        TouchPlan {
             bytes: 100 << 30,
             unit_bytes: 100 << 30,
             step_words: 1 << 18,
@@ -271,12 +277,12 @@ mod tests {
     #[test]
     fn room_is_asked_for_tables_when_reading_and_for_pages_when_writing() {
         assert_eq!(needed_bytes(72, &plan()), 51_200 * 72 * 4096);
-        let writing = Plan { readonly: false, ..plan() };
+        let writing = TouchPlan { readonly: false, ..plan() };
         assert_eq!(needed_bytes(1, &writing), 51_200 * (4096 + (2 << 20)));
-        let sparse = Plan { step_words: 1 << 27, ..writing };
+        let sparse = TouchPlan { step_words: 1 << 27, ..writing };
         assert_eq!(needed_bytes(2, &sparse), 2 * 100 * (4096 + (2 << 20)));
-        let impossible = Plan { bytes: u64::MAX, ..plan() };
-        assert!(check_room(u32::MAX, &Plan { readonly: false, ..impossible }).is_err());
+        let impossible = TouchPlan { bytes: u64::MAX, ..plan() };
+        assert!(check_room(u32::MAX, &TouchPlan { readonly: false, ..impossible }).is_err());
     }
 
     #[test]

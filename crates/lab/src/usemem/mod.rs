@@ -25,25 +25,25 @@ use octavo_command::failure::Failure;
 use octavo_command::output::{JsonSink, Text};
 use octavo_measure::rounds::turns;
 
-use self::job::{Contender, Job};
-use self::side::Side;
+use self::job::{Contender, UsememJob};
+use self::side::SideOutcomes;
 use crate::aside::Aside;
-use crate::huge_pages::HugePages;
+use crate::huge_pages::HugePageSetting;
 use crate::profile::Samples;
-use crate::progress::{Pace, Progress};
+use crate::progress::{Pace, TurnProgress};
 use crate::record::Recorder;
-use crate::report::{Metric, Report, Run, failures};
+use crate::report::{ModeMetric, ModeRun, WorkloadReport, failures};
 use crate::worker::Mismatch;
 
 /// The most sampled passes of a mode. Short passes would consist of start-up only.
 const SAMPLED_PASSES: u32 = 100;
 
 /// Does the job. Fails if the job failed or data was wrong.
-pub fn run(job: &Job) -> Result<(), Failure> {
+pub fn run(job: &UsememJob) -> Result<(), Failure> {
     let text = Text::beside(job.json.as_ref());
     let sink = job.json.as_ref().map(JsonSink::open).transpose()?;
     let recorder = job.record.as_deref().map(Recorder::open).transpose()?;
-    let huge_pages = HugePages::here();
+    let huge_pages = HugePageSetting::here();
     let contenders = contenders(job, &huge_pages);
     if job.against_kernel {
         kernel_side::check_room(job.tasks, &job.plan)?;
@@ -55,7 +55,12 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     }
     let (runs, mut wrong) = all_rounds(job, &contenders, &text)?;
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
-    let report = Report::new(job.workload.clone(), runs, &names, &[Metric::Seconds, Metric::UsememKbPerS]);
+    let report = WorkloadReport::new(
+        job.workload.clone(),
+        runs,
+        &names,
+        &[ModeMetric::Seconds, ModeMetric::UsememKbPerS],
+    );
     if let Some(sink) = sink {
         sink.write(&report)?;
     }
@@ -72,14 +77,18 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     }
 }
 
-fn contenders(job: &Job, huge_pages: &HugePages) -> Vec<Contender> {
+fn contenders(job: &UsememJob, huge_pages: &HugePageSetting) -> Vec<Contender> {
     let kernel = if job.against_kernel { huge_pages.kernel_runs() } else { &[] };
     let kernel = kernel.iter().map(|&pages| Contender::Kernel(pages));
     kernel.chain(job.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
 }
 
 /// Makes all runs. Returns them, and a sentence for each whose data was wrong.
-fn all_rounds(job: &Job, contenders: &[Contender], text: &Text) -> Result<(Vec<Run>, Vec<String>), Failure> {
+fn all_rounds(
+    job: &UsememJob,
+    contenders: &[Contender],
+    text: &Text,
+) -> Result<(Vec<ModeRun>, Vec<String>), Failure> {
     let pace = Pace::new(job.rounds * contenders.len() as u32, Duration::ZERO);
     let (mut runs, mut wrong) = (Vec::new(), Vec::new());
     for (round, side) in turns(job.rounds as usize, contenders.len()) {
@@ -99,26 +108,31 @@ fn all_rounds(job: &Job, contenders: &[Contender], text: &Text) -> Result<(Vec<R
     Ok((runs, wrong))
 }
 
-fn take_turn(job: &Job, contender: Contender, round: u32, pace: &Arc<Pace>) -> Result<Side, Failure> {
+fn take_turn(
+    job: &UsememJob,
+    contender: Contender,
+    round: u32,
+    pace: &Arc<Pace>,
+) -> Result<SideOutcomes, Failure> {
     let title = match job.rounds {
         1 => contender.name().to_string(),
         rounds => format!("{}, round {} of {rounds}", contender.name(), round + 1),
     };
     match contender {
         Contender::Kernel(pages) => {
-            let _progress = Progress::turn(pace, title, None);
+            let _progress = TurnProgress::turn(pace, title, None);
             kernel_side::run(job.tasks, &job.plan, pages)
         }
         Contender::Octavo(mode) => {
-            let progress = Progress::turn(pace, title, Some(job.accesses()));
+            let progress = TurnProgress::turn(pace, title, Some(job.accesses()));
             octavo_side::run(mode, job, Aside::of(&progress))
         }
     }
 }
 
-fn summarise(job: &Job, contender: Contender, side: &Side) -> Run {
+fn summarise(job: &UsememJob, contender: Contender, side: &SideOutcomes) -> ModeRun {
     let seconds = side.seconds();
-    Run {
+    ModeRun {
         mode: contender.name().into(),
         tasks: job.tasks.into(),
         budget_bytes: side.budget_bytes,
@@ -130,17 +144,17 @@ fn summarise(job: &Job, contender: Contender, side: &Side) -> Run {
         peak_rss_bytes: side.peak_rss_bytes,
         counters: side.counters.clone(),
         failures: failures(side.mismatches() > 0),
-        ..Run::default()
+        ..ModeRun::default()
     }
 }
 
 /// Runs each mode again under the sampler, untimed, and adds the shares to all its runs.
-fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failure> {
+fn add_shares(job: &UsememJob, pace: &Arc<Pace>, runs: &mut [ModeRun]) -> Result<(), Failure> {
     for &mode in &job.modes {
         let mut samples = Samples::default();
         for pass in 1..=SAMPLED_PASSES {
             let title = format!("{}, sampled pass {pass}", mode.name());
-            let progress = Progress::aside(pace, title, Some(job.accesses()));
+            let progress = TurnProgress::aside(pace, title, Some(job.accesses()));
             octavo_side::run(mode, job, Aside { samples: Some(&mut samples), ..Aside::of(&progress) })?;
             if samples.is_enough() {
                 break;
@@ -153,16 +167,16 @@ fn add_shares(job: &Job, pace: &Arc<Pace>, runs: &mut [Run]) -> Result<(), Failu
 }
 
 /// Runs the first mode once more, untimed, and records it. Returns a summary of the file.
-fn record(job: &Job, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
+fn record(job: &UsememJob, recorder: Recorder, wrong: &mut Vec<String>) -> Result<String, Failure> {
     let pace = Pace::new(1, Duration::ZERO);
     let mode = job.modes[0];
-    let progress = Progress::aside(&pace, format!("{}, recorded run", mode.name()), Some(job.accesses()));
+    let progress = TurnProgress::aside(&pace, format!("{}, recorded run", mode.name()), Some(job.accesses()));
     let side = octavo_side::run(mode, job, Aside { recorder: Some(&recorder), ..Aside::of(&progress) })?;
     wrong.extend(complaint(Contender::Octavo(mode), &side));
     recorder.finish()
 }
 
-fn complaint(contender: Contender, side: &Side) -> Option<String> {
+fn complaint(contender: Contender, side: &SideOutcomes) -> Option<String> {
     let Mismatch { offset, expected, found } = side.first_mismatch()?;
     Some(format!(
         "{} words were not what the last repeat wrote ({}; first at offset {offset:#x} of a piece: expected \

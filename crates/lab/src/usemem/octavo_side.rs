@@ -6,21 +6,21 @@ use octavo::{Counter, Manager, RegionOptions, Space};
 use octavo_command::failure::Failure;
 use octavo_platform::usage;
 
-use super::job::Job;
-use super::side::Side;
-use super::touch::{Memory, Outcome, Plan, touch};
+use super::job::UsememJob;
+use super::side::SideOutcomes;
+use super::touch::{TouchOutcome, TouchPlan, TouchedMemory, touch};
 use crate::aside::Aside;
 use crate::choices::Mode;
 use crate::gate::all_at_once;
 use crate::manager::{named, with_forms_of};
 use crate::record::Recorded;
-use crate::worker::{Toucher, Watch};
+use crate::worker::{Toucher, WorkerFlags};
 
 const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
 
 /// Runs all tasks once under a manager of their own, and returns their outcome. The samples are from the
 /// opening of the gate to the end of the last thread.
-pub(super) fn run(mode: Mode, job: &Job, aside: Aside<'_>) -> Result<Side, Failure> {
+pub(super) fn run(mode: Mode, job: &UsememJob, aside: Aside<'_>) -> Result<SideOutcomes, Failure> {
     usage::reset_peak_resident();
     let manager = build(mode, job.budget.as_ref().map(|budget| budget.bytes))?;
     let spaces = (0..job.tasks)
@@ -32,7 +32,7 @@ pub(super) fn run(mode: Mode, job: &Job, aside: Aside<'_>) -> Result<Side, Failu
     drop(spaces);
     let counted = manager.counters().since(&before);
     manager.shutdown().map_err(octavo::ShutdownRefused::into_error)?;
-    Ok(Side {
+    Ok(SideOutcomes {
         outcomes,
         budget_bytes: Some(budget_bytes),
         faults: counted.get(Counter::PageFault),
@@ -50,10 +50,14 @@ fn build(mode: Mode, budget_bytes: Option<u64>) -> octavo::Result<Manager> {
     builder.build()
 }
 
-fn run_threads(spaces: &[Space], plan: &Plan, aside: Aside<'_>) -> Result<Vec<Vec<Outcome>>, Failure> {
+fn run_threads(
+    spaces: &[Space],
+    plan: &TouchPlan,
+    aside: Aside<'_>,
+) -> Result<Vec<Vec<TouchOutcome>>, Failure> {
     let stop = AtomicBool::new(false);
     let Aside { progress, samples, recorder } = aside;
-    let watch = Watch { stop: &stop, progress };
+    let watch = WorkerFlags { stop: &stop, progress };
     let work = |toucher: Toucher| {
         let memory = SpaceMemory(&spaces[toucher.task as usize]);
         let touched = match recorder.map(|recorder| recorder.track(toucher.task)) {
@@ -65,47 +69,47 @@ fn run_threads(spaces: &[Space], plan: &Plan, aside: Aside<'_>) -> Result<Vec<Ve
     let tasks = 0..spaces.len() as u32;
     let touchers = tasks.flat_map(|task| (0..plan.threads).map(move |thread| Toucher { task, thread }));
     let outcomes = all_at_once(touchers, work, samples)?;
-    Ok(outcomes.chunks(plan.threads as usize).map(<[Outcome]>::to_vec).collect())
+    Ok(outcomes.chunks(plan.threads as usize).map(<[TouchOutcome]>::to_vec).collect())
 }
 
 /// A space, touched by the word.
 struct SpaceMemory<'a>(&'a Space);
 
 /// A piece of a space.
-struct Piece {
+struct SpacePiece {
     address: u64,
     bytes: u64,
 }
 
-impl Memory for SpaceMemory<'_> {
-    type Unit = Piece;
+impl TouchedMemory for SpaceMemory<'_> {
+    type Unit = SpacePiece;
     type Error = octavo::Error;
 
-    fn map(&self, bytes: u64) -> octavo::Result<Piece> {
+    fn map(&self, bytes: u64) -> octavo::Result<SpacePiece> {
         // Rounded up like mmap, and with huge pages like the kernel's side.
         let bytes = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes);
         let address = self.0.map(bytes, RegionOptions::default().huge(true))?;
-        Ok(Piece { address, bytes })
+        Ok(SpacePiece { address, bytes })
     }
 
     #[inline]
-    fn load(&self, unit: &Piece, index: u64) -> octavo::Result<u64> {
+    fn load(&self, unit: &SpacePiece, index: u64) -> octavo::Result<u64> {
         self.0.load::<u64>(unit.address + index * 8)
     }
 
     #[inline]
-    fn store(&self, unit: &Piece, index: u64, value: u64) -> octavo::Result<()> {
+    fn store(&self, unit: &SpacePiece, index: u64, value: u64) -> octavo::Result<()> {
         self.0.store::<u64>(unit.address + index * 8, value)
     }
 
-    fn unmap(&self, unit: Piece) -> octavo::Result<()> {
+    fn unmap(&self, unit: SpacePiece) -> octavo::Result<()> {
         self.0.unmap(unit.address, unit.bytes)
     }
 }
 
 /// A piece, and the number of its first page in the trace.
 struct RecordedPiece {
-    piece: Piece,
+    piece: SpacePiece,
     first_page: u64,
 }
 
@@ -115,7 +119,7 @@ impl RecordedPiece {
     }
 }
 
-impl Memory for Recorded<'_, SpaceMemory<'_>> {
+impl TouchedMemory for Recorded<'_, SpaceMemory<'_>> {
     type Unit = RecordedPiece;
     type Error = octavo::Error;
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::touch::Outcome;
+use super::touch::TouchOutcome;
 use crate::report::usemem_kb_per_s;
 use crate::worker::Mismatch;
 
 /// Outcomes by task and thread.
 #[derive(Debug)]
-pub struct Side {
-    pub outcomes: Vec<Vec<Outcome>>,
+pub struct SideOutcomes {
+    pub outcomes: Vec<Vec<TouchOutcome>>,
     pub budget_bytes: Option<u64>,
     pub faults: u64,
     pub peak_rss_bytes: u64,
@@ -18,15 +18,15 @@ pub struct Side {
 
 /// A thread's two lines, as usemem prints them.
 #[derive(Clone, Copy, Debug)]
-pub struct Line {
+pub struct ThreadLines {
     pub bytes: u64,
     pub usecs: u64,
     pub kb_per_s: u64,
     pub free_usecs: u64,
 }
 
-impl Side {
-    fn threads(&self) -> impl Iterator<Item = &Outcome> {
+impl SideOutcomes {
+    fn threads(&self) -> impl Iterator<Item = &TouchOutcome> {
         self.outcomes.iter().flatten()
     }
 
@@ -47,12 +47,17 @@ impl Side {
     }
 
     /// Returns the lines that usemem prints. Its clock starts for all tasks at once.
-    pub fn lines(&self) -> impl Iterator<Item = Line> {
+    pub fn lines(&self) -> impl Iterator<Item = ThreadLines> {
         let start_ns = self.start_ns();
         self.threads().map(move |outcome| {
             let usecs = (outcome.end_ns.saturating_sub(start_ns) / 1000).max(1);
             let bytes = outcome.usemem_bytes();
-            Line { bytes, usecs, kb_per_s: usemem_kb_per_s(bytes, usecs), free_usecs: outcome.free_ns / 1000 }
+            ThreadLines {
+                bytes,
+                usecs,
+                kb_per_s: usemem_kb_per_s(bytes, usecs),
+                free_usecs: outcome.free_ns / 1000,
+            }
         })
     }
 
@@ -71,14 +76,14 @@ mod tests {
 
     #[test]
     fn time_runs_from_the_first_start_to_the_last_end() {
-        let outcome = |start_ns, end_ns| Outcome {
+        let outcome = |start_ns, end_ns| TouchOutcome {
             mapped_bytes: 8 << 20,
             touched_bytes: 1 << 20,
             start_ns,
             end_ns,
-            ..Outcome::default()
+            ..TouchOutcome::default()
         };
-        let side = Side {
+        let side = SideOutcomes {
             outcomes: vec![vec![outcome(1_000, 501_000)], vec![outcome(2_000, 1_001_000)]],
             budget_bytes: None,
             faults: 0,

@@ -3,19 +3,19 @@
 
 use octavo_command::failure::Failure;
 use octavo_command::output::Text;
-use octavo_measure::table::Table;
+use octavo_measure::table::TextTable;
 
-use super::job::{Contender, Job};
-use super::side::Side;
+use super::job::{Contender, UsememJob};
+use super::side::SideOutcomes;
 use crate::profile;
-use crate::report::{Metric, Report, Run, median_of};
-use crate::table::{self, Rounds, counted, grouped, percent, rate};
+use crate::report::{ModeMetric, ModeRun, WorkloadReport, median_of};
+use crate::table::{self, FigureOverRounds, counted, grouped, percent, rate};
 
 /// Explains usemem's figures.
 const AS_USEMEM_COUNTS: &str = "an eighth of what is mapped, and 8 bytes for each access";
 
 /// Prints a task's lines in usemem's own form.
-pub fn print_lines(text: &Text, side: &Side) -> Result<(), Failure> {
+pub fn print_lines(text: &Text, side: &SideOutcomes) -> Result<(), Failure> {
     text.line(format!("as usemem counts ({AS_USEMEM_COUNTS}):"))?;
     for line in side.lines() {
         text.line(format!("{} bytes / {} usecs = {} KB/s", line.bytes, line.usecs, line.kb_per_s))?;
@@ -25,7 +25,7 @@ pub fn print_lines(text: &Text, side: &Side) -> Result<(), Failure> {
 }
 
 /// Writes one of several runs in a line.
-pub fn one_line(run: &Run, round: u32) -> String {
+pub fn one_line(run: &ModeRun, round: u32) -> String {
     format!(
         "round {} {:<11} {:>12.6} s  {:>12} MB/s  {:>12} faults",
         round + 1,
@@ -37,7 +37,7 @@ pub fn one_line(run: &Run, round: u32) -> String {
 }
 
 /// Describes the threads.
-fn threads(job: &Job) -> String {
+fn threads(job: &UsememJob) -> String {
     let tasks = counted(job.tasks.into(), "task", "tasks");
     match job.plan.threads {
         1 => tasks,
@@ -46,7 +46,7 @@ fn threads(job: &Job) -> String {
 }
 
 /// Describes the bytes that one run of all threads touches.
-fn touched(job: &Job) -> String {
+fn touched(job: &UsememJob) -> String {
     let accesses = job.accesses();
     let passes = counted(job.plan.repeats.into(), "pass", "passes");
     format!(
@@ -58,7 +58,7 @@ fn touched(job: &Job) -> String {
 }
 
 /// Prints the runs of a single mode.
-pub fn print_summary(text: &Text, job: &Job, report: &Report) -> Result<(), Failure> {
+pub fn print_summary(text: &Text, job: &UsememJob, report: &WorkloadReport) -> Result<(), Failure> {
     for run in &report.runs {
         let budget = match &job.budget {
             Some(given) => given.to_string(),
@@ -93,11 +93,11 @@ pub fn print_summary(text: &Text, job: &Job, report: &Report) -> Result<(), Fail
 /// Prints the runs of several sides.
 pub fn print_comparison(
     text: &Text,
-    job: &Job,
+    job: &UsememJob,
     contenders: &[Contender],
-    report: &Report,
+    report: &WorkloadReport,
 ) -> Result<(), Failure> {
-    let rounds = Rounds::new(job.rounds);
+    let rounds = FigureOverRounds::new(job.rounds);
     let note = rounds.note(job.rounds);
     text.line(format!("\n{}", report.workload))?;
     text.line(format!("\nthe whole job: {} by {}", touched(job), threads(job)))?;
@@ -108,9 +108,9 @@ pub fn print_comparison(
         .filter(|side| matches!(side, Contender::Kernel(_)))
         .map(|side| side.name())
         .collect();
-    let to_beat = report.best_of(&kernel, Metric::Seconds);
+    let to_beat = report.best_of(&kernel, ModeMetric::Seconds);
     let shown = |name: &str| !kernel.contains(&name) || to_beat == Some(name);
-    let ratios = table::ratios(report, &[Metric::Seconds], rounds, |ratio| {
+    let ratios = table::ratios(report, &[ModeMetric::Seconds], rounds, |ratio| {
         shown(&ratio.to) && !kernel.contains(&ratio.of.as_str())
     });
     if let Some(ratios) = ratios {
@@ -124,17 +124,17 @@ pub fn print_comparison(
     text.line(usemem_table(report, contenders, rounds))
 }
 
-fn main_table(report: &Report, contenders: &[Contender], rounds: Rounds) -> Table {
+fn main_table(report: &WorkloadReport, contenders: &[Contender], rounds: FigureOverRounds) -> TextTable {
     let sampled = report.runs.iter().any(|run| !run.shares.is_empty());
     let mut header = vec!["mode"];
     header.extend(rounds.header("seconds"));
     header.extend(["MB/s", "faults", "faults/s", "peak RSS"]);
     header.extend(sampled.then_some("zero page's get"));
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for contender in contenders {
-        let runs: Vec<&Run> = report.runs_of(contender.name()).collect();
+        let runs: Vec<&ModeRun> = report.runs_of(contender.name()).collect();
         let Some(&first) = runs.first() else { continue };
-        let median = |value: fn(&Run) -> f64| median_of(&runs, value);
+        let median = |value: fn(&ModeRun) -> f64| median_of(&runs, value);
         let mut row = vec![contender.name().to_string()];
         row.extend(rounds.cells(runs.iter().copied(), |run| run.seconds, |seconds| format!("{seconds:.6}")));
         row.push(rate(median(|run| run.mb_per_s)));
@@ -153,12 +153,12 @@ fn main_table(report: &Report, contenders: &[Contender], rounds: Rounds) -> Tabl
     table
 }
 
-fn usemem_table(report: &Report, contenders: &[Contender], rounds: Rounds) -> Table {
+fn usemem_table(report: &WorkloadReport, contenders: &[Contender], rounds: FigureOverRounds) -> TextTable {
     let mut header = vec!["mode"];
     header.extend(rounds.header("KB/s"));
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for contender in contenders {
-        let figure = |run: &Run| run.usemem_kb_per_s.unwrap_or(0) as f64;
+        let figure = |run: &ModeRun| run.usemem_kb_per_s.unwrap_or(0) as f64;
         let mut row = vec![contender.name().to_string()];
         row.extend(rounds.cells(report.runs_of(contender.name()), figure, |value| grouped(value as u64)));
         table.row(row);

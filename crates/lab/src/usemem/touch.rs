@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use octavo_measure::random::{Random, mix};
 use serde::{Deserialize, Serialize};
 
-use crate::worker::{Mismatch, Toucher, Watch, now_ns};
+use crate::worker::{Mismatch, Toucher, WorkerFlags, now_ns};
 
 /// Accesses between two checks of the watch.
 const BATCH: u64 = 4096;
@@ -22,7 +22,7 @@ const WORD_BYTES: u64 = 8;
 
 /// The work of each thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct TouchPlan {
     pub bytes: u64,
     pub unit_bytes: u64,
     pub step_words: u64,
@@ -34,7 +34,7 @@ pub struct Plan {
     pub verify: bool,
 }
 
-impl Plan {
+impl TouchPlan {
     /// Returns the sizes of the pieces that a thread maps.
     fn units(&self) -> impl Iterator<Item = u64> + use<> {
         let (whole, unit) = (self.bytes, self.unit_bytes);
@@ -54,7 +54,7 @@ impl Plan {
 }
 
 /// Memory that can be mapped, touched by the word and unmapped.
-pub trait Memory {
+pub trait TouchedMemory {
     /// A mapped piece.
     type Unit;
     type Error;
@@ -67,7 +67,7 @@ pub trait Memory {
 
 /// The outcome of a thread. Times are from CLOCK_MONOTONIC, so that processes can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct TouchOutcome {
     pub mapped_bytes: u64,
     /// Bytes loaded or stored, counted at every access.
     pub touched_bytes: u64,
@@ -78,7 +78,7 @@ pub struct Outcome {
     pub first_mismatch: Option<Mismatch>,
 }
 
-impl Outcome {
+impl TouchOutcome {
     /// Returns usemem's count: the bytes touched, and an eighth of each mapping.
     pub fn usemem_bytes(&self) -> u64 {
         self.mapped_bytes / 8 + self.touched_bytes
@@ -86,15 +86,15 @@ impl Outcome {
 }
 
 /// Maps, touches, and unmaps, as the plan says. `after_touch` runs before the unmapping, untimed.
-pub fn touch<M: Memory>(
+pub fn touch<M: TouchedMemory>(
     memory: &M,
-    plan: &Plan,
+    plan: &TouchPlan,
     toucher: Toucher,
-    watch: Watch<'_>,
+    watch: WorkerFlags<'_>,
     after_touch: impl FnOnce(),
-) -> Result<Outcome, M::Error> {
+) -> Result<TouchOutcome, M::Error> {
     let mut units = Vec::new();
-    let mut outcome = Outcome { start_ns: now_ns(), ..Outcome::default() };
+    let mut outcome = TouchOutcome { start_ns: now_ns(), ..TouchOutcome::default() };
     for (number, unit_bytes) in plan.units().enumerate() {
         let unit = memory.map(unit_bytes)?;
         outcome.mapped_bytes += unit_bytes;
@@ -132,18 +132,18 @@ pub fn touch<M: Memory>(
 }
 
 /// One pass through one piece.
-struct Pass<'a, M: Memory> {
+struct Pass<'a, M: TouchedMemory> {
     memory: &'a M,
     unit: &'a M::Unit,
-    plan: &'a Plan,
+    plan: &'a TouchPlan,
     words: u64,
     seed: u64,
     repeat: u32,
-    watch: Watch<'a>,
-    outcome: &'a mut Outcome,
+    watch: WorkerFlags<'a>,
+    outcome: &'a mut TouchOutcome,
 }
 
-impl<M: Memory> Pass<'_, M> {
+impl<M: TouchedMemory> Pass<'_, M> {
     fn run<const READ: bool, const VERIFY: bool>(&mut self) -> Result<(), M::Error> {
         let mut left = self.plan.accesses_of_pass(self.words * WORD_BYTES);
         let mut places = self.places();
@@ -173,10 +173,10 @@ impl<M: Memory> Pass<'_, M> {
         Ok(())
     }
 
-    fn places(&self) -> Places {
+    fn places(&self) -> WordIndices {
         // A check must visit the words that the last repeat wrote.
         let fresh = if self.plan.verify { 0 } else { u64::from(self.repeat) };
-        Places {
+        WordIndices {
             random: self.plan.random.then(|| Random::new(self.seed ^ mix(fresh))),
             next: 0,
             step: self.plan.step_words,
@@ -207,14 +207,14 @@ impl<M: Memory> Pass<'_, M> {
 }
 
 /// Word indices: every `step` in order, or as many random ones.
-struct Places {
+struct WordIndices {
     random: Option<Random>,
     next: u64,
     step: u64,
     words: u64,
 }
 
-impl Places {
+impl WordIndices {
     #[inline]
     fn next_place(&mut self) -> u64 {
         let index = self.next;
@@ -235,14 +235,14 @@ mod tests {
 
     /// Memory that notes each call, and can lose a write.
     #[derive(Default)]
-    struct Noted {
+    struct NotingMemory {
         pieces: RefCell<Vec<Vec<u64>>>,
         loads: RefCell<Vec<u64>>,
         stores: RefCell<Vec<(u64, u64)>>,
         forget_store: Option<usize>,
     }
 
-    impl Memory for Noted {
+    impl TouchedMemory for NotingMemory {
         type Unit = usize;
         type Error = Infallible;
 
@@ -271,8 +271,8 @@ mod tests {
         }
     }
 
-    fn plan() -> Plan {
-        Plan {
+    fn plan() -> TouchPlan {
+        TouchPlan {
             bytes: 4096 * 3 + 8,
             unit_bytes: 4096,
             step_words: 128,
@@ -284,10 +284,10 @@ mod tests {
         }
     }
 
-    fn go(memory: &Noted, plan: &Plan) -> Outcome {
+    fn go(memory: &NotingMemory, plan: &TouchPlan) -> TouchOutcome {
         let stop = AtomicBool::new(false);
         let progress = AtomicU64::new(0);
-        let watch = Watch { stop: &stop, progress: Some(&progress) };
+        let watch = WorkerFlags { stop: &stop, progress: Some(&progress) };
         let Ok(outcome) = touch(memory, plan, Toucher { task: 3, thread: 1 }, watch, || ());
         assert_eq!(progress.into_inner(), plan.accesses());
         outcome
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn writes_store_the_index_of_every_step() {
-        let memory = Noted::default();
+        let memory = NotingMemory::default();
         let outcome = go(&memory, &plan());
         let stores = memory.stores.into_inner();
         assert!(stores.iter().all(|&(index, value)| index == value));
@@ -312,25 +312,28 @@ mod tests {
     fn the_bytes_of_the_patch_to_the_huge_zero_page_are_counted_as_usemem_counts_them() {
         // *thp: reduce usage of huge zero page's atomic counter* (Linux 4.9, commit 6fcb52a56ff6).
         let plan =
-            Plan { bytes: 100 << 30, unit_bytes: 100 << 30, step_words: 1 << 18, repeats: 1, ..plan() };
+            TouchPlan { bytes: 100 << 30, unit_bytes: 100 << 30, step_words: 1 << 18, repeats: 1, ..plan() };
         assert_eq!(plan.accesses(), 51_200);
-        let outcome =
-            Outcome { mapped_bytes: plan.bytes, touched_bytes: plan.accesses() * 8, ..Outcome::default() };
+        let outcome = TouchOutcome {
+            mapped_bytes: plan.bytes,
+            touched_bytes: plan.accesses() * 8,
+            ..TouchOutcome::default()
+        };
         assert_eq!(outcome.usemem_bytes(), 13_422_182_400);
     }
 
     #[test]
     fn reading_only_never_stores() {
-        let memory = Noted::default();
-        go(&memory, &Plan { readonly: true, ..plan() });
+        let memory = NotingMemory::default();
+        go(&memory, &TouchPlan { readonly: true, ..plan() });
         assert_eq!(memory.loads.into_inner().len(), 26);
         assert!(memory.stores.into_inner().is_empty());
     }
 
     #[test]
     fn random_places_stay_inside_and_differ() {
-        let memory = Noted::default();
-        go(&memory, &Plan { random: true, unit_bytes: 1 << 20, bytes: 1 << 20, ..plan() });
+        let memory = NotingMemory::default();
+        go(&memory, &TouchPlan { random: true, unit_bytes: 1 << 20, bytes: 1 << 20, ..plan() });
         let places: std::collections::BTreeSet<u64> =
             memory.stores.into_inner().iter().map(|s| s.0).collect();
         assert!(places.len() > 1900, "{} places of 2048", places.len());
@@ -340,10 +343,10 @@ mod tests {
     #[test]
     fn verification_finds_a_lost_write_and_nothing_else() {
         for random in [false, true] {
-            let plan = Plan { verify: true, repeats: 4, random, ..plan() };
-            assert_eq!(go(&Noted::default(), &plan).mismatches, 0);
+            let plan = TouchPlan { verify: true, repeats: 4, random, ..plan() };
+            assert_eq!(go(&NotingMemory::default(), &plan).mismatches, 0);
             // A write of the second repeat is lost: the word keeps the first repeat's.
-            let outcome = go(&Noted { forget_store: Some(5), ..Noted::default() }, &plan);
+            let outcome = go(&NotingMemory { forget_store: Some(5), ..NotingMemory::default() }, &plan);
             assert_eq!(outcome.mismatches, 1, "random: {random}");
             let mismatch = outcome.first_mismatch.unwrap();
             assert_ne!(mismatch.found, mismatch.expected);
@@ -352,10 +355,10 @@ mod tests {
 
     #[test]
     fn a_stop_ends_the_work_within_a_batch() {
-        let memory = Noted::default();
+        let memory = NotingMemory::default();
         let stop = AtomicBool::new(true);
-        let plan = Plan { bytes: 1 << 20, unit_bytes: 1 << 20, step_words: 1, ..plan() };
-        let watch = Watch { stop: &stop, progress: None };
+        let plan = TouchPlan { bytes: 1 << 20, unit_bytes: 1 << 20, step_words: 1, ..plan() };
+        let watch = WorkerFlags { stop: &stop, progress: None };
         let Ok(_) = touch(&memory, &plan, Toucher { task: 0, thread: 0 }, watch, || ());
         assert!(memory.stores.into_inner().len() as u64 <= 2 * BATCH);
     }

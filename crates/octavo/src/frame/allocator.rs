@@ -40,7 +40,7 @@ use octavo_platform::ArenaBytes;
 
 /// The frames that are zeroed ahead, in state Cached and ZEROED.
 #[derive(Debug)]
-struct Reserve {
+struct ZeroedReserve {
     frames: Vec<FrameId>,
     most: usize,
 }
@@ -70,7 +70,7 @@ pub struct FrameAllocator {
     /// node.
     popped_orders: u16,
     pushed_orders: u16,
-    reserve: Mutex<Reserve>,
+    reserve: Mutex<ZeroedReserve>,
     /// About how many frames the reserve has now. Most misses find 0 here, and so leave the lock's line
     /// alone.
     zeroed_ahead: CachePadded<AtomicU32>,
@@ -84,7 +84,7 @@ pub struct FrameAllocator {
     lowered: AtomicU32,
     metadata_bytes: u64,
     low_hook: OnceLock<LowHook>,
-    counted: Mutex<Counted>,
+    counted: Mutex<FastPathCounts>,
 }
 
 /// The hook that is called when memory falls below the low watermark.
@@ -98,7 +98,7 @@ impl std::fmt::Debug for LowHook {
 
 /// The allocations and frees on the fast path, by class, that the counters already include.
 #[derive(Debug, Default)]
-struct Counted {
+struct FastPathCounts {
     pops: [u64; Order::COUNT + 1],
     pushes: [u64; Order::COUNT + 1],
 }
@@ -195,14 +195,17 @@ impl FrameAllocator {
             popped_orders,
             pushed_orders: if one_node { popped_orders } else { 0 },
             zeroed_ahead: CachePadded::new(AtomicU32::new(0)),
-            reserve: Mutex::new(Reserve { frames: Vec::with_capacity(most_reserved), most: most_reserved }),
+            reserve: Mutex::new(ZeroedReserve {
+                frames: Vec::with_capacity(most_reserved),
+                most: most_reserved,
+            }),
             draining: Mutex::new(()),
             most_bytes,
             tuned_for_bytes: AtomicU64::new(now_bytes),
             lowered: AtomicU32::new(0),
             metadata_bytes,
             low_hook: OnceLock::new(),
-            counted: Mutex::new(Counted::default()),
+            counted: Mutex::new(FastPathCounts::default()),
         })
     }
 
@@ -519,7 +522,7 @@ impl FrameAllocator {
     }
 
     /// Updates `zeroed_ahead`. Called after each change, with the reserve's lock held.
-    fn note_zeroed_ahead(&self, reserve: &Reserve) {
+    fn note_zeroed_ahead(&self, reserve: &ZeroedReserve) {
         let frames = reserve.frames.len() as u32;
         // Relaxed: the number is a hint. Without a change there is no store, so the line stays in its
         // readers' caches.

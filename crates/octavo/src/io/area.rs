@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::block;
 use super::device::{self, Device};
 use super::engine::IoEngine;
-use super::file::{self, FileDevice, FileOptions, SwapFile};
+use super::file::{self, FileAreaOptions, FileDevice, SwapFile};
 use super::ram::RamDevice;
 use crate::error::Result;
 use crate::units::PAGE_BYTES;
@@ -165,7 +165,7 @@ impl SwapArea {
     /// if there is no memory or no thread.
     pub(crate) fn open(self, engine: IoEngine) -> Result<Opened> {
         let Self { limit_bytes, priority, allow_tmpfs, overwrite, .. } = self;
-        let options = FileOptions { limit_bytes, allow_tmpfs, overwrite, engine };
+        let options = FileAreaOptions { limit_bytes, allow_tmpfs, overwrite, engine };
         let of_file = |device: FileDevice| {
             let engine = device.describe_engine().to_owned();
             (Box::new(device) as Box<dyn Device>, Some(engine))

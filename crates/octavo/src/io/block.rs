@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::file::{Extent, FileDevice, FileOptions};
+use super::file::{Extent, FileAreaOptions, FileDevice};
 use super::header::{self, HEADER_BYTES, HEADER_PAGES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::units::PAGE_BYTES;
@@ -22,7 +22,7 @@ pub type BlockDevice = FileDevice;
 /// # Errors
 /// [`ErrorKind::SwapUnavailable`] if it is mounted or otherwise in use, is no block device, or cannot be
 /// opened. [`ErrorKind::SwapNotEmpty`] if it holds something that is not Octavo's.
-pub(super) fn open(path: &Path, options: FileOptions) -> Result<BlockDevice> {
+pub(super) fn open(path: &Path, options: FileAreaOptions) -> Result<BlockDevice> {
     must_be_there(path)?;
     let refuse = |why: &str| refused(path, why);
     let failed = |error: &io::Error| refuse(&error.to_string());

@@ -33,7 +33,7 @@ pub enum IoEngine {
 }
 
 /// An engine that runs, and its description.
-pub(crate) struct Started {
+pub(crate) struct StartedEngine {
     pub(crate) engine: Box<dyn Device>,
     pub(crate) description: String,
 }
@@ -43,13 +43,13 @@ pub(crate) struct Started {
 /// # Errors
 /// [`ErrorKind::Unsupported`] if io_uring was chosen and does not work. [`ErrorKind::System`] if no thread
 /// can be started.
-pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<Started> {
+pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<StartedEngine> {
     let why_threads = match choice {
         IoEngine::Threads => None,
         IoEngine::Probe | IoEngine::Uring => match UringEngine::start(file) {
             Ok(engine) => {
                 let description = engine.describe();
-                return Ok(Started { engine: Box::new(engine), description });
+                return Ok(StartedEngine { engine: Box::new(engine), description });
             }
             Err(error) if choice == IoEngine::Uring => {
                 let message = format!("{error}; choose threads, or let the engine be probed");
@@ -64,5 +64,5 @@ pub(crate) fn start(choice: IoEngine, file: &Shared<File>) -> Result<Started> {
         Some(why) => format!("{why}: {}", engine.describe()),
         None => engine.describe(),
     };
-    Ok(Started { engine: Box::new(engine), description })
+    Ok(StartedEngine { engine: Box::new(engine), description })
 }

@@ -27,15 +27,15 @@ const FAILED: u32 = 4;
 /// names it. For benches of devices.
 #[doc(hidden)]
 pub struct Exercise {
-    host: Shared<Frames>,
+    host: Shared<ExerciseFrames>,
     device: Box<dyn Device>,
     capacity_pages: u32,
     engine: Option<String>,
 }
 
-struct Frames {
+struct ExerciseFrames {
     arena: ArenaBytes,
-    words: Box<[FrameWords]>,
+    words: Box<[ExerciseWords]>,
     waits: WaitTable,
     /// Transfers that have ended, so far.
     ended: AtomicU64,
@@ -44,7 +44,7 @@ struct Frames {
     errors: Mutex<Vec<(u32, io::Error)>>,
 }
 
-struct FrameWords {
+struct ExerciseWords {
     next: AtomicU32,
     queue: AtomicU32,
     state: AtomicU32,
@@ -63,13 +63,13 @@ impl Exercise {
         arena
             .bring_online(0..arena.len(), Backing::HugePages)
             .map_err(|error| Error::system("no memory for frames", &error))?;
-        let new_words = |_| FrameWords {
+        let new_words = |_| ExerciseWords {
             next: AtomicU32::new(0),
             queue: AtomicU32::new(NO_QUEUE),
             state: AtomicU32::new(IDLE),
         };
         let words = (0..frames).map(new_words).collect();
-        let host = Frames {
+        let host = ExerciseFrames {
             arena,
             words,
             waits: WaitTable::new(),
@@ -204,8 +204,8 @@ impl Exercise {
     }
 }
 
-impl Frames {
-    fn words(&self, frame: u32) -> &FrameWords {
+impl ExerciseFrames {
+    fn words(&self, frame: u32) -> &ExerciseWords {
         &self.words[frame as usize]
     }
 
@@ -249,7 +249,7 @@ impl Frames {
     }
 }
 
-impl Host for Frames {
+impl Host for ExerciseFrames {
     fn arena(&self) -> &ArenaBytes {
         &self.arena
     }

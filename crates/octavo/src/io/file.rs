@@ -73,7 +73,7 @@ pub struct FileDevice {
 
 /// The choices for opening a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FileOptions {
+pub(super) struct FileAreaOptions {
     pub(super) limit_bytes: u64,
     pub(super) allow_tmpfs: bool,
     /// Takes a named place, whatever it holds.
@@ -81,7 +81,7 @@ pub(super) struct FileOptions {
     pub(super) engine: IoEngine,
 }
 
-impl FileOptions {
+impl FileAreaOptions {
     fn refuse_memory(&self, file: &File, path: &Path) -> Result<()> {
         if !self.allow_tmpfs && is_memory(file) { Err(in_memory(path)) } else { Ok(()) }
     }
@@ -107,7 +107,7 @@ impl FileDevice {
     /// something that is not Octavo's.
     pub fn open(swap: &SwapFile, limit_bytes: u64) -> Result<Option<Self>> {
         let engine = IoEngine::Probe;
-        let options = FileOptions { limit_bytes, allow_tmpfs: true, overwrite: false, engine };
+        let options = FileAreaOptions { limit_bytes, allow_tmpfs: true, overwrite: false, engine };
         match swap {
             SwapFile::None => Ok(None),
             SwapFile::Temporary(directory) => Self::temporary(directory, options).map(Some),
@@ -115,7 +115,7 @@ impl FileDevice {
         }
     }
 
-    pub(super) fn temporary(directory: &Path, options: FileOptions) -> Result<Self> {
+    pub(super) fn temporary(directory: &Path, options: FileAreaOptions) -> Result<Self> {
         let file = tempfile::tempfile_in(directory).map_err(|error| unavailable(directory, &error))?;
         options.refuse_memory(&file, directory)?;
         let name = format!("the temporary swap file in {}", directory.display());
@@ -123,7 +123,7 @@ impl FileDevice {
         Self::new(file, name, extent, options.engine)
     }
 
-    pub(super) fn named(path: &Path, options: FileOptions) -> Result<Self> {
+    pub(super) fn named(path: &Path, options: FileAreaOptions) -> Result<Self> {
         let refused = |error: &io::Error| unavailable(path, error);
         let mut opening = OpenOptions::new();
         opening.read(true).write(true).create(true).truncate(false).mode(0o600);

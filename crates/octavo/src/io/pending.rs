@@ -33,13 +33,13 @@ pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
 const MOST_IDLE_ROUNDS: u8 = 16;
 
 /// A transfer, and how much of it is done.
-pub(crate) struct Pending {
+pub(crate) struct PendingTransfer {
     transfer: Transfer,
     done_pages: u32,
     idle_rounds: u8,
 }
 
-impl Pending {
+impl PendingTransfer {
     pub(crate) fn new(transfer: Transfer) -> Self {
         Self { transfer, done_pages: 0, idle_rounds: 0 }
     }
@@ -148,7 +148,7 @@ impl Pending {
     }
 }
 
-impl Payload for Pending {
+impl Payload for PendingTransfer {
     fn arena(&self) -> &ArenaBytes {
         self.transfer.arena()
     }

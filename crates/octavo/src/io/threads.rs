@@ -12,7 +12,7 @@ use std::io;
 use octavo_platform::ForkCanary;
 
 use super::device::{Device, MOST_PAGES, Submitted};
-use super::pending::{Pending, counted, join_if_other};
+use super::pending::{PendingTransfer, counted, join_if_other};
 use super::transfer::{Transfer, Urgency};
 use crate::sync::{Condvar, Duration, Mutex, Shared, thread};
 
@@ -23,19 +23,19 @@ const CAPACITY: usize = 256;
 
 /// Threads that move transfers.
 pub(super) struct ThreadsEngine {
-    pool: Shared<Pool>,
+    pool: Shared<ThreadPool>,
     threads: Vec<thread::JoinHandle<()>>,
     canary: ForkCanary,
 }
 
-struct Pool {
+struct ThreadPool {
     file: Shared<File>,
-    queue: Mutex<Queue>,
+    queue: Mutex<TransferQueue>,
     changed: Condvar,
 }
 
-struct Queue {
-    waiting: VecDeque<Pending>,
+struct TransferQueue {
+    waiting: VecDeque<PendingTransfer>,
     sleeping_threads: usize,
     stop: bool,
 }
@@ -46,8 +46,8 @@ impl ThreadsEngine {
     pub(super) fn start(file: &Shared<File>) -> io::Result<Self> {
         let canary = ForkCanary::new()?;
         let waiting = VecDeque::with_capacity(CAPACITY);
-        let queue = Mutex::new(Queue { waiting, sleeping_threads: 0, stop: false });
-        let pool = Shared::new(Pool { file: Shared::clone(file), queue, changed: Condvar::default() });
+        let queue = Mutex::new(TransferQueue { waiting, sleeping_threads: 0, stop: false });
+        let pool = Shared::new(ThreadPool { file: Shared::clone(file), queue, changed: Condvar::default() });
         let mut engine = Self { pool, threads: Vec::with_capacity(THREADS), canary };
         for number in 0..THREADS {
             let pool = Shared::clone(&engine.pool);
@@ -66,14 +66,14 @@ impl Device for ThreadsEngine {
 
     fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
         if urgency == Urgency::Now {
-            Pending::new(transfer).in_place(&self.pool.file);
+            PendingTransfer::new(transfer).in_place(&self.pool.file);
             return Submitted::Accepted;
         }
         let mut queue = self.pool.queue.lock();
         if queue.waiting.len() == CAPACITY {
             return Submitted::Full(transfer);
         }
-        queue.waiting.push_back(Pending::new(transfer));
+        queue.waiting.push_back(PendingTransfer::new(transfer));
         let wake = queue.sleeping_threads > 0;
         drop(queue);
         if wake {
@@ -87,14 +87,14 @@ impl Device for ThreadsEngine {
     }
 }
 
-impl Pool {
+impl ThreadPool {
     fn work(&self) {
         while let Some(pending) = self.next() {
             pending.in_place(&self.file);
         }
     }
 
-    fn next(&self) -> Option<Pending> {
+    fn next(&self) -> Option<PendingTransfer> {
         let mut queue = self.queue.lock();
         loop {
             if let Some(pending) = queue.waiting.pop_front() {

@@ -29,7 +29,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
 use super::device::{ANY_QUEUE, Device, MOST_PAGES, NO_QUEUE, Submitted, Waited};
-use super::pending::{Pending, counted, join_if_other};
+use super::pending::{PendingTransfer, counted, join_if_other};
 use super::transfer::{Transfer, Urgency};
 use crate::sync::{
     AtomicBool, AtomicU64, Condvar, Cpus, Duration, Mutex, Ordering, Shared, fence, pause, thread,
@@ -60,7 +60,7 @@ pub(super) struct UringEngine {
 }
 
 struct Rings {
-    lanes: Box<[CachePadded<Lane>]>,
+    lanes: Box<[CachePadded<RingLane>]>,
     file: Shared<File>,
     /// The I/O thread must complete the announced transfers.
     serving: AtomicBool,
@@ -68,8 +68,8 @@ struct Rings {
     changed: Condvar,
 }
 
-struct Lane {
-    ring: Ring<Pending>,
+struct RingLane {
+    ring: Ring<PendingTransfer>,
     announced: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ impl UringEngine {
         let lanes = (0..cpus.count().clamp(1, MOST_RINGS))
             .map(|_| {
                 let ring = Ring::new(Shared::clone(file), ENTRIES)?;
-                Ok(CachePadded::new(Lane { ring, announced: AtomicU64::new(0) }))
+                Ok(CachePadded::new(RingLane { ring, announced: AtomicU64::new(0) }))
             })
             .collect::<io::Result<_>>()?;
         let canary = ForkCanary::new()?;
@@ -105,7 +105,7 @@ impl Device for UringEngine {
     }
 
     fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
-        let mut pending = Pending::new(transfer);
+        let mut pending = PendingTransfer::new(transfer);
         if urgency == Urgency::Now {
             pending.transfer().note_queue(IN_PLACE);
             pending.in_place(&self.rings.file);
@@ -186,9 +186,10 @@ impl Device for UringEngine {
 
 impl Rings {
     /// Queues a transfer in one ring. Returns the transfer if that ring is full.
-    fn queue(&self, index: usize, pending: Pending) -> Result<(), Pending> {
+    fn queue(&self, index: usize, pending: PendingTransfer) -> Result<(), PendingTransfer> {
         let lane = &*self.lanes[index];
-        let queue = |pending: Pending| lane.ring.queue(pending.file_offset(), pending.direction(), pending);
+        let queue =
+            |pending: PendingTransfer| lane.ring.queue(pending.file_offset(), pending.direction(), pending);
         // Counted before the number is noted: see the module doc.
         lane.announced.fetch_add(1, Ordering::SeqCst);
         pending.transfer().note_queue(FIRST_RING + index as u32);
@@ -205,7 +206,7 @@ impl Rings {
     }
 
     /// Takes back a transfer: the kernel is done with it, or with a part of it.
-    fn hand_back(&self, lane: &Lane, pending: Pending, moved: io::Result<usize>) {
+    fn hand_back(&self, lane: &RingLane, pending: PendingTransfer, moved: io::Result<usize>) {
         if let Some(rest) = pending.advance(&self.file, moved) {
             // That is rare and soon done, so it is not worth another trip through the ring.
             rest.in_place(&self.file);
@@ -215,8 +216,9 @@ impl Rings {
 
     /// Completes the transfers that have ended. Returns how many.
     fn reap(&self) -> usize {
-        let reap_one =
-            |lane: &CachePadded<Lane>| lane.ring.reap(|pending, moved| self.hand_back(lane, pending, moved));
+        let reap_one = |lane: &CachePadded<RingLane>| {
+            lane.ring.reap(|pending, moved| self.hand_back(lane, pending, moved))
+        };
         self.lanes.iter().map(reap_one).sum()
     }
 

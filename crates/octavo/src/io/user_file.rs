@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 
 use super::device::{Device, MOST_PAGES, Submitted, Waited};
 use super::engine::{IoEngine, start};
-use super::pending::Pending;
+use super::pending::PendingTransfer;
 use super::transfer::{Transfer, Urgency};
 use crate::sync::{OnceLock, Shared};
 
@@ -86,7 +86,7 @@ impl Device for UserFile {
         match engine {
             Some(engine) => engine.submit(transfer, urgency),
             None => {
-                Pending::new(transfer).in_place(&self.file);
+                PendingTransfer::new(transfer).in_place(&self.file);
                 Submitted::Accepted
             }
         }

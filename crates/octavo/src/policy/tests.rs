@@ -9,7 +9,7 @@ use super::*;
 const FRAMES: u32 = 200;
 
 #[derive(Clone, Debug, Default)]
-struct Words {
+struct TestWords {
     next: Cell<u32>,
     prev: Cell<u32>,
     tag: Cell<Option<u8>>,
@@ -17,20 +17,20 @@ struct Words {
 }
 
 #[derive(Debug)]
-struct Memory(Vec<Words>);
+struct TestMemory(Vec<TestWords>);
 
-impl Memory {
+impl TestMemory {
     fn new(frames: u32) -> Self {
-        let words = Words { pages: Cell::new(1), ..Words::default() };
+        let words = TestWords { pages: Cell::new(1), ..TestWords::default() };
         Self(vec![words; frames as usize])
     }
 
-    fn words(&self, frame: u32) -> &Words {
+    fn words(&self, frame: u32) -> &TestWords {
         &self.0[frame as usize]
     }
 }
 
-impl Links for Memory {
+impl Links for TestMemory {
     fn next(&self, frame: u32) -> u32 {
         self.words(frame).next.get()
     }
@@ -89,7 +89,7 @@ enum Model {
     Held(u8),
 }
 
-fn check(policy: &dyn Policy, memory: &Memory, model: &[Model]) {
+fn check(policy: &dyn Policy, memory: &TestMemory, model: &[Model]) {
     let listed: Vec<u32> = (0..FRAMES).filter(|f| model[*f as usize] == Model::Listed).collect();
     for frame in 0..FRAMES {
         let is_listed = model[frame as usize] == Model::Listed;
@@ -109,7 +109,7 @@ fn check(policy: &dyn Policy, memory: &Memory, model: &[Model]) {
 fn every_frame_is_on_one_queue_or_in_one_hand() {
     for seed in 1..=20 {
         for mut policy in all() {
-            let (mut random, memory) = (Random(seed * 0x9e37_79b9), Memory::new(FRAMES));
+            let (mut random, memory) = (Random(seed * 0x9e37_79b9), TestMemory::new(FRAMES));
             let mut model = vec![Model::Free; FRAMES as usize];
             let mut shadows = Vec::new();
             for step in 0..3000 {
@@ -167,7 +167,7 @@ fn every_frame_is_on_one_queue_or_in_one_hand() {
 #[test]
 fn scans_end_even_if_every_page_is_always_marked_once_more() {
     for mut policy in all() {
-        let memory = Memory::new(FRAMES);
+        let memory = TestMemory::new(FRAMES);
         for frame in 0..FRAMES {
             policy.arrive(&memory, frame, Arrival::Fresh);
         }
@@ -185,7 +185,7 @@ fn scans_end_even_if_every_page_is_always_marked_once_more() {
 
 /// Pages in a limited number of frames, handled as the engine does.
 struct Replay {
-    memory: Memory,
+    memory: TestMemory,
     free: Vec<u32>,
     at: BTreeMap<u32, u32>,
     shadows: BTreeMap<u32, Shadow>,
@@ -196,7 +196,7 @@ struct Replay {
 impl Replay {
     fn new(frames: u32) -> Self {
         Self {
-            memory: Memory::new(frames),
+            memory: TestMemory::new(frames),
             free: (0..frames).collect(),
             at: BTreeMap::new(),
             shadows: BTreeMap::new(),
@@ -261,7 +261,7 @@ fn faults_where(policy: &mut dyn Policy, frames: u32, trace: &[u32], hits_mark: 
 
 #[test]
 fn first_in_is_first_out() {
-    let memory = Memory::new(10);
+    let memory = TestMemory::new(10);
     let mut policy = Fifo::default();
     for frame in 0..10 {
         policy.arrive(&memory, frame, Arrival::Fresh);
@@ -278,7 +278,7 @@ fn first_in_is_first_out() {
 
 #[test]
 fn a_clock_gives_a_second_chance() {
-    let memory = Memory::new(3);
+    let memory = TestMemory::new(3);
     let mut policy = Clock::default();
     for frame in 0..3 {
         policy.arrive(&memory, frame, Arrival::Fresh);
@@ -295,7 +295,7 @@ fn a_clock_gives_a_second_chance() {
 
 #[test]
 fn pages_that_a_sieve_keeps_stay_where_they_are() {
-    let memory = Memory::new(5);
+    let memory = TestMemory::new(5);
     let mut policy = Sieve::default();
     for frame in 0..4 {
         policy.arrive(&memory, frame, Arrival::Fresh);

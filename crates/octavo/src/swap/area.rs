@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::io::{Device, Direction, Host, Job, Submitted, Transfer, Urgency, Waited};
 use crate::swap::area_stats::{AreaStats, AreaTraffic};
 use crate::swap::clusters::AreaShape;
-use crate::swap::health::{Condition, End, Health, Seen};
+use crate::swap::health::{Condition, Health, HealthWord, TransferEnd};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, Shared, catch_panic};
 
 /// After so many failures in a row, a failing area gets one run of 64 while others are well.
@@ -121,7 +121,7 @@ impl Area {
 
     // --- how it does ---
 
-    pub(super) fn seen(&self) -> Seen {
+    pub(super) fn seen(&self) -> HealthWord {
         self.health.load()
     }
 
@@ -133,19 +133,19 @@ impl Area {
     pub(super) fn note_end(&self, job: &Job, result: &io::Result<()>) {
         self.note_no_longer_writing(job);
         let end = match (job.direction, result) {
-            (Direction::Read, Ok(())) => End::Read,
-            (Direction::Read, Err(_)) => End::ReadFailed,
-            (Direction::Write, Ok(())) => End::Written,
+            (Direction::Read, Ok(())) => TransferEnd::Read,
+            (Direction::Read, Err(_)) => TransferEnd::ReadFailed,
+            (Direction::Write, Ok(())) => TransferEnd::Written,
             (Direction::Write, Err(error)) => {
                 // The failure is kept before any thread can see that there is one.
                 self.note_failure(self.write_error(error));
-                End::WriteFailed
+                TransferEnd::WriteFailed
             }
         };
         // An access compares the count of failed writes with one that it read before.
         self.traffic.note_end(job.direction, job.count, result.is_ok());
         let before = self.health.end(end);
-        if end == End::Written && before.state() != Condition::Well {
+        if end == TransferEnd::Written && before.state() != Condition::Well {
             self.probes.ended(true);
         }
     }
@@ -178,7 +178,7 @@ impl Area {
     }
 
     /// Notes that a deadline has passed which began when the area's health was `before`.
-    pub(super) fn note_silence(&self, before: Seen) {
+    pub(super) fn note_silence(&self, before: HealthWord) {
         self.health.note_silence(before);
     }
 

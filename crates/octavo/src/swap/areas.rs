@@ -16,13 +16,13 @@ use crate::store::Completing;
 use crate::swap::area::{Area, timed_out};
 use crate::swap::area_stats::AreaStats;
 use crate::swap::clusters::{AreaShape, MOST_SLOTS, next_first_slot};
-use crate::swap::health::{Condition, Seen};
+use crate::swap::health::{Condition, HealthWord};
 use crate::swap::single_reads::SingleReads;
 use crate::sync::{AtomicBool, Shared};
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
 /// The health word of each area, at one moment.
-pub(crate) type HealthSnapshot = SmallVec<[Seen; 2]>;
+pub(crate) type HealthSnapshot = SmallVec<[HealthWord; 2]>;
 
 /// Whether each area is shunned. Empty if none is.
 pub(super) type Shunned = SmallVec<[bool; 8]>;
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
     use crate::io::test_device::TestDevice;
-    use crate::swap::clusters::{Ask, CLUSTER_SLOTS, Clusters};
+    use crate::swap::clusters::{CLUSTER_SLOTS, Clusters, SlotRequest};
     use crate::sync::{Arc, Cpus};
     use crate::units::StoredPage;
 
@@ -301,7 +301,7 @@ mod tests {
         let areas = areas(&[("a", 700, 0), ("none", 0, 7), ("b", 512, 3), ("c", 1, 3), ("d", 1500, -2)]);
         let clusters = clusters(&areas);
         let mut places = std::collections::HashSet::new();
-        while let Some(run) = clusters.allocate(300, Ask { may_grow: true, shunned: &[] }) {
+        while let Some(run) = clusters.allocate(300, SlotRequest { may_grow: true, shunned: &[] }) {
             for slot in run.first.0..run.first.0 + run.count {
                 let (area, place) = areas.area_of(SwapSlot(slot));
                 assert!(place < area.shape.capacity_pages, "place {place} of {}", area.name);

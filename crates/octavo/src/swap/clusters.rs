@@ -53,9 +53,9 @@ use crate::sizes::GOOD_RUN_CLASS as GOOD_CLASS;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Cpus, Ordering, WordArray};
 use crate::units::{StoredPage, SwapSlot};
 
-use area::{Area, ClusterLock};
+use area::{AreaClusters, ClusterLock};
 use bits::{SlotBits, WORDS};
-use lists::{ClusterState, List, Lists, RUN_CLASSES};
+use lists::{AreaLists, ClusterState, ListId, RUN_CLASSES};
 pub use standalone::StandaloneSlots;
 
 pub(crate) use crate::sizes::CLUSTER_SLOTS;
@@ -100,7 +100,7 @@ struct Cluster {
 
 /// Areas of one priority.
 #[derive(Debug)]
-struct Group {
+struct PriorityGroup {
     members: Box<[usize]>,
     /// Each CPU's current cluster: a [`Current`].
     currents: Box<[CachePadded<AtomicU64>]>,
@@ -108,16 +108,16 @@ struct Group {
     turn: AtomicU32,
 }
 
-impl Group {
+impl PriorityGroup {
     /// The areas of the group that are not shunned.
-    fn asked<'a>(&'a self, ask: Ask<'a>) -> impl Iterator<Item = usize> + 'a {
+    fn asked<'a>(&'a self, ask: SlotRequest<'a>) -> impl Iterator<Item = usize> + 'a {
         self.members.iter().copied().filter(move |area| !ask.shuns(*area))
     }
 }
 
 /// Which slots a caller takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct SlotRequest<'a> {
     /// Clusters that were never used may be taken. Otherwise none are, and places between used ones come
     /// first.
     pub(crate) may_grow: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) shunned: &'a [bool],
 }
 
-impl Ask<'_> {
+impl SlotRequest<'_> {
     pub(super) fn shuns(self, area: usize) -> bool {
         self.shunned.get(area).is_some_and(|shunned| *shunned)
     }
@@ -166,9 +166,9 @@ impl Current {
 #[derive(Debug)]
 pub(crate) struct Clusters {
     clusters: WordArray<Cluster>,
-    areas: Box<[Area]>,
+    areas: Box<[AreaClusters]>,
     /// Highest priority first.
-    groups: Box<[Group]>,
+    groups: Box<[PriorityGroup]>,
     capacity: u32,
     cpus: Cpus,
     budget: Arc<Budget>,
@@ -193,10 +193,10 @@ impl Clusters {
             .map(|shape| {
                 let first = next;
                 next = next_first_slot(first, shape.capacity_pages);
-                Area::new(first, shape.capacity_pages)
+                AreaClusters::new(first, shape.capacity_pages)
             })
             .collect();
-        let has_slots = |area: &&Area| area.capacity > 0;
+        let has_slots = |area: &&AreaClusters| area.capacity > 0;
         let last =
             areas.iter().rfind(has_slots).map_or(0, |area| area.first_slot() + u64::from(area.capacity));
         if last > MOST_SLOTS {
@@ -208,7 +208,7 @@ impl Clusters {
         let mut priorities: Vec<_> = shapes.iter().map(|shape| shape.priority).collect();
         priorities.sort_unstable();
         priorities.dedup();
-        let group = |&priority: &i32| Group {
+        let group = |&priority: &i32| PriorityGroup {
             members: (0..shapes.len()).filter(|&area| shapes[area].priority == priority).collect(),
             currents: (0..cpus.count()).map(|_| CachePadded::new(AtomicU64::new(NONE))).collect(),
             turn: AtomicU32::new(0),
@@ -232,12 +232,12 @@ impl Clusters {
 
     /// Slots in use. Exact while no other thread is at work.
     pub(crate) fn used(&self) -> u32 {
-        self.areas.iter().map(Area::used).sum()
+        self.areas.iter().map(AreaClusters::used).sum()
     }
 
     /// Returns whether no slot is free. Each area is read at a different moment.
     pub(crate) fn is_full(&self) -> bool {
-        self.areas.iter().all(Area::is_full)
+        self.areas.iter().all(AreaClusters::is_full)
     }
 
     /// Returns whether no slot of an area is free.
@@ -248,11 +248,11 @@ impl Clusters {
     /// Returns whether fewer than `slots` slots may be free. The answer may be early, by up to an eighth of
     /// all slots, and is never late.
     pub(crate) fn may_be_fewer_than(&self, slots: u32) -> bool {
-        let used: u32 = self.areas.iter().map(Area::most_used).sum();
+        let used: u32 = self.areas.iter().map(AreaClusters::most_used).sum();
         self.capacity < used.saturating_add(slots)
     }
 
-    /// Free slots. Exact while no other thread is at work. Cost: as [`Area::used`].
+    /// Free slots. Exact while no other thread is at work. Cost: as [`AreaClusters::used`].
     pub(crate) fn free_slots(&self) -> u32 {
         self.capacity.saturating_sub(self.used())
     }
@@ -281,19 +281,19 @@ impl Clusters {
     /// fewer are free than pages in memory may keep. The answer may be early, by up to an eighth of all
     /// slots, and is never late.
     pub(crate) fn is_crowded(&self) -> bool {
-        let used: u32 = self.areas.iter().map(Area::most_used).sum();
+        let used: u32 = self.areas.iter().map(AreaClusters::most_used).sum();
         let free = self.capacity - used.min(self.capacity);
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
     /// Allocates up to `count` consecutive slots of one cluster. Returns `None` if all areas are full, or
     /// shunned, or would have to grow.
-    pub(crate) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
+    pub(crate) fn allocate(&self, count: u32, ask: SlotRequest<'_>) -> Option<SlotRun> {
         (0..self.groups()).find_map(|group| self.allocate_in(group, count, ask))
     }
 
     /// Allocates as [`Clusters::allocate`] does, from the areas of one priority.
-    pub(crate) fn allocate_in(&self, group: usize, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
+    pub(crate) fn allocate_in(&self, group: usize, count: u32, ask: SlotRequest<'_>) -> Option<SlotRun> {
         self.take_in(&self.groups[group], (count as usize).clamp(1, CLUSTER_SLOTS), ask)
     }
 
@@ -310,7 +310,7 @@ impl Clusters {
     /// Allocates a whole cluster, for a block of order 9. Returns `None` if there is none, and the block must
     /// be split.
     #[cfg_attr(not(test), allow(dead_code, reason = "blocks are split before they go out"))]
-    pub(crate) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
+    pub(crate) fn allocate_huge(&self, ask: SlotRequest<'_>) -> Option<SwapSlot> {
         self.groups.iter().find_map(|group| self.take_whole(group, ask))
     }
 
@@ -337,13 +337,13 @@ impl Clusters {
         // A cluster leaves Held only under its lock, so if the state says Held, it is. Any other state may be
         // out of date.
         let before = ClusterState::of(cluster);
-        let run_class = || List::runs(bits.run_around(first, end).ilog2() as usize);
+        let run_class = || ListId::runs(bits.run_around(first, end).ilog2() as usize);
         let to = match before {
             ClusterState::Held => return,
             ClusterState::NeverUsed => unreachable!("its slots were in use"),
-            _ if area.is_whole(index, &bits) => List::FREE,
-            ClusterState::FullHuge => List::PARTLY,
-            ClusterState::On(List::PARTLY) => return,
+            _ if area.is_whole(index, &bits) => ListId::FREE,
+            ClusterState::FullHuge => ListId::PARTLY,
+            ClusterState::On(ListId::PARTLY) => return,
             ClusterState::Full => run_class(),
             ClusterState::On(list) => match run_class() {
                 longer if longer.0 > list.0 => longer,
@@ -364,7 +364,7 @@ impl Clusters {
         &self.clusters[cluster as usize]
     }
 
-    fn area_of(&self, cluster: u32) -> &Area {
+    fn area_of(&self, cluster: u32) -> &AreaClusters {
         &self.areas[self.index_of(cluster)]
     }
 
@@ -374,15 +374,15 @@ impl Clusters {
     }
 
     /// Returns whether the caller does not want the slots of a cluster.
-    fn is_shunned(&self, cluster: u32, ask: Ask<'_>) -> bool {
+    fn is_shunned(&self, cluster: u32, ask: SlotRequest<'_>) -> bool {
         !ask.shunned.is_empty() && ask.shuns(self.index_of(cluster))
     }
 
-    fn current_of<'a>(&self, group: &'a Group) -> &'a AtomicU64 {
+    fn current_of<'a>(&self, group: &'a PriorityGroup) -> &'a AtomicU64 {
         &group.currents[self.cpus.current()]
     }
 
-    fn take_in(&self, group: &Group, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
+    fn take_in(&self, group: &PriorityGroup, count: usize, ask: SlotRequest<'_>) -> Option<SlotRun> {
         let current = self.current_of(group);
         loop {
             if let Some(run) = self.take_from_current(group, current, count, ask) {
@@ -407,7 +407,7 @@ impl Clusters {
 
     /// Returns how often clusters of a group were listed or made current, or `None` while a list has a
     /// cluster that may have free slots.
-    fn moves(&self, group: &Group, ask: Ask<'_>) -> Option<u64> {
+    fn moves(&self, group: &PriorityGroup, ask: SlotRequest<'_>) -> Option<u64> {
         let moves_of = |area: usize| {
             let lists = self.areas[area].lists.lock();
             let any = lists.any() || ask.may_grow && lists.touched < self.areas[area].clusters;
@@ -419,10 +419,10 @@ impl Clusters {
     /// Takes a run from the CPU's current cluster. Leaves the cluster if it has no good run.
     fn take_from_current(
         &self,
-        group: &Group,
+        group: &PriorityGroup,
         current: &AtomicU64,
         count: usize,
-        ask: Ask<'_>,
+        ask: SlotRequest<'_>,
     ) -> Option<SlotRun> {
         loop {
             let Current { cluster, .. } = Current::load(current)?;
@@ -476,8 +476,8 @@ impl Clusters {
         let area = self.area_of(cluster);
         let to = match bits.longest() {
             None => ClusterState::Full,
-            Some(_) if area.is_whole(cluster, bits) => ClusterState::On(List::FREE),
-            Some((_, len)) => ClusterState::On(List::runs(len.ilog2() as usize)),
+            Some(_) if area.is_whole(cluster, bits) => ClusterState::On(ListId::FREE),
+            Some((_, len)) => ClusterState::On(ListId::runs(len.ilog2() as usize)),
         };
         let mut lists = area.lists.lock();
         current.store(NONE, Ordering::Release);
@@ -485,32 +485,32 @@ impl Clusters {
     }
 
     /// Returns whether there are clusters with good runs.
-    fn has_better(&self, group: &Group, ask: Ask<'_>) -> bool {
+    fn has_better(&self, group: &PriorityGroup, ask: SlotRequest<'_>) -> bool {
         group.asked(ask).any(|area| {
             let hints = &self.areas[area].hints;
-            (GOOD_CLASS..RUN_CLASSES).any(|class| hints.may_have(List::runs(class)))
-                || hints.may_have(List::FREE)
+            (GOOD_CLASS..RUN_CLASSES).any(|class| hints.may_have(ListId::runs(class)))
+                || hints.may_have(ListId::FREE)
                 || hints.may_have_never_used()
         })
     }
 
     /// Makes the best cluster there is the CPU's current one. Returns true if the CPU now has one, by this
     /// thread or another.
-    fn pick(&self, group: &Group, current: &AtomicU64, count: usize, ask: Ask<'_>) -> bool {
+    fn pick(&self, group: &PriorityGroup, current: &AtomicU64, count: usize, ask: SlotRequest<'_>) -> bool {
         // Clusters of this class and above have a run of all slots asked for.
         let enough = (count.next_power_of_two().ilog2() as usize).clamp(GOOD_CLASS, RUN_CLASSES);
         let longest_first = |classes: std::ops::Range<usize>| {
             self.by_turns(group, ask, |area| {
                 let mut classes = classes.clone().rev();
-                classes.find_map(|class| self.pick_from(area, List::runs(class), current, class))
+                classes.find_map(|class| self.pick_from(area, ListId::runs(class), current, class))
             })
         };
         // If a device has room anywhere, it is between used slots.
         (!ask.may_grow && longest_first(0..GOOD_CLASS))
             || self.by_turns(group, ask, |area| {
                 (enough..RUN_CLASSES)
-                    .find_map(|class| self.pick_from(area, List::runs(class), current, class))
-                    .or_else(|| self.pick_from(area, List::FREE, current, RUN_CLASSES))
+                    .find_map(|class| self.pick_from(area, ListId::runs(class), current, class))
+                    .or_else(|| self.pick_from(area, ListId::FREE, current, RUN_CLASSES))
                     .or_else(|| if ask.may_grow { self.pick_never_used(area, current) } else { None })
             })
             || longest_first(GOOD_CLASS..enough)
@@ -519,7 +519,12 @@ impl Clusters {
     }
 
     /// Tries the areas of a group, round robin. Returns whether one of them had something.
-    fn by_turns(&self, group: &Group, ask: Ask<'_>, mut has: impl FnMut(&Area) -> Option<()>) -> bool {
+    fn by_turns(
+        &self,
+        group: &PriorityGroup,
+        ask: SlotRequest<'_>,
+        mut has: impl FnMut(&AreaClusters) -> Option<()>,
+    ) -> bool {
         let (turn, areas) = (group.turn.load(Ordering::Relaxed) as usize, group.members.len());
         (0..areas).map(|step| (turn + step) % areas).any(|member| {
             let area = group.members[member];
@@ -532,7 +537,7 @@ impl Clusters {
     }
 
     /// Picks the first cluster of a list. Returns `Some` if the CPU has a current cluster.
-    fn pick_from(&self, area: &Area, list: List, current: &AtomicU64, class: usize) -> Option<()> {
+    fn pick_from(&self, area: &AreaClusters, list: ListId, current: &AtomicU64, class: usize) -> Option<()> {
         if !area.hints.may_have(list) {
             return None;
         }
@@ -545,12 +550,12 @@ impl Clusters {
     }
 
     /// Makes a cluster with the rest of a block of order 9 an ordinary one.
-    fn steal(&self, area: &Area, current: &AtomicU64) -> Option<()> {
-        if !area.hints.may_have(List::PARTLY) {
+    fn steal(&self, area: &AreaClusters, current: &AtomicU64) -> Option<()> {
+        if !area.hints.may_have(ListId::PARTLY) {
             return None;
         }
         let mut lists = area.lists.lock();
-        let cluster = lists.head(List::PARTLY)?;
+        let cluster = lists.head(ListId::PARTLY)?;
         // A guess, since the cluster's lock is not held. It only decides which runs are taken first.
         let longest = SlotBits::load(&self.cluster(cluster).bits).longest();
         if name(current, cluster, longest.map_or(0, |(_, len)| len.ilog2() as usize)) {
@@ -559,7 +564,7 @@ impl Clusters {
         Some(())
     }
 
-    fn pick_never_used(&self, area: &Area, current: &AtomicU64) -> Option<()> {
+    fn pick_never_used(&self, area: &AreaClusters, current: &AtomicU64) -> Option<()> {
         if !area.hints.may_have_never_used() {
             return None;
         }
@@ -570,16 +575,16 @@ impl Clusters {
         let state = if name(current, cluster, RUN_CLASSES) {
             return Some(());
         } else if area.slots_of(cluster) == CLUSTER_SLOTS {
-            ClusterState::On(List::FREE)
+            ClusterState::On(ListId::FREE)
         } else {
-            ClusterState::On(List::runs(area.slots_of(cluster).ilog2() as usize))
+            ClusterState::On(ListId::runs(area.slots_of(cluster).ilog2() as usize))
         };
         lists.move_to(&self.clusters, cluster, state, &area.hints);
         Some(())
     }
 
     /// Takes the first cluster of an area that was never used, if it has at least so many slots.
-    fn touch(&self, area: &Area, lists: &mut Lists, least: usize) -> Option<u32> {
+    fn touch(&self, area: &AreaClusters, lists: &mut AreaLists, least: usize) -> Option<u32> {
         if lists.touched == area.clusters {
             return None;
         }
@@ -595,7 +600,7 @@ impl Clusters {
     }
 
     /// Takes the longest run of some CPU's current cluster. If that fills the cluster, the CPU leaves it.
-    fn take_any(&self, current: &AtomicU64, count: usize, ask: Ask<'_>) -> Option<SlotRun> {
+    fn take_any(&self, current: &AtomicU64, count: usize, ask: SlotRequest<'_>) -> Option<SlotRun> {
         loop {
             let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
             let mut lock = self.lock(cluster);
@@ -611,9 +616,9 @@ impl Clusters {
         }
     }
 
-    fn take_whole(&self, group: &Group, ask: Ask<'_>) -> Option<SwapSlot> {
+    fn take_whole(&self, group: &PriorityGroup, ask: SlotRequest<'_>) -> Option<SwapSlot> {
         let mut found = None;
-        let mut take = |area: &Area, cluster: &mut dyn FnMut(&mut Lists) -> Option<u32>| {
+        let mut take = |area: &AreaClusters, cluster: &mut dyn FnMut(&mut AreaLists) -> Option<u32>| {
             let mut lists = area.lists.lock();
             let cluster = cluster(&mut lists)?;
             lists.move_to(&self.clusters, cluster, ClusterState::FullHuge, &area.hints);
@@ -621,8 +626,8 @@ impl Clusters {
             Some(())
         };
         let used_before = self.by_turns(group, ask, |area| {
-            let may_have = area.hints.may_have(List::FREE);
-            if may_have { take(area, &mut |lists| lists.head(List::FREE)) } else { None }
+            let may_have = area.hints.may_have(ListId::FREE);
+            if may_have { take(area, &mut |lists| lists.head(ListId::FREE)) } else { None }
         });
         if !used_before {
             if let Some(first) = self.take_whole_current(self.current_of(group), ask) {
@@ -645,7 +650,7 @@ impl Clusters {
     }
 
     /// Takes a CPU's current cluster, if all of it is free.
-    fn take_whole_current(&self, current: &AtomicU64, ask: Ask<'_>) -> Option<SwapSlot> {
+    fn take_whole_current(&self, current: &AtomicU64, ask: SlotRequest<'_>) -> Option<SwapSlot> {
         let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
         let area = self.area_of(cluster);
         let mut lock = area.lock(cluster);

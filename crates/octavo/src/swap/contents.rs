@@ -30,7 +30,7 @@ pub(crate) enum Wanted {
     No,
 }
 
-/// The outcome of [`Contents::bring`].
+/// The outcome of [`SlotContents::bring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
     /// The pool had the bytes, and they are in the frame.
@@ -46,13 +46,13 @@ pub(crate) enum Brought {
 }
 
 /// The contents of a manager's slots, beyond their areas.
-pub(super) struct Contents {
+pub(super) struct SlotContents {
     pool: Option<Pool>,
     seal: Option<(Seal, BounceFrames)>,
     counters: Arc<Counters>,
 }
 
-impl Contents {
+impl SlotContents {
     pub(super) fn new(
         pool: Option<Pool>,
         seal: Option<(Seal, BounceFrames)>,
@@ -189,7 +189,7 @@ impl Contents {
     }
 }
 
-impl std::fmt::Debug for Contents {
+impl std::fmt::Debug for SlotContents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Contents")
             .field("pool", &self.pool.as_ref().map(Pool::stats))

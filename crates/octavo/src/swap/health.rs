@@ -50,7 +50,7 @@ pub(super) enum Condition {
 
 /// How a transfer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum TransferEnd {
     Written,
     WriteFailed,
     Read,
@@ -63,9 +63,9 @@ pub(super) struct Health(AtomicU64);
 
 /// A value of the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen(u64);
+pub(crate) struct HealthWord(u64);
 
-impl Seen {
+impl HealthWord {
     pub(super) fn state(self) -> Condition {
         match self.0 & STATE_MASK {
             0 => Condition::Well,
@@ -85,7 +85,7 @@ impl Seen {
     }
 
     /// Returns whether no transfer has ended since `before`.
-    pub(super) fn has_not_answered_since(self, before: Seen) -> bool {
+    pub(super) fn has_not_answered_since(self, before: HealthWord) -> bool {
         self.0 / ANSWER == before.0 / ANSWER
     }
 
@@ -98,28 +98,30 @@ impl Seen {
     }
 
     /// Returns the word after a transfer has ended.
-    fn after(self, end: End) -> Self {
+    fn after(self, end: TransferEnd) -> Self {
         let caution = (self.0 & CAUTION_MASK) >> CAUTION_SHIFT;
         let counted = Self(self.0.wrapping_add(ANSWER - IN_FLIGHT));
         match end {
-            End::Written => counted.with_state(Condition::Well).with_caution(caution.saturating_sub(1)),
-            End::WriteFailed => counted.with_state(Condition::Failing).with_caution(CAUTION),
-            End::Read | End::ReadFailed if self.state() == Condition::Silent => {
+            TransferEnd::Written => {
+                counted.with_state(Condition::Well).with_caution(caution.saturating_sub(1))
+            }
+            TransferEnd::WriteFailed => counted.with_state(Condition::Failing).with_caution(CAUTION),
+            TransferEnd::Read | TransferEnd::ReadFailed if self.state() == Condition::Silent => {
                 counted.with_state(Condition::Well)
             }
-            End::Read | End::ReadFailed => counted,
+            TransferEnd::Read | TransferEnd::ReadFailed => counted,
         }
     }
 }
 
 impl Health {
-    pub(super) fn load(&self) -> Seen {
-        Seen(self.0.load(Ordering::Relaxed))
+    pub(super) fn load(&self) -> HealthWord {
+        HealthWord(self.0.load(Ordering::Relaxed))
     }
 
     /// Notes that a transfer is about to be submitted. Returns the word before.
-    pub(super) fn begin(&self) -> Seen {
-        Seen(self.0.fetch_add(IN_FLIGHT, Ordering::Relaxed))
+    pub(super) fn begin(&self) -> HealthWord {
+        HealthWord(self.0.fetch_add(IN_FLIGHT, Ordering::Relaxed))
     }
 
     /// Notes that the device was full for the transfer.
@@ -128,7 +130,7 @@ impl Health {
     }
 
     /// Notes the end of a transfer. Returns the word before.
-    pub(super) fn end(&self, end: End) -> Seen {
+    pub(super) fn end(&self, end: TransferEnd) -> HealthWord {
         let mut before = self.load();
         while let Err(now) = self.change(before, before.after(end)) {
             before = now;
@@ -138,7 +140,7 @@ impl Health {
 
     /// Notes that a deadline has passed which began when the word was `before`. Returns whether the device is
     /// silent from now on, and was not before: it always had transfers in flight, and ended none.
-    pub(super) fn note_silence(&self, before: Seen) -> bool {
+    pub(super) fn note_silence(&self, before: HealthWord) -> bool {
         let mut now = self.load();
         loop {
             let keeps = before.in_flight() > 0 && now.in_flight() > 0 && now.has_not_answered_since(before);
@@ -152,9 +154,9 @@ impl Health {
         }
     }
 
-    fn change(&self, from: Seen, to: Seen) -> Result<(), Seen> {
+    fn change(&self, from: HealthWord, to: HealthWord) -> Result<(), HealthWord> {
         let done = self.0.compare_exchange_weak(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed);
-        done.map(|_| ()).map_err(Seen)
+        done.map(|_| ()).map_err(HealthWord)
     }
 }
 
@@ -173,16 +175,18 @@ mod tests {
             health.end(end);
             health.load().state()
         };
-        assert_eq!(end(End::ReadFailed), Condition::Well);
-        assert_eq!(end(End::WriteFailed), Condition::Failing);
-        assert_eq!(end(End::Read), Condition::Failing, "a read says nothing of writes");
-        assert_eq!(end(End::Written), Condition::Well);
-        for answer in [End::Read, End::ReadFailed, End::Written, End::WriteFailed] {
+        assert_eq!(end(TransferEnd::ReadFailed), Condition::Well);
+        assert_eq!(end(TransferEnd::WriteFailed), Condition::Failing);
+        assert_eq!(end(TransferEnd::Read), Condition::Failing, "a read says nothing of writes");
+        assert_eq!(end(TransferEnd::Written), Condition::Well);
+        for answer in
+            [TransferEnd::Read, TransferEnd::ReadFailed, TransferEnd::Written, TransferEnd::WriteFailed]
+        {
             health.begin();
             assert!(health.note_silence(health.load()) && !health.note_silence(health.load()));
             assert_eq!(health.load().state(), Condition::Silent);
             health.end(answer);
-            let then = if answer == End::WriteFailed { Condition::Failing } else { Condition::Well };
+            let then = if answer == TransferEnd::WriteFailed { Condition::Failing } else { Condition::Well };
             assert_eq!(health.load().state(), then);
         }
         assert_eq!(health.load().in_flight(), 0);
@@ -195,10 +199,10 @@ mod tests {
             health.begin();
             health.end(end);
         };
-        end(End::WriteFailed);
+        end(TransferEnd::WriteFailed);
         for _ in 0..CAUTION {
             assert!(health.load().is_cautious());
-            end(End::Written);
+            end(TransferEnd::Written);
         }
         assert!(!health.load().is_cautious());
     }
@@ -211,13 +215,13 @@ mod tests {
         assert!(!health.note_silence(idle), "nothing was in flight when the wait began");
         let before = health.load();
         health.begin();
-        health.end(End::ReadFailed);
+        health.end(TransferEnd::ReadFailed);
         assert!(!health.note_silence(before), "it has answered");
         let before = health.load();
         health.begin();
         health.refused();
         assert!(health.note_silence(before), "a transfer that was refused is no answer");
-        health.end(End::Written);
+        health.end(TransferEnd::Written);
         assert!(!health.note_silence(health.load()), "nothing is in flight");
     }
 
@@ -225,7 +229,7 @@ mod tests {
     fn the_counts_wrap_and_leave_the_rest_alone() {
         let health = Health(AtomicU64::new(u64::MAX / ANSWER * ANSWER));
         health.begin();
-        health.end(End::WriteFailed);
+        health.end(TransferEnd::WriteFailed);
         let seen = health.load();
         assert_eq!((seen.0 / ANSWER, seen.in_flight(), seen.state()), (0, 0, Condition::Failing));
     }

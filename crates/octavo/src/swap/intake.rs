@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::frame::FrameAllocator;
 use crate::swap::Swap;
-use crate::swap::clusters::{Ask, SlotRun};
+use crate::swap::clusters::{SlotRequest, SlotRun};
 use crate::units::{CHUNK_FRAMES, FrameId, StoredPage, SwapSlot};
 
 impl Swap {
@@ -35,9 +35,9 @@ impl Swap {
         Some(first.stored())
     }
 
-    fn ask<'a>(&self, shunned: &'a [bool]) -> Ask<'a> {
+    fn ask<'a>(&self, shunned: &'a [bool]) -> SlotRequest<'a> {
         // A device that failed may have no room to grow.
-        Ask { may_grow: !self.areas.are_cautious(), shunned }
+        SlotRequest { may_grow: !self.areas.are_cautious(), shunned }
     }
 
     /// Puts a frame that the caller has pinned into the cache, at an allocated place. Returns false if the

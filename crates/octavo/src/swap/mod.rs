@@ -65,7 +65,7 @@ use cache::{Cache, FreeSlot};
 pub(crate) use clusters::AreaShape;
 use clusters::Clusters;
 use content::Content;
-use contents::Contents;
+use contents::SlotContents;
 pub(crate) use contents::{Brought, Wanted};
 use health::Condition;
 pub(crate) use pool::{Handle, Pool, Weights};
@@ -89,7 +89,7 @@ pub(crate) struct Swap {
     pub(crate) areas: Areas,
     pub(crate) slots: Shared<Slots>,
     pub(crate) cache: Cache,
-    contents: Shared<Contents>,
+    contents: Shared<SlotContents>,
     read_failures: ReadFailures,
     counters: Arc<Counters>,
 }
@@ -104,7 +104,7 @@ impl std::fmt::Debug for Swap {
 #[derive(Debug)]
 struct GiveBack {
     slots: Shared<Slots>,
-    contents: Shared<Contents>,
+    contents: Shared<SlotContents>,
 }
 
 impl FreeSlot for GiveBack {
@@ -160,7 +160,7 @@ impl Swap {
             })
             .transpose()?;
         let seal = parts.encrypt.then(|| new_seal(&areas, frames, budget, &machine.random)).transpose()?;
-        let contents = Shared::new(Contents::new(pool, seal, Arc::clone(counters)));
+        let contents = Shared::new(SlotContents::new(pool, seal, Arc::clone(counters)));
         let sink = GiveBack { slots: Shared::clone(&slots), contents: Shared::clone(&contents) };
         let (first, end) = (areas.first_slots(), areas.end_slot());
         let cache = Cache::new(parts.form, &first, end, Box::new(sink), budget, Arc::clone(counters))?;

@@ -9,7 +9,7 @@ use crate::lru::IsolatedFrame;
 use crate::rmap::ReverseMap;
 use crate::store::{Leaving, PutAway, Started};
 use crate::swap::Swap;
-use crate::swap::pool::{DeviceView, Faults, Pool, Turnover, Weights};
+use crate::swap::pool::{DeviceView, FaultPath, Pool, Turnover, Weights};
 use crate::table::SpaceId;
 use crate::units::{FrameId, StoredPage, SwapSlot};
 
@@ -44,8 +44,8 @@ impl Swap {
         let space_of =
             |(_, frame): &(StoredPage, IsolatedFrame)| former_space(frames, leaving.rmap, frame.frame());
         let faults = match leaving.translated {
-            true => Faults::translated(frames.watermarks().kept_at_home()),
-            false => Faults::BY_HANDLES,
+            true => FaultPath::translated(frames.watermarks().kept_at_home()),
+            false => FaultPath::BY_HANDLES,
         };
         pool.judge_share(leaving.now, faults, turnover);
         let has_room = !pool.is_crowded();

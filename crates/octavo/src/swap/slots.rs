@@ -9,7 +9,7 @@
 //!
 //! If few slots are withheld, they come last of all.
 
-use crate::swap::clusters::{Ask, Clusters, SlotRun};
+use crate::swap::clusters::{Clusters, SlotRequest, SlotRun};
 use crate::swap::unwritable::Unwritable;
 use crate::sync::{AtomicBool, Ordering};
 use crate::units::{CHUNK_FRAMES, SwapSlot};
@@ -49,18 +49,18 @@ impl Slots {
 
     /// Allocates up to `count` consecutive slots. Returns `None` if the areas are full, or shunned. A caller
     /// that asks not to grow gets slots of clusters never used only if there are no others.
-    pub(super) fn allocate(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
+    pub(super) fn allocate(&self, count: u32, ask: SlotRequest<'_>) -> Option<SlotRun> {
         let run = self.allocate_some(count, ask);
         self.note_taken();
         run
     }
 
-    fn allocate_some(&self, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
+    fn allocate_some(&self, count: u32, ask: SlotRequest<'_>) -> Option<SlotRun> {
         let of_group = |group| self.allocate_in(group, count, ask);
         (0..self.clusters.groups()).find_map(of_group).or_else(|| {
             // Other threads may take the slots that are given back.
             while self.give_withheld_back(count, |area| !ask.shuns(area)) {
-                let run = self.clusters.allocate(count, Ask { may_grow: true, ..ask });
+                let run = self.clusters.allocate(count, SlotRequest { may_grow: true, ..ask });
                 if run.is_some() {
                     return run;
                 }
@@ -70,8 +70,8 @@ impl Slots {
     }
 
     /// Allocates slots of the areas that have one priority.
-    fn allocate_in(&self, group: usize, count: u32, ask: Ask<'_>) -> Option<SlotRun> {
-        let allocate = |may_grow| self.clusters.allocate_in(group, count, Ask { may_grow, ..ask });
+    fn allocate_in(&self, group: usize, count: u32, ask: SlotRequest<'_>) -> Option<SlotRun> {
+        let allocate = |may_grow| self.clusters.allocate_in(group, count, SlotRequest { may_grow, ..ask });
         let is_asked = |area| !ask.shuns(area) && self.clusters.is_of(group, area);
         let known = if ask.may_grow { None } else { allocate(false) };
         known
@@ -84,7 +84,7 @@ impl Slots {
     }
 
     /// Allocates a whole cluster, 512 consecutive slots. Returns `None` if no cluster is free.
-    pub(super) fn allocate_huge(&self, ask: Ask<'_>) -> Option<SwapSlot> {
+    pub(super) fn allocate_huge(&self, ask: SlotRequest<'_>) -> Option<SwapSlot> {
         let first = self.clusters.allocate_huge(ask);
         self.note_taken();
         first
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn allocate(slots: &Slots, count: u32, may_grow: bool, shunned: &[bool]) -> Option<(u32, u32)> {
-        slots.allocate(count, Ask { may_grow, shunned }).map(|run| (run.first.0, run.count))
+        slots.allocate(count, SlotRequest { may_grow, shunned }).map(|run| (run.first.0, run.count))
     }
 
     fn withhold(slots: &Slots, range: std::ops::Range<u32>) {

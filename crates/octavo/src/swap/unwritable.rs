@@ -13,7 +13,7 @@ use crate::units::SwapSlot;
 
 #[derive(Debug)]
 pub(super) struct Unwritable {
-    slots: Mutex<Slots>,
+    slots: Mutex<UnwritableSlots>,
     /// How many slots are noted. Usually zero.
     noted: AtomicU32,
     /// How many slots of each area are withheld.
@@ -21,7 +21,7 @@ pub(super) struct Unwritable {
 }
 
 #[derive(Debug, Default)]
-struct Slots {
+struct UnwritableSlots {
     /// Still in use, sorted.
     noted: Vec<SwapSlot>,
     withheld: Vec<SwapSlot>,

@@ -32,7 +32,7 @@ use super::{Duration, Shared, face};
 pub struct Machine {
     pub(crate) clock: Clock,
     pub(crate) cpus: Cpus,
-    pub(crate) memory: Memory,
+    pub(crate) memory: MachineMemory,
     pub(crate) random: Random,
 }
 
@@ -57,7 +57,7 @@ impl Machine {
 
     /// The same with `bytes` of memory, and no limit of control groups. No budget may be larger.
     pub fn with_memory_bytes(mut self, bytes: u64) -> Self {
-        self.memory = Memory { bytes, usable_bytes: bytes };
+        self.memory = MachineMemory { bytes, usable_bytes: bytes };
         self
     }
 
@@ -188,13 +188,13 @@ impl fmt::Debug for Cpus {
 
 /// The machine's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct MachineMemory {
     pub(crate) bytes: u64,
     /// The part of it that the process's control groups allow.
     pub(crate) usable_bytes: u64,
 }
 
-impl Default for Memory {
+impl Default for MachineMemory {
     fn default() -> Self {
         face::memory()
     }

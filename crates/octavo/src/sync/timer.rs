@@ -26,10 +26,10 @@ pub(crate) struct Alarm {
 
 /// The alarms of a manager.
 pub(crate) struct Timer {
-    shared: Arc<Shared>,
+    shared: Arc<TimerState>,
 }
 
-struct Shared {
+struct TimerState {
     clock: Clock,
     state: Mutex<Alarms>,
     changed: Condvar,
@@ -46,7 +46,7 @@ struct Alarms {
 impl Timer {
     /// Makes a timer on this clock.
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { shared: Arc::new(Shared { clock, state: Mutex::default(), changed: Condvar::default() }) }
+        Self { shared: Arc::new(TimerState { clock, state: Mutex::default(), changed: Condvar::default() }) }
     }
 
     /// Sets an alarm that calls `waker` at that moment, unless it is cancelled before.
@@ -103,7 +103,7 @@ impl Drop for Timer {
     }
 }
 
-impl Shared {
+impl TimerState {
     fn run(&self) {
         let mut state = self.state.lock();
         while !state.ending {
@@ -133,9 +133,9 @@ mod tests {
     use super::*;
 
     /// Notes its name when it is woken.
-    struct Note(u32, Arc<StdMutex<Vec<u32>>>);
+    struct WakeNote(u32, Arc<StdMutex<Vec<u32>>>);
 
-    impl Wake for Note {
+    impl Wake for WakeNote {
         fn wake(self: Arc<Self>) {
             self.1.lock().unwrap().push(self.0);
         }
@@ -146,7 +146,7 @@ mod tests {
         let clock = Clock::default();
         let timer = Timer::new(clock.clone());
         let heard = Arc::new(StdMutex::new(Vec::new()));
-        let note = |name| Waker::from(Arc::new(Note(name, Arc::clone(&heard))));
+        let note = |name| Waker::from(Arc::new(WakeNote(name, Arc::clone(&heard))));
         let now = clock.now();
         let last = timer.set(now + Duration::from_millis(60), &note(1)).unwrap();
         timer.set(now + Duration::from_millis(40), &note(2)).unwrap();

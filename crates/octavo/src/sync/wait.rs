@@ -30,7 +30,7 @@ pub(crate) enum Waiting {
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct RegisteredWaker {
     key: usize,
     waker: Waker,
 }
@@ -38,7 +38,7 @@ struct Waiter {
 /// Wakers by key. A key is the address of the word.
 #[derive(Debug)]
 pub(crate) struct WaitTable {
-    buckets: Box<[Mutex<Vec<Waiter>>]>,
+    buckets: Box<[Mutex<Vec<RegisteredWaker>>]>,
 }
 
 impl WaitTable {
@@ -46,7 +46,7 @@ impl WaitTable {
         Self { buckets: (0..BUCKETS).map(|_| Mutex::new(Vec::with_capacity(WAKERS))).collect() }
     }
 
-    fn bucket(&self, key: usize) -> &Mutex<Vec<Waiter>> {
+    fn bucket(&self, key: usize) -> &Mutex<Vec<RegisteredWaker>> {
         // Words are 8 or 32 bytes apart: a multiplicative hash spreads either.
         &self.buckets[(key >> 2).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - 16) & (BUCKETS - 1)]
     }
@@ -59,7 +59,7 @@ impl WaitTable {
             return Waiting::Retry;
         }
         if !known {
-            waiters.push(Waiter { key, waker: waker.clone() });
+            waiters.push(RegisteredWaker { key, waker: waker.clone() });
         }
         Waiting::Registered
     }

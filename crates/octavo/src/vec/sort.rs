@@ -176,7 +176,7 @@ impl<T: Pod> SpaceVec<T> {
     /// the others.
     fn partition(&mut self, range: Range<usize>, mut goes_first: impl FnMut(&T) -> bool) -> Result<usize> {
         let this = &*self;
-        let (mut low, mut high): (Option<Side<'_, T>>, Option<Side<'_, T>>) = (None, None);
+        let (mut low, mut high): (Option<PartitionSide<'_, T>>, Option<PartitionSide<'_, T>>) = (None, None);
         // The part that neither side has reached.
         let mut rest = range;
         loop {
@@ -185,13 +185,13 @@ impl<T: Pod> SpaceVec<T> {
                 let run =
                     this.lend_run(|units| start..(start / units + 1).saturating_mul(units).min(rest.end))?;
                 rest.start += run.len();
-                low = Some(Side::new(start, run, &mut goes_first));
+                low = Some(PartitionSide::new(start, run, &mut goes_first));
             }
             if high.is_none() && !rest.is_empty() {
                 let end = rest.end;
                 let run = this.lend_run(|units| ((end - 1) / units * units).max(rest.start)..end)?;
                 rest.end -= run.len();
-                high = Some(Side::new(rest.end, run, &mut goes_first));
+                high = Some(PartitionSide::new(rest.end, run, &mut goes_first));
             }
             let (Some(one), Some(other)) = (&mut low, &mut high) else { break };
             one.exchange(other);
@@ -204,7 +204,7 @@ impl<T: Pod> SpaceVec<T> {
 }
 
 /// One side of a partition: a lent run that is itself partitioned.
-struct Side<'v, T: Pod> {
+struct PartitionSide<'v, T: Pod> {
     /// The index of the run's first element in the vector.
     start: usize,
     run: ExclusiveGuard<'v, T>,
@@ -212,7 +212,7 @@ struct Side<'v, T: Pod> {
     first: usize,
 }
 
-impl<'v, T: Pod> Side<'v, T> {
+impl<'v, T: Pod> PartitionSide<'v, T> {
     #[inline]
     fn new(start: usize, mut run: ExclusiveGuard<'v, T>, goes_first: &mut impl FnMut(&T) -> bool) -> Self {
         let first = part(&mut run, goes_first);

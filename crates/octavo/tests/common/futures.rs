@@ -20,14 +20,14 @@ impl Wake for Flag {
 }
 
 /// An asynchronous fault that has begun and is not over.
-pub struct Pending<'s> {
+pub struct PendingFault<'s> {
     pub page: u64,
     pub access: Access,
     future: Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>,
     woken: Arc<Flag>,
 }
 
-impl<'s> Pending<'s> {
+impl<'s> PendingFault<'s> {
     /// Makes a fault that is not polled yet.
     pub fn new(space: &'s Space, page: u64, access: Access) -> Self {
         let future = Box::pin(space.fault_async(page * PAGE, access));

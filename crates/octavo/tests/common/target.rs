@@ -1,9 +1,9 @@
 //! The other side of a space's translation, with memory of its own. It stands in for a window over another
 //! process.
 //!
-//! A program at the other side loads and stores by [`Target::load`] and [`Target::store`]. An access that it
-//! may not make is a fault. The target checks each question against its pages, and answers by a script or a
-//! seed.
+//! A program at the other side loads and stores by [`TestTarget::load`] and [`TestTarget::store`]. An access
+//! that it may not make is a fault. The target checks each question against its pages, and answers by a
+//! script or a seed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +47,7 @@ impl Able {
 
 /// A kind of question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ask {
+pub enum QuestionKind {
     Install,
     Remove,
     Protect,
@@ -71,21 +71,21 @@ struct There {
 struct State {
     able: Able,
     pages: BTreeMap<u64, There>,
-    script: BTreeMap<Ask, VecDeque<Answer>>,
-    always: BTreeMap<Ask, Answer>,
+    script: BTreeMap<QuestionKind, VecDeque<Answer>>,
+    always: BTreeMap<QuestionKind, Answer>,
     /// One answer in this many is a refusal.
     refuses: Option<(Random, u64)>,
     /// The kind of question at which it panics, how many of that kind come before, and whether it answers
     /// first.
-    panics: Option<(Ask, u32, bool)>,
+    panics: Option<(QuestionKind, u32, bool)>,
     /// The kind of question, the first page and the page count of each run.
-    asked: Vec<(Ask, u64, u32)>,
+    asked: Vec<(QuestionKind, u64, u32)>,
 }
 
 /// The other side.
-pub struct Target(Mutex<State>);
+pub struct TestTarget(Mutex<State>);
 
-impl Target {
+impl TestTarget {
     pub fn new(able: Able) -> Arc<Self> {
         Arc::new(Self(Mutex::new(State {
             able,
@@ -108,12 +108,12 @@ impl Target {
     }
 
     /// Sets the answers to the next runs.
-    pub fn script(&self, ask: Ask, answers: impl IntoIterator<Item = Answer>) {
+    pub fn script(&self, ask: QuestionKind, answers: impl IntoIterator<Item = Answer>) {
         self.state().script.entry(ask).or_default().extend(answers);
     }
 
     /// Sets the answer to every run from now on. `None` restores the usual answers.
-    pub fn always(&self, ask: Ask, answer: Option<Answer>) {
+    pub fn always(&self, ask: QuestionKind, answer: Option<Answer>) {
         let mut state = self.state();
         match answer {
             Some(answer) => drop(state.always.insert(ask, answer)),
@@ -122,18 +122,18 @@ impl Target {
     }
 
     /// Panics at the next question of this kind.
-    pub fn panic_at_next(&self, ask: Ask) {
+    pub fn panic_at_next(&self, ask: QuestionKind) {
         self.panic_at(ask, 0, false);
     }
 
     /// Panics at a question of this kind, after `before` others of that kind. If `answers`, it answers this
     /// one first.
-    pub fn panic_at(&self, ask: Ask, before: u32, answers: bool) {
+    pub fn panic_at(&self, ask: QuestionKind, before: u32, answers: bool) {
         self.state().panics = Some((ask, before, answers));
     }
 
     /// Returns and forgets the runs of this question since the last call.
-    pub fn take_asked(&self, ask: Ask) -> Vec<(u64, u32)> {
+    pub fn take_asked(&self, ask: QuestionKind) -> Vec<(u64, u32)> {
         let mut state = self.state();
         let (these, others) =
             std::mem::take(&mut state.asked).into_iter().partition(|(which, ..)| *which == ask);
@@ -142,7 +142,7 @@ impl Target {
     }
 
     /// Returns how many pages other questions asked about since the last one of this kind.
-    pub fn pages_asked_since(&self, ask: Ask) -> u64 {
+    pub fn pages_asked_since(&self, ask: QuestionKind) -> u64 {
         let state = self.state();
         let since = state.asked.iter().rev().take_while(|(which, ..)| *which != ask);
         since.map(|(_, _, count)| u64::from(*count)).sum()
@@ -234,7 +234,12 @@ impl Target {
     }
 
     /// Answers each run, and calls `each` for each page that is done.
-    fn answer<A: Copy>(&self, ask: Ask, runs: &mut [Run<A>], mut each: impl FnMut(&mut State, u64, u32, A)) {
+    fn answer<A: Copy>(
+        &self,
+        ask: QuestionKind,
+        runs: &mut [Run<A>],
+        mut each: impl FnMut(&mut State, u64, u32, A),
+    ) {
         let state = &mut *self.state();
         let panics = match &mut state.panics {
             Some((at, before, answers)) if *at == ask => match before.checked_sub(1) {
@@ -267,17 +272,17 @@ impl Target {
 }
 
 impl State {
-    fn refusal(&mut self, ask: Ask, count: u32) -> Option<Answer> {
+    fn refusal(&mut self, ask: QuestionKind, count: u32) -> Option<Answer> {
         let (random, n) = self.refuses.as_mut()?;
         let done = random.below(u64::from(count) + 1) as u32;
-        let partly = if ask == Ask::Split { Answer::Busy } else { Answer::Partly(done) };
+        let partly = if ask == QuestionKind::Split { Answer::Busy } else { Answer::Partly(done) };
         random.one_in(*n).then(|| random.pick(&[Answer::Busy, partly]))
     }
 }
 
 // SAFETY: the code copies out of the frames that runs of `install` name, and into those that runs of `remove`
 // name, and keeps no `Home`.
-unsafe impl Translation for Target {
+unsafe impl Translation for TestTarget {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         let able = self.state().able;
         for run in runs {
@@ -291,7 +296,7 @@ unsafe impl Translation for Target {
                 continue;
             }
             let in_block = run.count == 512;
-            self.answer(Ask::Install, std::slice::from_mut(run), |state, page, index, ask| {
+            self.answer(QuestionKind::Install, std::slice::from_mut(run), |state, page, index, ask| {
                 let bytes = match ask.bytes {
                     Bytes::ZeroPages => None,
                     Bytes::Zeros => Some(Box::new([0; PAGE_BYTES])),
@@ -311,7 +316,7 @@ unsafe impl Translation for Target {
     }
 
     fn remove(&self, home: Home<'_>, runs: &mut [Run<Remove>]) {
-        self.answer(Ask::Remove, runs, |state, page, index, ask| {
+        self.answer(QuestionKind::Remove, runs, |state, page, index, ask| {
             let bytes = state.pages.remove(&page).inspect(|page| {
                 assert!(ask.to.is_none() || !page.in_block, "a block is split before its pages go");
             });
@@ -327,14 +332,14 @@ unsafe impl Translation for Target {
         if !able.protects {
             return runs.iter_mut().for_each(|run| run.answer = Answer::Unsupported);
         }
-        self.answer(Ask::Protect, runs, |state, page, _, protection| {
+        self.answer(QuestionKind::Protect, runs, |state, page, _, protection| {
             let there = state.pages.get_mut(&page).expect("what is protected is there");
             there.protection = protection;
         });
     }
 
     fn split(&self, runs: &mut [Run<()>]) {
-        self.answer(Ask::Split, runs, |state, page, _, ()| {
+        self.answer(QuestionKind::Split, runs, |state, page, _, ()| {
             let there = state.pages.get_mut(&page).expect("what is split is there");
             assert!(std::mem::take(&mut there.in_block), "it is no block");
         });
@@ -346,7 +351,7 @@ unsafe impl Translation for Target {
             return runs.iter_mut().for_each(|run| run.answer = Answer::Unsupported);
         }
         let mut found = Vec::new();
-        self.answer(Ask::Harvest, runs, |state, page, _, touch| {
+        self.answer(QuestionKind::Harvest, runs, |state, page, _, touch| {
             let Some(there) = state.pages.get_mut(&page) else { return };
             let mark = match touch {
                 Touch::There => return found.push(PageNumber::containing(page * PAGE)),
@@ -372,25 +377,25 @@ pub fn builder() -> ManagerBuilder {
 }
 
 /// A space and the other side of its translation.
-pub struct Pair {
+pub struct TranslatedPair {
     pub manager: Manager,
-    pub target: Arc<Target>,
+    pub target: Arc<TestTarget>,
     pub space: TranslatedSpace,
     pub at: u64,
 }
 
-pub fn pair_of(builder: ManagerBuilder, able: Able, len: u64) -> Pair {
-    let (manager, target) = (builder.build().unwrap(), Target::new(able));
+pub fn pair_of(builder: ManagerBuilder, able: Able, len: u64) -> TranslatedPair {
+    let (manager, target) = (builder.build().unwrap(), TestTarget::new(able));
     let space = manager.translated_space("translated", target.clone()).unwrap();
     let at = space.map(len, RegionOptions::default()).unwrap();
-    Pair { manager, target, space, at }
+    TranslatedPair { manager, target, space, at }
 }
 
-pub fn pair(huge: HugePolicy, len: u64) -> Pair {
+pub fn pair(huge: HugePolicy, len: u64) -> TranslatedPair {
     pair_of(builder().huge(huge), Able::ALL, len)
 }
 
-impl Pair {
+impl TranslatedPair {
     pub fn page(&self, index: u64) -> u64 {
         self.at + index * PAGE
     }

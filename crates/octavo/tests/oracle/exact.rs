@@ -6,9 +6,9 @@ use octavo::{
     Access, Error, ErrorKind, FrameId, Manager, Order, Pin, Protection, RegionOptions, Result, Space, Word,
 };
 
-use super::pages::{Bytes, Pages};
+use super::pages::{MappedPages, SharedBytes};
 use crate::common::device::{TestDevice, Whims};
-use crate::common::futures::Pending;
+use crate::common::futures::PendingFault;
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
 /// Raw numbers that become an operation; small ones become simple ones, so that shrinking helps.
@@ -16,7 +16,7 @@ pub type Raw = (u8, u16, u16, u8);
 
 /// A case to run.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct OracleCase {
     pub switches: Switches,
     pub background: bool,
     /// Frames for the space, which blocks allocated beside it leave free.
@@ -24,7 +24,7 @@ pub struct Case {
     pub ops: Vec<Raw>,
 }
 
-impl Case {
+impl OracleCase {
     pub fn random(random: &mut Random, steps: u64) -> Self {
         let ops = (0..steps)
             .map(|_| {
@@ -46,13 +46,13 @@ struct HeldPin<'s> {
     /// Address of its first byte.
     address: u64,
     /// The model's pages under it. `None` for one that read as zeros and may have been written since.
-    pages: Vec<Option<Bytes>>,
+    pages: Vec<Option<SharedBytes>>,
 }
 
-struct Run<'s> {
+struct OracleRun<'s> {
     space: &'s Space,
     manager: &'s Manager,
-    model: Pages,
+    model: MappedPages,
     pins: Vec<HeldPin<'s>>,
     ballast: Vec<(FrameId, Order)>,
     room_frames: u64,
@@ -60,7 +60,7 @@ struct Run<'s> {
     /// The device, if only this thread drives it.
     device: Option<&'s TestDevice>,
     /// Faults under way. An operation that needs their pages ends or drops them first.
-    faults: Vec<Pending<'s>>,
+    faults: Vec<PendingFault<'s>>,
 }
 
 /// The pages in use: four times 2 MiB, and a place that needs a table of full height.
@@ -72,7 +72,7 @@ const MAX_PINS: usize = 6;
 const MAX_FAULTS: usize = 40;
 
 /// Runs a case. Panics if space and model disagree.
-pub fn run(case: &Case) {
+pub fn run(case: &OracleCase) {
     let manager = case
         .switches
         .builder()
@@ -87,12 +87,12 @@ pub fn run(case: &Case) {
 
 /// Runs a case in the caller's manager, perhaps over a device that this thread drives. Then transfers may be
 /// under way when the space is dropped.
-pub fn run_in(case: &Case, manager: &Manager, device: Option<&TestDevice>) {
+pub fn run_in(case: &OracleCase, manager: &Manager, device: Option<&TestDevice>) {
     let space = manager.space().unwrap();
-    let mut run = Run {
+    let mut run = OracleRun {
         space: &space,
         manager,
-        model: Pages::default(),
+        model: MappedPages::default(),
         pins: Vec::new(),
         ballast: Vec::new(),
         room_frames: case.room_frames,
@@ -110,7 +110,7 @@ pub fn run_in(case: &Case, manager: &Manager, device: Option<&TestDevice>) {
     manager.validate();
 }
 
-impl<'s> Run<'s> {
+impl<'s> OracleRun<'s> {
     /// Allocates blocks beside the space until about `room` frames are left.
     fn take_ballast(&mut self, room: u64) {
         for order in [Order::MAX, Order::ZERO] {
@@ -197,7 +197,7 @@ impl<'s> Run<'s> {
     /// Polls the faults that were woken. Returns whether there were any.
     fn pump(&mut self) -> bool {
         let mut any = false;
-        while let Some(at) = self.faults.iter().position(Pending::is_woken) {
+        while let Some(at) = self.faults.iter().position(PendingFault::is_woken) {
             any = true;
             if let Poll::Ready(result) = self.faults[at].poll() {
                 let fault = self.faults.swap_remove(at);
@@ -207,7 +207,7 @@ impl<'s> Run<'s> {
         any
     }
 
-    fn check_fault(&self, fault: &Pending<'_>, result: Result<()>) {
+    fn check_fault(&self, fault: &PendingFault<'_>, result: Result<()>) {
         match result {
             Err(error) if is_of_device(error.kind()) || error.kind() == ErrorKind::OutOfMemory => {}
             result => {
@@ -225,7 +225,7 @@ impl<'s> Run<'s> {
                     if self.faults.len() == MAX_FAULTS {
                         self.faults.remove(0);
                     }
-                    self.faults.push(Pending::new(self.space, page, Self::access_of(c)));
+                    self.faults.push(PendingFault::new(self.space, page, Self::access_of(c)));
                 }
                 if c & 2 == 0 {
                     self.pump();

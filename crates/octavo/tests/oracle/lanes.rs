@@ -11,12 +11,12 @@ use std::time::Duration;
 use octavo::{Access, ErrorKind, Manager, Pin, Protection, RegionOptions, Result, Space};
 
 use crate::common::device::{Manner, TestDevice, Whims};
-use crate::common::futures::Pending;
+use crate::common::futures::PendingFault;
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
 /// The size and the kind of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct LaneLoad {
     pub threads: usize,
     /// Operations of each thread.
     pub steps: u64,
@@ -36,9 +36,9 @@ const UNIT: u64 = 64;
 /// Pages between the halves of the shared range, for the mapper's ranges.
 const GAP_PAGES: u64 = 1024 + 300;
 
-struct Shared<'a> {
+struct LaneContext<'a> {
     seed: u64,
-    load: Load,
+    load: LaneLoad,
     switches: Switches,
     manager: &'a Manager,
     space: &'a Space,
@@ -49,7 +49,7 @@ struct Shared<'a> {
 }
 
 /// Runs one seed. If a thread reads something that it did not write, panics and names the seed.
-pub fn run(seed: u64, load: Load) {
+pub fn run(seed: u64, load: LaneLoad) {
     let mut random = Random::new(seed);
     let switches = Switches::random(&mut random);
     // If failures are allowed, the device is small enough to be crowded, and sometimes full.
@@ -63,11 +63,11 @@ pub fn run(seed: u64, load: Load) {
 }
 
 /// Like [`run`], but on a file, with the given switches.
-pub fn run_on_file(seed: u64, load: Load, switches: Switches) {
+pub fn run_on_file(seed: u64, load: LaneLoad, switches: Switches) {
     run_on(seed, load, switches, None, true);
 }
 
-fn run_on(seed: u64, load: Load, switches: Switches, device: Option<TestDevice>, background: bool) {
+fn run_on(seed: u64, load: LaneLoad, switches: Switches, device: Option<TestDevice>, background: bool) {
     let mut builder = switches
         .builder()
         .budget_bytes(load.budget_bytes)
@@ -84,7 +84,7 @@ fn run_on(seed: u64, load: Load, switches: Switches, device: Option<TestDevice>,
     }
 }
 
-fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: Option<&TestDevice>) {
+fn run_in(seed: u64, load: LaneLoad, switches: Switches, manager: &Manager, device: Option<&TestDevice>) {
     let space = manager.space().unwrap();
     let options = RegionOptions::new().huge(true);
     let first = 3 << 30;
@@ -92,7 +92,7 @@ fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: 
     let half = load.pages / 2;
     space.map_at(first, half * PAGE, options).unwrap();
     space.map_at(first + (half + GAP_PAGES) * PAGE, (load.pages - half) * PAGE, options).unwrap();
-    let shared = Shared {
+    let shared = LaneContext {
         seed,
         load,
         switches,
@@ -119,7 +119,7 @@ fn run_in(seed: u64, load: Load, switches: Switches, manager: &Manager, device: 
     assert_only_kept(manager, switches.keeps_huge_zero(), switches.encrypt);
 }
 
-struct WorkerDone<'a>(&'a Shared<'a>);
+struct WorkerDone<'a>(&'a LaneContext<'a>);
 
 impl Drop for WorkerDone<'_> {
     fn drop(&mut self) {
@@ -129,7 +129,7 @@ impl Drop for WorkerDone<'_> {
     }
 }
 
-impl Shared<'_> {
+impl LaneContext<'_> {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -299,7 +299,7 @@ impl Shared<'_> {
 
 /// One thread's lane, and what it should hold.
 struct Worker<'a> {
-    shared: &'a Shared<'a>,
+    shared: &'a LaneContext<'a>,
     lane: u64,
     random: Random,
     model: HashMap<(u64, u64), [u8; 8]>,
@@ -307,7 +307,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(shared: &'a Shared<'a>, lane: u64) -> Self {
+    fn new(shared: &'a LaneContext<'a>, lane: u64) -> Self {
         assert!(lane < LANES);
         Self { shared, lane, random: Random::new(shared.seed ^ (lane << 56)), model: HashMap::new(), step: 0 }
     }
@@ -431,7 +431,7 @@ impl<'a> Worker<'a> {
         let address = self.shared.address_of(page);
         if self.random.one_in(2) {
             // Begins a fault, and drops it in whatever state it is.
-            let mut fault = Pending::new(self.shared.space, address / PAGE, access);
+            let mut fault = PendingFault::new(self.shared.space, address / PAGE, access);
             let _ = fault.poll();
             return;
         }

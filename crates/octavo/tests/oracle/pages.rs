@@ -10,12 +10,12 @@ use crate::common::PAGE;
 
 /// The bytes of a page, shared with its pins. Unmapping drops the model's reference, but a pin keeps its own,
 /// as in the engine.
-pub type Bytes = Rc<RefCell<Box<[u8]>>>;
+pub type SharedBytes = Rc<RefCell<Box<[u8]>>>;
 
 /// A mapped page.
 #[derive(Clone)]
-pub struct Page {
-    pub bytes: Bytes,
+pub struct MappedPage {
+    pub bytes: SharedBytes,
     pub protection: Protection,
     /// Whether it was ever written.
     pub written: bool,
@@ -23,14 +23,14 @@ pub struct Page {
 
 /// The mapped pages, by number.
 #[derive(Default)]
-pub struct Pages(BTreeMap<u64, Page>);
+pub struct MappedPages(BTreeMap<u64, MappedPage>);
 
-impl Pages {
+impl MappedPages {
     /// Maps pages that read as zeros.
     pub fn map(&mut self, first: u64, count: u64, protection: Protection) {
         for page in first..first + count {
             let bytes = Rc::new(RefCell::new(vec![0; PAGE as usize].into_boxed_slice()));
-            let old = self.0.insert(page, Page { bytes, protection, written: false });
+            let old = self.0.insert(page, MappedPage { bytes, protection, written: false });
             assert!(old.is_none(), "page {page:#x} was mapped twice");
         }
     }
@@ -49,7 +49,7 @@ impl Pages {
     }
 
     /// Returns a page, which must be mapped.
-    pub fn page(&self, page: u64) -> &Page {
+    pub fn page(&self, page: u64) -> &MappedPage {
         &self.0[&page]
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use octavo::{Compression, Machine};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::exact::{self, Case};
-use super::lanes::{self, Load};
+use super::exact::{self, OracleCase};
+use super::lanes::{self, LaneLoad};
 use crate::common::device::{Happened, Manner, TestDevice, Whims};
 use crate::common::{MIB, PAGE, Random, Switches, Watchdog, assert_only_kept};
 
@@ -34,7 +34,7 @@ pub fn run_driven(seed: u64) -> Happened {
         // One space after the other. Each one meets the transfers that the last one left under way.
         for _ in 0..1 + random.below(3) {
             let steps = 200 + random.below(2500);
-            let mut case = Case::random(&mut random, steps);
+            let mut case = OracleCase::random(&mut random, steps);
             case.room_frames = 64 + random.below(600);
             exact::run_in(&case, &manager, Some(&device));
         }
@@ -86,7 +86,7 @@ pub fn run_threaded(seed: u64) {
     let _watchdog = Watchdog::new(repeat(seed, "threaded"));
     let mut random = Random::new(seed ^ 0x7468_7264);
     let manner = random.pick(&[Manner::Served, Manner::Served, Manner::Threads(1), Manner::Threads(3)]);
-    let load = Load {
+    let load = LaneLoad {
         threads: 1 + random.below(4) as usize,
         steps: 300 + random.below(1500),
         pages: 16 * MIB / PAGE * (4 + random.below(4)) / 4,

@@ -71,13 +71,13 @@ impl Drop for Ours {
 }
 
 /// Starts a guardian whose runner is dead already, and which prints to a file.
-fn guardian_of(list: &List) -> (Ours, tempfile::NamedTempFile) {
+fn guardian_of(list: &EntrustedList) -> (Ours, tempfile::NamedTempFile) {
     let _alone = STARTING.read().unwrap();
     start_guardian_of(list)
 }
 
 /// Like [`guardian_of`], for a caller that holds [`STARTING`].
-fn start_guardian_of(list: &List) -> (Ours, tempfile::NamedTempFile) {
+fn start_guardian_of(list: &EntrustedList) -> (Ours, tempfile::NamedTempFile) {
     let said = tempfile::NamedTempFile::new().unwrap();
     let mut command = Ours::command("guardian");
     let input = list.file.try_clone().unwrap();
@@ -96,10 +96,11 @@ fn what_stood_still_goes_on_and_the_sentence_is_said_though_somebody_survives() 
         return;
     }
     let memory = Userfaultfd::of_this_process(Features::NONE).unwrap();
-    let (sleeper, mut list) = (Ours::sleeper(), List::new().unwrap());
+    let (sleeper, mut list) = (Ours::sleeper(), EntrustedList::new().unwrap());
     sleeper.stop();
-    list.put(Entry { what: What::Managed, stack: 1, ..Entry::default() }).unwrap();
-    list.put(Entry { what: What::Stopped, pid: sleeper.id(), ..Entry::default() }).unwrap();
+    list.put(EntrustedProcess { what: Trust::Managed, stack: 1, ..EntrustedProcess::default() }).unwrap();
+    list.put(EntrustedProcess { what: Trust::Stopped, pid: sleeper.id(), ..EntrustedProcess::default() })
+        .unwrap();
     let (guardian, said) = {
         let _alone = STARTING.write().unwrap();
         fcntl_setfd(&memory, FdFlags::empty()).unwrap();
@@ -114,10 +115,10 @@ fn what_stood_still_goes_on_and_the_sentence_is_said_though_somebody_survives() 
 
 #[test]
 fn a_process_is_killed_and_not_a_later_one_that_has_got_its_number() {
-    let (process, later, mut list) = (Ours::sleeper(), Ours::sleeper(), List::new().unwrap());
+    let (process, later, mut list) = (Ours::sleeper(), Ours::sleeper(), EntrustedList::new().unwrap());
     let start = |child: &Ours| start_of(child.id()).unwrap();
     for (child, start) in [(&process, start(&process)), (&later, start(&later) - 1)] {
-        list.put(Entry { what: What::Managed, pid: child.id(), start, stack: 1 }).unwrap();
+        list.put(EntrustedProcess { what: Trust::Managed, pid: child.id(), start, stack: 1 }).unwrap();
     }
     let (guardian, said) = guardian_of(&list);
     wait_until(|| guardian.state() == b'Z');

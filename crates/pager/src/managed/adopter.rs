@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use octavo::translation::{InPlace, TranslatedSpace};
 use octavo::{Counter, ErrorKind, PAGE_BYTES, Protection, RegionOptions};
-use octavo_platform::pagemap::{Categories, Wanted};
+use octavo_platform::pagemap::{Categories, ScanFilter};
 use octavo_stub::Message;
-use octavo_window::{Listener, Reach, Served, Target, Window, Work};
+use octavo_window::{Listener, Reach, RemainingWork, Served, Target, Window};
 use rustix::io::Errno;
 
-use crate::managed::shared::Shared;
+use crate::managed::shared::DriverState;
 use crate::managed::watched::take;
 use crate::messages::{self, as_option, in_words};
 use crate::system::proc;
@@ -35,7 +35,7 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Adopter<'a> {
     space: &'a TranslatedSpace,
     window: &'a Window<Target>,
-    shared: &'a Shared,
+    shared: &'a DriverState,
     /// Takes a fork's child in.
     fork: &'a dyn Fn(OwnedFd),
     lacks_room: Option<LacksRoom>,
@@ -53,7 +53,7 @@ struct LacksRoom {
 
 /// The pages that a look has found in a range to adopt.
 #[derive(Debug, Default)]
-struct Found {
+struct FoundPages {
     /// Pages that are present and watched.
     present: Vec<(u64, u64)>,
     /// Ranges where another, unwatched mapping is by now.
@@ -66,7 +66,7 @@ impl<'a> Adopter<'a> {
     pub(crate) fn new(
         space: &'a TranslatedSpace,
         window: &'a Window<Target>,
-        shared: &'a Shared,
+        shared: &'a DriverState,
         fork: &'a dyn Fn(OwnedFd),
     ) -> Self {
         Self { space, window, shared, fork, lacks_room: None }
@@ -92,7 +92,7 @@ impl<'a> Adopter<'a> {
             self.space.forget_mapping(from, to - from)?;
         }
         for (from, to) in found.present {
-            let Shared { ledger, manager, .. } = self.shared;
+            let DriverState { ledger, manager, .. } = self.shared;
             let moved = ledger.take_over(manager, to - from);
             let adopted = self.adopt_run(from, to);
             let left = to - *adopted.as_ref().unwrap_or(&from);
@@ -105,10 +105,10 @@ impl<'a> Adopter<'a> {
     }
 
     /// Finds the present pages of a range.
-    fn look(&self, start: u64, end: u64) -> Found {
-        let (mut present, mut zeros, mut found) = (Vec::new(), Vec::new(), Found::default());
+    fn look(&self, start: u64, end: u64) -> FoundPages {
+        let (mut present, mut zeros, mut found) = (Vec::new(), Vec::new(), FoundPages::default());
         let told = Categories::PRESENT | Categories::ZERO | Categories::FILE;
-        let wanted = Wanted { told, ..Wanted::any(Categories::PRESENT) };
+        let wanted = ScanFilter { told, ..ScanFilter::any(Categories::PRESENT) };
         let Some(pagemap) = self.window.reach().pagemap() else { return found };
         let scanned = pagemap.scan(start, end, wanted, |run| {
             if run.categories.contains(Categories::ZERO) {
@@ -134,7 +134,7 @@ impl<'a> Adopter<'a> {
     /// the mappings is not: its pages would read as zeros once they are out. To test that, the kernel is
     /// asked to put zeros there: if the range is watched, it answers that the pages exist; if not, that it
     /// has no such range.
-    fn ask_whether_watched(&self, start: u64, end: u64, found: &mut Found) {
+    fn ask_whether_watched(&self, start: u64, end: u64, found: &mut FoundPages) {
         let mut rest = (start, end);
         while rest.0 < rest.1 {
             let (from, to) = rest;
@@ -264,21 +264,21 @@ impl Listener for Adopter<'_> {
         *self.shared.served.lock().expect("nobody panics here") = served;
     }
 
-    fn work(&mut self) -> Work {
+    fn work(&mut self) -> RemainingWork {
         let mut layout = self.shared.layout.lock();
-        let Some(piece) = layout.next_piece(PIECE) else { return Work::Done };
+        let Some(piece) = layout.next_piece(PIECE) else { return RemainingWork::Done };
         let has_more = layout.is_adopting();
         drop(layout);
         match self.adopt(piece.start, piece.end) {
             Ok(reached) if reached < piece.end => {
                 self.shared.layout.lock().adopt_again(reached..piece.end);
-                Work::Waits(piece.end - reached)
+                RemainingWork::Waits(piece.end - reached)
             }
-            Ok(_) if has_more => Work::More,
-            Ok(_) => Work::Done,
+            Ok(_) if has_more => RemainingWork::More,
+            Ok(_) => RemainingWork::Done,
             Err(error) => {
                 self.give_up(&messages::NOT_TAKEN, &in_words(&error));
-                Work::Done
+                RemainingWork::Done
             }
         }
     }

@@ -22,14 +22,14 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use octavo::PAGE_BYTES;
 use rangemap::RangeSet;
 
-use crate::system::proc::Mapping;
+use crate::system::proc::ProcessMapping;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Finds the bss behind mappings of files. `read` fills a buffer with the process's bytes at an address.
-pub(crate) fn find(mappings: &[Mapping], read: impl Fn(u64, &mut [u8]) -> bool) -> RangeSet<u64> {
+pub(crate) fn find(mappings: &[ProcessMapping], read: impl Fn(u64, &mut [u8]) -> bool) -> RangeSet<u64> {
     let (mut starts, mut found) = (HashMap::new(), RangeSet::new());
-    let mut before: Option<&Mapping> = None;
+    let mut before: Option<&ProcessMapping> = None;
     for mapping in mappings {
         if let (Some(file), 0) = (mapping.file, mapping.offset) {
             starts.insert(file, mapping.start);

@@ -19,13 +19,13 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
-use octavo_platform::pagemap::{Categories, Pagemap, Wanted};
+use octavo_platform::pagemap::{Categories, Pagemap, ScanFilter};
 use rangemap::RangeSet;
 
 use crate::managed::bss;
-use crate::managed::kinds::{Kind, Kinds};
+use crate::managed::kinds::{Kinds, MemoryKind};
 use crate::managed::layout::Ranges;
-use crate::system::proc::{self, Mapping, Threads};
+use crate::system::proc::{self, ProcessMapping, Threads};
 
 /// The smallest range that is taken on its own. V8's heap is in mappings of 256 KiB, and the C library maps
 /// blocks from 128 KiB up.
@@ -48,8 +48,8 @@ const PAGE: u64 = PAGE_BYTES as u64;
 
 /// What was seen of a process's memory.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    mappings: Vec<Mapping>,
+pub(crate) struct SeenMemory {
+    mappings: Vec<ProcessMapping>,
     threads: Threads,
     bss: RangeSet<u64>,
     /// The stack pointers in mappings that are taken already, or that may have been divided when memory
@@ -57,12 +57,12 @@ pub(crate) struct Seen {
     taken_stacks: Vec<u64>,
 }
 
-impl Seen {
+impl SeenMemory {
     /// # Errors
     /// Returns a sentence if the process has ended or cannot be looked at.
     pub(crate) fn of(pid: u32) -> Result<Self, String> {
         let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let memory = Memory::of(pid).map_err(|error| error.to_string())?;
+        let memory = PresentMemory::of(pid).map_err(|error| error.to_string())?;
         let bss = bss::find(&mappings, |at, bytes| memory.read(at, bytes));
         // Read the threads last, so that the stacks of new threads are included.
         let threads = Threads::of(pid).map_err(|error| error.to_string())?;
@@ -76,7 +76,7 @@ impl Seen {
         found.bss.extend(self.bss);
         self.bss = found.bss.clone();
         let is_divided = |at: &u64| {
-            let ends_at_taken = |mapping: &Mapping| found.mapped.contains(&mapping.end);
+            let ends_at_taken = |mapping: &ProcessMapping| found.mapped.contains(&mapping.end);
             found.mapped.contains(at) || self.mapping_at(*at).is_some_and(ends_at_taken)
         };
         self.taken_stacks = self.threads.stacks.iter().copied().filter(is_divided).collect();
@@ -104,9 +104,10 @@ impl Seen {
     /// behind ranges that were taken since that look. Such growth is not watched, so the kernel shows it as
     /// separate mappings. New mappings of the program may look the same.
     pub(crate) fn grown_since(&self, before: &Self, taken: &RangeSet<u64>) -> Vec<(u64, u64)> {
-        let was_there =
-            |mapping: &Mapping| before.next_at(mapping.start).is_some_and(|old| old.start < mapping.end);
-        let is_beside_taken = |mapping: &Mapping| {
+        let was_there = |mapping: &ProcessMapping| {
+            before.next_at(mapping.start).is_some_and(|old| old.start < mapping.end)
+        };
+        let is_beside_taken = |mapping: &ProcessMapping| {
             mapping.start.checked_sub(1).is_some_and(|last| taken.contains(&last))
                 || taken.contains(&mapping.end)
         };
@@ -116,42 +117,39 @@ impl Seen {
     }
 
     /// Returns the mappings that may be taken in whole or in part.
-    fn possible(&self) -> impl Iterator<Item = &Mapping> {
-        self.mappings_by_kind().filter(|(_, kind)| *kind == Kind::Private).map(|(mapping, _)| mapping)
+    fn possible(&self) -> impl Iterator<Item = &ProcessMapping> {
+        self.mappings_by_kind().filter(|(_, kind)| *kind == MemoryKind::Private).map(|(mapping, _)| mapping)
     }
 
-    fn mappings_by_kind(&self) -> impl Iterator<Item = (&Mapping, Kind)> {
+    fn mappings_by_kind(&self) -> impl Iterator<Item = (&ProcessMapping, MemoryKind)> {
         let before = std::iter::once(None).chain(self.mappings.iter().map(Some));
         let mappings = self.mappings.iter().zip(before);
         mappings.map(|(mapping, before)| (mapping, self.kind_of(mapping, before)))
     }
 
-    /// Returns the kind of a mapping. If it is [private](Kind::Private), parts of it may be of other kinds.
-    fn kind_of(&self, mapping: &Mapping, before: Option<&Mapping>) -> Kind {
+    /// Returns the kind of a mapping. If it is [private](MemoryKind::Private), parts of it may be of other
+    /// kinds.
+    fn kind_of(&self, mapping: &ProcessMapping, before: Option<&ProcessMapping>) -> MemoryKind {
         let is_named =
             !mapping.name.is_empty() && mapping.name != "[heap]" && !mapping.name.starts_with("[anon");
         match mapping {
-            Mapping { is_private: false, .. } => Kind::Shared,
-            Mapping { file: Some(_), .. } => Kind::FilePages,
-            _ if mapping.name == "[stack]" => Kind::Stacks,
-            _ if is_named => Kind::Special,
-            Mapping { is_readable: true, is_writable: true, .. } => {
-                if self.is_a_stack(mapping, before) {
-                    Kind::Stacks
-                } else {
-                    Kind::Private
-                }
+            ProcessMapping { is_private: false, .. } => MemoryKind::Shared,
+            ProcessMapping { file: Some(_), .. } => MemoryKind::FilePages,
+            _ if mapping.name == "[stack]" => MemoryKind::Stacks,
+            _ if is_named => MemoryKind::Special,
+            ProcessMapping { is_readable: true, is_writable: true, .. } => {
+                if self.is_a_stack(mapping, before) { MemoryKind::Stacks } else { MemoryKind::Private }
             }
-            _ => Kind::Closed,
+            _ => MemoryKind::Closed,
         }
     }
 
     /// Returns all parts of all mappings, each with its kind.
-    fn parts(&self) -> Vec<(Range<u64>, Kind)> {
+    fn parts(&self) -> Vec<(Range<u64>, MemoryKind)> {
         let mut parts = Vec::new();
         for (mapping, kind) in self.mappings_by_kind() {
             let whole = mapping.start..mapping.end;
-            if kind != Kind::Private {
+            if kind != MemoryKind::Private {
                 parts.push((whole, kind));
                 continue;
             }
@@ -159,37 +157,39 @@ impl Seen {
             others.insert(whole.clone());
             for (start, end) in self.rest_of(mapping) {
                 others.remove(start..end);
-                let kind = if end - start < LEAST_BYTES { Kind::Small } else { Kind::Private };
+                let kind = if end - start < LEAST_BYTES { MemoryKind::Small } else { MemoryKind::Private };
                 parts.push((start..end, kind));
             }
             for other in others {
                 let is_bss = self.bss.overlaps(&other);
-                parts.push((other, if is_bss { Kind::ProgramData } else { Kind::Stacks }));
+                parts.push((other, if is_bss { MemoryKind::ProgramData } else { MemoryKind::Stacks }));
             }
         }
         parts
     }
 
     /// Counts by kind the private pages that are present outside of the taken ranges. Memory that should have
-    /// been taken but was not counts as [`Kind::Unwatched`].
+    /// been taken but was not counts as [`MemoryKind::Unwatched`].
     pub(crate) fn count_outside(&self, taken: &RangeSet<u64>, pagemap: &Pagemap) -> Kinds {
-        let wanted =
-            Wanted { none_of: Categories::FILE | Categories::ZERO, ..Wanted::any(Categories::PRESENT) };
+        let wanted = ScanFilter {
+            none_of: Categories::FILE | Categories::ZERO,
+            ..ScanFilter::any(Categories::PRESENT)
+        };
         let mut kinds = Kinds::new();
-        for (part, kind) in self.parts().into_iter().filter(|(_, kind)| *kind != Kind::Shared) {
+        for (part, kind) in self.parts().into_iter().filter(|(_, kind)| *kind != MemoryKind::Shared) {
             let mut bytes = 0;
             for gap in taken.gaps(&part) {
                 // If the process has ended meanwhile, it has no pages.
                 let _ = pagemap.scan(gap.start, gap.end, wanted, |run| bytes += run.end - run.start);
             }
-            let kind = if kind == Kind::Private { Kind::Unwatched } else { kind };
+            let kind = if kind == MemoryKind::Private { MemoryKind::Unwatched } else { kind };
             *kinds.entry(kind).or_default() += bytes;
         }
         kinds
     }
 
     /// Returns whether a mapping is the stack of a thread, and nothing else.
-    fn is_a_stack(&self, mapping: &Mapping, before: Option<&Mapping>) -> bool {
+    fn is_a_stack(&self, mapping: &ProcessMapping, before: Option<&ProcessMapping>) -> bool {
         let ends_with =
             |descriptor: &u64| mapping.contains(*descriptor) && mapping.end - descriptor <= DESCRIPTOR_BYTES;
         let is_behind_a_guard = before.is_some_and(|before| {
@@ -205,7 +205,7 @@ impl Seen {
 
     /// Returns the parts of a mapping that are neither bss nor memory that the kernel writes to when threads
     /// end.
-    fn rest_of(&self, mapping: &Mapping) -> Vec<(u64, u64)> {
+    fn rest_of(&self, mapping: &ProcessMapping) -> Vec<(u64, u64)> {
         let whole = mapping.start..mapping.end;
         let mut others = RangeSet::new();
         others.extend(self.bss.overlapping(&whole).cloned());
@@ -224,24 +224,24 @@ impl Seen {
         page..mapping.map_or(most, |mapping| mapping.end.min(most))
     }
 
-    fn mapping_at(&self, address: u64) -> Option<&Mapping> {
+    fn mapping_at(&self, address: u64) -> Option<&ProcessMapping> {
         self.next_at(address).filter(|mapping| mapping.contains(address))
     }
 
     /// Returns the first mapping that ends behind an address. The mappings are in the order of their
     /// addresses.
-    fn next_at(&self, address: u64) -> Option<&Mapping> {
+    fn next_at(&self, address: u64) -> Option<&ProcessMapping> {
         self.mappings.get(self.mappings.partition_point(|mapping| mapping.end <= address))
     }
 }
 
 /// The present memory of a process.
-struct Memory {
+struct PresentMemory {
     bytes: File,
     pagemap: Pagemap,
 }
 
-impl Memory {
+impl PresentMemory {
     fn of(pid: u32) -> std::io::Result<Self> {
         Ok(Self { bytes: File::open(format!("/proc/{pid}/mem"))?, pagemap: Pagemap::of(pid)? })
     }
@@ -252,7 +252,7 @@ impl Memory {
         let mut is_there = false;
         let page = at & !(PAGE - 1);
         let asked =
-            self.pagemap.scan(page, page + PAGE, Wanted::any(Categories::PRESENT), |_| is_there = true);
+            self.pagemap.scan(page, page + PAGE, ScanFilter::any(Categories::PRESENT), |_| is_there = true);
         asked.is_ok() && is_there && self.bytes.read_exact_at(bytes, at).is_ok()
     }
 }
@@ -263,7 +263,7 @@ fn around_descriptor(at: &u64) -> Range<u64> {
     page.saturating_sub(PAGE)..page.saturating_add(PAGE)
 }
 
-fn is_inaccessible(mapping: &Mapping) -> bool {
+fn is_inaccessible(mapping: &ProcessMapping) -> bool {
     let is_accessible = mapping.is_readable || mapping.is_writable || mapping.is_executable;
     !is_accessible && mapping.file.is_none()
 }
@@ -274,9 +274,9 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn mapping(start: u64, end: u64, permissions: &str, name: &str) -> Mapping {
+    fn mapping(start: u64, end: u64, permissions: &str, name: &str) -> ProcessMapping {
         let has = |letter| permissions.contains(letter);
-        Mapping {
+        ProcessMapping {
             start,
             end,
             is_readable: has('r'),
@@ -289,9 +289,9 @@ mod tests {
         }
     }
 
-    fn seen(mappings: &[Mapping], threads: &Threads) -> Seen {
+    fn seen(mappings: &[ProcessMapping], threads: &Threads) -> SeenMemory {
         let (mappings, threads) = (mappings.to_vec(), threads.clone());
-        Seen { mappings, threads, ..Seen::default() }
+        SeenMemory { mappings, threads, ..SeenMemory::default() }
     }
 
     /// Unused data of this program. The kernel has read in none of it except next to other data.
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_not_brought() {
-        let memory = Memory::of(std::process::id()).unwrap();
+        let memory = PresentMemory::of(std::process::id()).unwrap();
         let middle = &raw const UNUSED[MIB as usize / 2];
         let mut byte = [0];
         assert!(!memory.read(middle as u64, &mut byte), "the kernel would have to read a file");
@@ -328,7 +328,8 @@ mod tests {
             mapping(100 * MIB, 110 * MIB, "rw-p", "[stack]"),
         ];
         let threads = Threads { descriptors: vec![90 * MIB - 0x660], ..Threads::default() };
-        let taken = |seen: &Seen| seen.eligible().iter().map(|(start, _)| start / MIB).collect::<Vec<_>>();
+        let taken =
+            |seen: &SeenMemory| seen.eligible().iter().map(|(start, _)| start / MIB).collect::<Vec<_>>();
         let mut seen = seen(&all, &threads);
         assert_eq!(taken(&seen), [3, 7, 10, 20, 50, 65, 70]);
         seen.bss.insert(3 * MIB..5 * MIB);
@@ -355,18 +356,18 @@ mod tests {
         seen.bss.insert(MIB..2 * MIB);
         let parts = seen.parts().into_iter().map(|(part, kind)| (part.start / KIB, part.end / KIB, kind));
         let expected = [
-            (0, 1024, Kind::FilePages),
-            (2048, 3072, Kind::Private),
-            (1024, 2048, Kind::ProgramData),
-            (4096, 4160, Kind::Small),
-            (5120, 6144, Kind::Closed),
-            (6144, 7168, Kind::Shared),
-            (7168, 8192, Kind::Special),
-            (10 << 10, 20 << 10, Kind::Private),
-            (20 << 10, 30 << 10, Kind::Stacks),
-            (100 << 10, (200 << 10) - 8, Kind::Private),
-            ((200 << 10) - 8, 200 << 10, Kind::Stacks),
-            (300 << 10, 301 << 10, Kind::Stacks),
+            (0, 1024, MemoryKind::FilePages),
+            (2048, 3072, MemoryKind::Private),
+            (1024, 2048, MemoryKind::ProgramData),
+            (4096, 4160, MemoryKind::Small),
+            (5120, 6144, MemoryKind::Closed),
+            (6144, 7168, MemoryKind::Shared),
+            (7168, 8192, MemoryKind::Special),
+            (10 << 10, 20 << 10, MemoryKind::Private),
+            (20 << 10, 30 << 10, MemoryKind::Stacks),
+            (100 << 10, (200 << 10) - 8, MemoryKind::Private),
+            ((200 << 10) - 8, 200 << 10, MemoryKind::Stacks),
+            (300 << 10, 301 << 10, MemoryKind::Stacks),
         ];
         assert_eq!(parts.collect::<Vec<_>>(), expected);
     }
@@ -453,13 +454,13 @@ mod tests {
     #[test]
     fn what_a_taken_mapping_grows_by_is_found_and_nothing_that_was_there() {
         let before = [mapping(10 * MIB, 12 * MIB, "rw-p", ""), mapping(14 * MIB, 15 * MIB, "rw-p", "/file")];
-        let now = |behind: Mapping| {
+        let now = |behind: ProcessMapping| {
             let first = mapping(9 * MIB, 10 * MIB, "rw-p", "");
             [first, before[0].clone(), behind, before[1].clone()]
         };
         let mut taken = RangeSet::new();
         taken.insert(10 * MIB..12 * MIB);
-        let grown = |before: &[Mapping], now: &[Mapping], threads: &Threads| {
+        let grown = |before: &[ProcessMapping], now: &[ProcessMapping], threads: &Threads| {
             seen(now, threads).grown_since(&seen(before, threads), &taken)
         };
         let threads = Threads::default();

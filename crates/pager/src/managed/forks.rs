@@ -15,7 +15,7 @@ use octavo_window::{Target, Window};
 
 use super::Managed;
 use crate::managed::adopter::may_pass;
-use crate::managed::shared::{Claim, Common, Program, Shared};
+use crate::managed::shared::{Claim, DriverState, ProcessContext, ProgramToManage};
 use crate::messages;
 use crate::tree::Parent;
 
@@ -29,7 +29,7 @@ const FORK_PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct Forking<'a> {
     pub(super) space: &'a TranslatedSpace,
     pub(super) window: &'a Window<Target>,
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a DriverState,
     /// The parent's forked children, until the monitor takes them.
     pub(super) forks: &'a Mutex<Vec<Managed>>,
     pub(super) stack: u64,
@@ -42,9 +42,9 @@ impl Managed {
         let Forking { space, window, shared, forks, stack } = *parent;
         let events = Userfaultfd::of_fork(child, window.reach().events().features());
         let (layout, wiped) = (shared.layout.of_fork(), window.reach().take_wiped());
-        let Shared { manager, ledger, guardian, reader, .. } = shared;
-        let common = Common { manager, ledger, guardian, reader };
-        let program = Program { pid: None, stack, name: "a fork".into() };
+        let DriverState { manager, ledger, guardian, reader, .. } = shared;
+        let common = ProcessContext { manager, ledger, guardian, reader };
+        let program = ProgramToManage { pid: None, stack, name: "a fork".into() };
         let claim = Claim::new(guardian, &program, events);
         let unserved = |claim| shared.unserved.lock().expect("nobody panics here").push(claim);
         let give_up =

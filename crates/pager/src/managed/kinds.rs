@@ -10,7 +10,7 @@ use serde::Serialize;
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum MemoryKind {
     /// Private anonymous memory that the program reads and writes.
     Private,
     /// The same, in mappings or parts of mappings below 128 KiB.
@@ -39,7 +39,7 @@ pub enum Kind {
     Unmanaged,
 }
 
-impl Kind {
+impl MemoryKind {
     /// All kinds.
     pub const ALL: [Self; 13] = [
         Self::Private,
@@ -84,7 +84,7 @@ impl Kind {
 }
 
 /// Bytes by kind.
-pub(crate) type Kinds = BTreeMap<Kind, u64>;
+pub(crate) type Kinds = BTreeMap<MemoryKind, u64>;
 
 #[cfg(test)]
 mod tests {
@@ -101,7 +101,7 @@ mod tests {
     fn the_guide_lists_each_kind_and_whether_it_is_paged() {
         let guide = include_str!("../../../../docs/kinds-of-memory.md");
         let name = |kind| serde_json::to_string(&kind).unwrap().trim_matches('"').to_owned();
-        let all: Vec<_> = Kind::ALL.into_iter().map(|kind| (name(kind), kind.is_paged())).collect();
+        let all: Vec<_> = MemoryKind::ALL.into_iter().map(|kind| (name(kind), kind.is_paged())).collect();
         assert_eq!(guide.lines().filter_map(row).collect::<Vec<_>>(), all);
     }
 }

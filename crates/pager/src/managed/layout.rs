@@ -17,7 +17,7 @@ use rangemap::RangeSet;
 
 /// The ranges of one process.
 #[derive(Debug, Default)]
-pub(crate) struct Layout(Mutex<Ranges>);
+pub(crate) struct ProcessRanges(Mutex<Ranges>);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
@@ -35,7 +35,7 @@ pub(crate) struct Ranges {
     at: u64,
 }
 
-impl Layout {
+impl ProcessRanges {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Ranges> {
         self.0.lock().expect("nobody panics here")
     }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::Managed;
 use crate::managed::droppers::Droppers;
-use crate::managed::eligible::Seen;
+use crate::managed::eligible::SeenMemory;
 use crate::managed::kinds::Kinds;
 use crate::managed::watched::{take, watches};
 use crate::system::proc;
@@ -63,12 +63,12 @@ impl Managed {
 
     /// Returns addresses that the descriptor should watch, each in a different mapping with the same
     /// permissions as staging.
-    pub(super) fn watched_in(&self, mappings: &[proc::Mapping]) -> Vec<u64> {
+    pub(super) fn watched_in(&self, mappings: &[proc::ProcessMapping]) -> Vec<u64> {
         let layout = self.shared.layout.lock();
         let usable = mappings.iter().filter(|mapping| {
             mapping.is_private && mapping.is_readable && mapping.is_writable && !mapping.is_executable
         });
-        let first = |mapping: &proc::Mapping| {
+        let first = |mapping: &proc::ProcessMapping| {
             let watched = layout.mapped.overlapping(&(mapping.start..mapping.end)).next();
             watched.map(|range| range.start.max(mapping.start))
         };
@@ -121,8 +121,8 @@ impl Managed {
         self.outside.kinds()
     }
 
-    fn see(&self, pid: u32) -> Result<Seen, String> {
-        Ok(Seen::of(pid)?.after(&mut self.shared.layout.lock()))
+    fn see(&self, pid: u32) -> Result<SeenMemory, String> {
+        Ok(SeenMemory::of(pid)?.after(&mut self.shared.layout.lock()))
     }
 
     /// Marks pages to be adopted again that the program has dropped but that are still present (`MADV_FREE`).
@@ -144,7 +144,7 @@ impl Managed {
     /// Takes over the mappings that were seen, and their growth meanwhile. A mapping that is watched only in
     /// part is divided, and the program could not move or resize it as a whole. Growth of a mapping that is
     /// watched already is watched as well.
-    pub(super) fn take_all(&self, pid: u32, mut seen: Seen) -> Result<(), String> {
+    pub(super) fn take_all(&self, pid: u32, mut seen: SeenMemory) -> Result<(), String> {
         let own = self.window.reach().own_range();
         let mut taken = RangeSet::new();
         let mut ranges = seen.eligible();
@@ -180,7 +180,7 @@ impl Managed {
     ///
     /// Replaced parts stay watched: a range may have moved there, and its event may be unread. Without the
     /// watch, those of its pages that are out would read as zeros.
-    fn confirm(&self, seen: &Seen, taken: &RangeSet<u64>) {
+    fn confirm(&self, seen: &SeenMemory, taken: &RangeSet<u64>) {
         if taken.is_empty() {
             return;
         }

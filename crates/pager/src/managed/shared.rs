@@ -10,17 +10,17 @@ use octavo_window::{Reach, Served, Target, Window};
 
 use crate::guardian::{Entrusted, Guardian};
 use crate::ledger::Ledger;
-use crate::managed::layout::Layout;
+use crate::managed::layout::ProcessRanges;
 use crate::reader::Reader;
 use crate::system::proc;
 
 /// The state that the driver of a process and the monitor share.
-pub(crate) struct Shared {
+pub(crate) struct DriverState {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) manager: Manager,
     pub(crate) guardian: Guardian,
     pub(crate) reader: Reader,
-    pub(crate) layout: Layout,
+    pub(crate) layout: ProcessRanges,
     pub(crate) failure: Mutex<Option<String>>,
     /// The driver's counts.
     pub(crate) served: Mutex<Served>,
@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     pub(crate) unserved: Mutex<Vec<Claim>>,
 }
 
-impl Shared {
+impl DriverState {
     /// Records why the program must not go on. `pid` is `None` for a fork's child that is not known yet.
     pub(super) fn give_up(&self, pid: Option<u32>, message: &Message, why: &dyn Display) {
         let whose = match pid {
@@ -42,7 +42,7 @@ impl Shared {
 
 /// The objects that all managed processes use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Common<'a> {
+pub(crate) struct ProcessContext<'a> {
     pub(crate) manager: &'a Manager,
     pub(crate) ledger: &'a Arc<Ledger>,
     pub(crate) guardian: &'a Guardian,
@@ -50,7 +50,7 @@ pub(crate) struct Common<'a> {
 }
 
 /// A program to manage.
-pub(crate) struct Program {
+pub(crate) struct ProgramToManage {
     /// `None` for a fork's child that has not been found among the processes yet.
     pub(crate) pid: Option<u32>,
     pub(crate) stack: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// Claims a program. From here on, only the runner may have pages of it.
-    pub(crate) fn new(guardian: &Guardian, program: &Program, events: Userfaultfd) -> Self {
+    pub(crate) fn new(guardian: &Guardian, program: &ProgramToManage, events: Userfaultfd) -> Self {
         let entrusted = guardian.entrust(program.pid, program.stack);
         let entrusted = entrusted.map(Arc::new).map_err(|error| error.to_string());
         Self { window: Arc::new(Window::new(Target::new(events))), entrusted }

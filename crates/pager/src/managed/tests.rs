@@ -17,7 +17,7 @@ use super::forks::MOST_VAIN_LOOKS;
 use super::*;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
-use crate::managed::eligible::Seen;
+use crate::managed::eligible::SeenMemory;
 use crate::reader::Reader;
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -28,13 +28,13 @@ const REMAP: u64 = 0x14;
 const UNMAP: u64 = 0x16;
 
 /// Sends the messages of forks and other changes.
-pub(crate) struct Kernel {
+pub(crate) struct TestKernel {
     socket: OwnedFd,
     /// The driver's side.
     told: OwnedFd,
 }
 
-impl Kernel {
+impl TestKernel {
     /// Reports that a process has forked, and waits until its driver has read that.
     pub(crate) fn fork(&self) {
         let child = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
@@ -67,19 +67,20 @@ impl Commons {
         }
     }
 
-    fn common(&self) -> Common<'_> {
+    fn common(&self) -> ProcessContext<'_> {
         let Self { manager, ledger, guardian, reader } = self;
-        Common { manager, ledger, guardian, reader }
+        ProcessContext { manager, ledger, guardian, reader }
     }
 
-    pub(crate) fn managed(&self, pid: Option<u32>, stack: u64) -> (Managed, Kernel) {
+    pub(crate) fn managed(&self, pid: Option<u32>, stack: u64) -> (Managed, TestKernel) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (socket, told) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let events = Userfaultfd::of_fork(told.try_clone().unwrap(), Features::NONE);
-        let program = super::Program { pid, stack, name: "a test".into() };
+        let program = super::ProgramToManage { pid, stack, name: "a test".into() };
         let claim = Claim::new(&self.guardian, &program, events);
-        let managed = Managed::serve(self.common(), program, &claim, Layout::default(), |_| Ok(())).unwrap();
-        (managed, Kernel { socket, told })
+        let managed =
+            Managed::serve(self.common(), program, &claim, ProcessRanges::default(), |_| Ok(())).unwrap();
+        (managed, TestKernel { socket, told })
     }
 
     pub(crate) fn engage(&self, pid: u32) -> Managed {
@@ -205,7 +206,7 @@ fn a_move_is_taken_in_though_there_is_no_room_for_its_table_nodes() {
 /// A program may end right after a fork whose event the driver has just read.
 #[test]
 fn the_mover_keeps_the_memory_until_the_driver_has_taken_all_forks_and_then_nobody_knows_of_it() {
-    let (mut program, commons) = (Program::start("grow"), Commons::new());
+    let (mut program, commons) = (RealProgram::start("grow"), Commons::new());
     let mut managed = commons.engage(program.process.id());
     let window = Arc::clone(&managed.window);
     let target = window.reach();
@@ -240,12 +241,12 @@ fn it_is_said_once_that_no_process_is_a_forks_child() {
 }
 
 /// A real program. A drop closes its input, and waits until it has ended.
-struct Program {
+struct RealProgram {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Program {
+impl RealProgram {
     fn start(role: &str) -> Self {
         // If this variable is set, the tests of all packages were built, and the program with them.
         if std::env::var_os("OCTAVO_SUITE_OUTPUT").is_none() {
@@ -274,7 +275,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for RealProgram {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
         self.process.wait().unwrap();
@@ -283,7 +284,7 @@ impl Drop for Program {
 
 /// Takes a program over, evicts its memory, has it fork, and gives the child a mover. Returns the parent
 /// and the child.
-fn equip_a_child(program: &mut Program, commons: &Commons, memory: Range<u64>) -> (Managed, Managed) {
+fn equip_a_child(program: &mut RealProgram, commons: &Commons, memory: Range<u64>) -> (Managed, Managed) {
     let parent = commons.engage(program.process.id());
     wait_until(|| parent.adopting_bytes() == 0);
     parent.space.advise(memory.start, memory.end - memory.start, Advice::PageOut).unwrap();
@@ -309,7 +310,7 @@ fn equip_a_child(program: &mut Program, commons: &Commons, memory: Range<u64>) -
 fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
     for (role, kept_half) in [("fork-without-end", 1), ("fork-without-start", 0)] {
         let commons = Commons::new();
-        let mut program = Program::start(role);
+        let mut program = RealProgram::start(role);
         let [start, len] = program.numbers()[..] else { panic!("an address and a length") };
         let kept = start + kept_half * len / 2..start + (kept_half + 1) * len / 2;
         let (parent, mut child) = equip_a_child(&mut program, &commons, start..start + len);
@@ -339,10 +340,10 @@ fn what_a_parent_keeps_from_its_child_is_the_childs_own() {
 #[test]
 fn a_mapping_that_grows_while_it_is_taken_over_stays_whole() {
     let commons = Commons::new();
-    let mut program = Program::start("grow");
+    let mut program = RealProgram::start("grow");
     let [start, len] = program.numbers()[..] else { panic!("an address and a length") };
     let pid = program.process.id();
-    let seen = Seen::of(pid).unwrap();
+    let seen = SeenMemory::of(pid).unwrap();
     program.tell();
     assert_eq!(program.line(), "grown");
     let managed = commons.engage_only(pid);

@@ -7,7 +7,7 @@ use octavo::{PAGE_BYTES, RegionOptions, Space};
 use octavo_window::{Target, Window};
 use rustix::io::Errno;
 
-use crate::managed::shared::Shared;
+use crate::managed::shared::DriverState;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -16,7 +16,7 @@ const PAGE: u64 = PAGE_BYTES as u64;
 pub(super) fn take(
     space: &Space,
     window: &Window<Target>,
-    shared: &Shared,
+    shared: &DriverState,
     range: Range<u64>,
 ) -> Result<Vec<Range<u64>>, String> {
     let mut taken = Vec::new();

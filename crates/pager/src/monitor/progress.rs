@@ -19,7 +19,7 @@ const LITTLE: f64 = 0.5;
 
 /// The program's figures up to some time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct ProgramFigures {
     /// The CPU time that it has used.
     cpu_seconds: f64,
     /// How long its threads and processes have waited.
@@ -32,19 +32,19 @@ struct Seen {
 
 /// Decides when to give a message.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
-    window: Option<(Instant, Seen)>,
+pub(super) struct ProgressMessages {
+    window: Option<(Instant, ProgramFigures)>,
     quiet_until: Option<Instant>,
 }
 
-impl Progress {
+impl ProgressMessages {
     /// Returns whether a period is over, so that new figures are needed.
     fn is_due(&self, now: Instant) -> bool {
         self.window.is_none_or(|(began, _)| now - began >= WINDOW)
     }
 
     /// Records the program's figures, and returns a message if there is one to give.
-    fn note(&mut self, now: Instant, seen: Seen) -> Option<String> {
+    fn note(&mut self, now: Instant, seen: ProgramFigures) -> Option<String> {
         let (began, before) = self.window.replace((now, seen))?;
         let seconds = (now - began).as_secs_f64();
         // The CPU time of a zombie shows nowhere until its parent reaps it, so the sum may shrink.
@@ -85,7 +85,7 @@ impl Monitor {
             .map(|stat| stat.cpu_seconds())
             .sum::<f64>();
         let figures = self.figures();
-        let seen = Seen {
+        let seen = ProgramFigures {
             cpu_seconds: living + usage::of_children().cpu.as_secs_f64(),
             waited_seconds: figures.waited(),
             back_bytes: figures.swapped_in_bytes,
@@ -102,14 +102,14 @@ impl Monitor {
 mod tests {
     use super::*;
 
-    fn seen(cpu_seconds: f64, waited_seconds: f64) -> Seen {
+    fn seen(cpu_seconds: f64, waited_seconds: f64) -> ProgramFigures {
         let (back_bytes, limit_bytes) = ((waited_seconds * 1e6) as u64, 64 << 20);
-        Seen { cpu_seconds, waited_seconds, back_bytes, more_bytes: Some(40 << 20), limit_bytes }
+        ProgramFigures { cpu_seconds, waited_seconds, back_bytes, more_bytes: Some(40 << 20), limit_bytes }
     }
 
     #[test]
     fn a_program_that_only_waits_is_told_of_once_a_minute() {
-        let (start, mut progress) = (Instant::now(), Progress::default());
+        let (start, mut progress) = (Instant::now(), ProgressMessages::default());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(progress.is_due(start));
         assert_eq!(progress.note(start, seen(0.0, 0.0)), None);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_program_that_runs_or_sleeps_is_not_told_of() {
-        let (start, mut progress) = (Instant::now(), Progress::default());
+        let (start, mut progress) = (Instant::now(), ProgressMessages::default());
         let mut note = |seconds, seen| progress.note(start + Duration::from_secs(seconds), seen);
         assert_eq!(note(0, seen(0.0, 0.0)), None);
         assert_eq!(note(10, seen(9.0, 9.0)), None, "others run meanwhile");

@@ -26,7 +26,7 @@ use octavo_platform::usage::possible_cpus;
 use super::{LEAST_PROCESS, Monitor, STOPPING};
 use crate::managed::Managed;
 use crate::system::priority;
-use crate::system::proc::Memory;
+use crate::system::proc::MemoryInUse;
 use crate::tree::LEAST_GROWN;
 
 /// When waiting processes are taken over, the smallest are left alone: together, at most 1/[`SHARE`] of the
@@ -56,9 +56,9 @@ const KEEPS_ROOM: Duration = Duration::from_secs(1);
 
 /// The processes that wait, and those that have just continued.
 #[derive(Debug)]
-pub(super) struct Queue {
-    waiting: VecDeque<Waiting>,
-    going: Vec<Going>,
+pub(super) struct ProcessQueue {
+    waiting: VecDeque<WaitingProcess>,
+    going: Vec<GrowingProcess>,
     /// How many processes have ended.
     ended: u64,
     /// When a process last ended, continued with room or was taken over, and when one last continued in any
@@ -88,7 +88,7 @@ pub(super) enum Why {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingProcess {
     pid: u32,
     since: Instant,
     /// It has started others.
@@ -97,14 +97,14 @@ struct Waiting {
 
 /// A process that may be getting memory.
 #[derive(Debug)]
-struct Going {
+struct GrowingProcess {
     pid: u32,
     since: Instant,
     bytes: u64,
     grown_at: Instant,
 }
 
-impl Queue {
+impl ProcessQueue {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -124,7 +124,7 @@ impl Queue {
             (self.moved_at, self.went_at, self.patience) = (now, now, FIRST_PATIENCE);
         }
         self.going.retain(|going| going.pid != pid);
-        self.waiting.push_back(Waiting { pid, since: now, starts });
+        self.waiting.push_back(WaitingProcess { pid, since: now, starts });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -165,7 +165,7 @@ impl Queue {
 
     /// Returns the process to continue next, and whether it has room beside those that have just continued.
     fn next(&self, now: Instant, has_room_beside: impl Fn(u64) -> bool) -> Option<(u32, bool)> {
-        let comes_last = |waiting: &Waiting| waiting.starts && now - waiting.since < PATIENCE;
+        let comes_last = |waiting: &WaitingProcess| waiting.starts && now - waiting.since < PATIENCE;
         let first = self.waiting.iter().find(|waiting| !comes_last(waiting)).or(self.waiting.front())?.pid;
         let may_go = self.going.len() < possible_cpus() && has_room_beside(self.going.len() as u64);
         let is_due =
@@ -176,7 +176,7 @@ impl Queue {
     /// Records that a process with `bytes` continues. Without room, that is no progress.
     fn goes_on(&mut self, (pid, has_room): (u32, bool), now: Instant, bytes: u64) {
         self.waiting.retain(|waiting| waiting.pid != pid);
-        self.going.push(Going { pid, since: now, bytes, grown_at: now });
+        self.going.push(GrowingProcess { pid, since: now, bytes, grown_at: now });
         self.moved_at = if has_room { now } else { self.moved_at };
         self.went_at = now;
         (self.keeps_until, self.patience) = (Some(now + KEEPS_ROOM), PATIENCE);
@@ -203,7 +203,8 @@ impl Monitor {
     /// Records the memory of the processes that wait, and of those that have just continued.
     pub(super) fn note_queue(&mut self, now: Instant) {
         // A process that has ended has no memory, even before its parent reaps it.
-        let there = |pid| self.tree.processes.get(&pid).filter(|process| process.memory != Memory::default());
+        let there =
+            |pid| self.tree.processes.get(&pid).filter(|process| process.memory != MemoryInUse::default());
         let bytes_of = |pid| there(pid).map(|process| process.memory.anonymous);
         let counters = self.manager.as_ref().map(Manager::counters);
         let came_back =
@@ -308,7 +309,7 @@ mod tests {
     fn those_that_wait_go_on_in_turn_when_others_have_got_what_they_wanted_or_have_ended() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut queue = Queue::new(start);
+        let mut queue = ProcessQueue::new(start);
         let count = possible_cpus() as u32 + 2;
         (1..=count).for_each(|pid| queue.push(pid, false, at(0)));
         assert_eq!(queue.next(at(0), |_| false), None, "there is no room");
@@ -345,7 +346,7 @@ mod tests {
     fn without_room_one_is_tried_and_whoever_ends_makes_room_for_the_next() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut queue = Queue::new(start);
+        let mut queue = ProcessQueue::new(start);
         queue.push(1, true, at(0));
         (2..=4).for_each(|pid| queue.push(pid, false, at(0)));
         assert_eq!(queue.next(at(50), |_| false), None);
@@ -369,7 +370,7 @@ mod tests {
     fn they_are_taken_over_where_nobody_ends() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut queue = Queue::new(start);
+        let mut queue = ProcessQueue::new(start);
         assert!(!queue.is_stuck(at(1000)), "nobody waits");
         queue.push(1, false, at(1000));
         queue.push(2, false, at(1001));
@@ -381,7 +382,7 @@ mod tests {
         (0..30).for_each(|end| queue.note(at(1950 + end * 50), end, 0, |_| Some(MIB)));
         assert!(queue.is_stuck(at(3450)), "those that end make no room for it");
         // A process that was tried, and waits again since it grew, has made no room either.
-        let mut queue = Queue::new(start);
+        let mut queue = ProcessQueue::new(start);
         for tried in 0..5 {
             queue.push(1, false, at(tried * 100));
             assert!(!queue.is_stuck(at(tried * 100 + 50)));

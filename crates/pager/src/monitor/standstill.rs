@@ -30,8 +30,8 @@ const FOLLOWED: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
     /// The stopped processes, by their numbers.
-    stopped: BTreeMap<u32, Stopped>,
-    waiting: Option<Waiting>,
+    stopped: BTreeMap<u32, StoppedProcess>,
+    waiting: Option<StandstillStart>,
     /// Processes that have continued, and until when their ancestors are watched.
     going_on: Vec<GoingOn>,
     /// The total time for which processes stood still, without those that still do.
@@ -39,7 +39,7 @@ pub(crate) struct Standstill {
 }
 
 #[derive(Debug)]
-struct Stopped {
+struct StoppedProcess {
     /// Its ancestors, except those that something else had stopped when it was stopped.
     ancestors: Vec<u32>,
     /// Whether it waits for its turn, instead of continuing with the others.
@@ -57,14 +57,14 @@ struct GoingOn {
 /// Since when processes stand still, and how many bytes were left at the last look: those not adopted yet,
 /// and adopted ones that were still in memory.
 #[derive(Debug)]
-struct Waiting {
+struct StandstillStart {
     began: Instant,
     /// When `left` last became less.
     progressed: Instant,
     left: u64,
 }
 
-impl Waiting {
+impl StandstillStart {
     fn new(now: Instant) -> Self {
         Self { began: now, progressed: now, left: u64::MAX }
     }
@@ -106,7 +106,7 @@ impl Standstill {
     /// continue it.
     pub(crate) fn stop(&mut self, pid: u32, ancestors: Vec<u32>, guardian: Option<&Guardian>) {
         if self.stop_one(pid, ancestors, guardian, false, may_stop) {
-            self.waiting.get_or_insert_with(|| Waiting::new(Instant::now()));
+            self.waiting.get_or_insert_with(|| StandstillStart::new(Instant::now()));
         }
     }
 
@@ -138,7 +138,7 @@ impl Standstill {
         // Tell the guardian first. If it continues a process that is not stopped yet, that does no harm.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
-        self.stopped.insert(pid, Stopped { ancestors, waits, since: Instant::now() });
+        self.stopped.insert(pid, StoppedProcess { ancestors, waits, since: Instant::now() });
         true
     }
 
@@ -176,9 +176,9 @@ impl Standstill {
         self.let_go_on(|_, _| true, guardian);
     }
 
-    fn let_go_on(&mut self, which: impl Fn(u32, &Stopped) -> bool, guardian: Option<&Guardian>) {
+    fn let_go_on(&mut self, which: impl Fn(u32, &StoppedProcess) -> bool, guardian: Option<&Guardian>) {
         let until = Instant::now() + FOLLOWED;
-        for (pid, Stopped { mut ancestors, since, .. }) in
+        for (pid, StoppedProcess { mut ancestors, since, .. }) in
             self.stopped.extract_if(.., |pid, stopped| which(*pid, stopped))
         {
             self.stood += since.elapsed();
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn processes_stand_still_as_long_as_that_brings_something_but_not_for_ever() {
         let start = Instant::now();
-        let mut waiting = Waiting::new(start);
+        let mut waiting = StandstillStart::new(start);
         let mut is_too_long = |seconds, left| waiting.is_too_long(start + Duration::from_secs(seconds), left);
         assert!(!is_too_long(1, 100));
         assert!(!is_too_long(3, 99), "less is left");

@@ -13,9 +13,9 @@ use octavo_platform::usage;
 use octavo_stub::Message;
 
 use super::{Failed, LEAST_PROCESS, Monitor};
-use crate::managed::kinds::Kind;
+use crate::managed::kinds::MemoryKind;
 use crate::messages::{self, as_option};
-use crate::system::proc::{self, Told};
+use crate::system::proc::{self, StatusFigures};
 
 /// The user is told after a tree has been an eighth above its limit for this long, or after its memory that
 /// cannot be paged has been above the limit for this long.
@@ -28,7 +28,7 @@ const MOST_NAMED: usize = 3;
 /// Memory of one kind that cannot be paged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unpaged {
-    kind: Kind,
+    kind: MemoryKind,
     bytes: u64,
     /// The process that has most of it, and whether others have much of it as well.
     pid: u32,
@@ -37,8 +37,11 @@ struct Unpaged {
 
 impl fmt::Display for Unpaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let link =
-            if matches!(self.kind, Kind::SmallProcesses | Kind::Unmanaged) { ", such as" } else { " in" };
+        let link = if matches!(self.kind, MemoryKind::SmallProcesses | MemoryKind::Unmanaged) {
+            ", such as"
+        } else {
+            " in"
+        };
         let (mib, words, pid, name) = (self.bytes >> 20, self.kind.words(), self.pid, proc::name(self.pid));
         let others = if self.has_others { " and others" } else { "" };
         write!(f, "{mib} MiB of {words}{link} process {pid} ({name}){others}")
@@ -71,8 +74,11 @@ pub(super) struct Excess {
 }
 
 /// Returns whether memory of a kind stays as it is: it will not be taken over, shared or unlocked.
-const fn is_firm(kind: Kind) -> bool {
-    matches!(kind, Kind::FilePages | Kind::ProgramData | Kind::PageTables | Kind::Unmanaged)
+const fn is_firm(kind: MemoryKind) -> bool {
+    matches!(
+        kind,
+        MemoryKind::FilePages | MemoryKind::ProgramData | MemoryKind::PageTables | MemoryKind::Unmanaged
+    )
 }
 
 impl Monitor {
@@ -91,7 +97,7 @@ impl Monitor {
         self.count_one(now);
         let unpaged = self.unpaged();
         unpaged.iter().for_each(|one| self.summary.note_unpaged(one.kind, one.bytes));
-        let sum = |of: &dyn Fn(Kind) -> bool| -> u64 {
+        let sum = |of: &dyn Fn(MemoryKind) -> bool| -> u64 {
             unpaged.iter().filter(|one| of(one.kind)).map(|one| one.bytes).sum()
         };
         let all = sum(&|_| true);
@@ -100,7 +106,7 @@ impl Monitor {
         // asked. So its excess must last.
         let stays = self.excess.unpaged.lasts(now, all > limit);
         let is_certain = stays || sum(&is_firm) > limit;
-        let is_impossible = is_certain || sum(&|kind| is_firm(kind) || kind == Kind::Shared) > limit;
+        let is_impossible = is_certain || sum(&|kind| is_firm(kind) || kind == MemoryKind::Shared) > limit;
         let is_said = if is_impossible { self.excess.has_said_impossible } else { self.excess.has_said };
         let ends = is_certain && self.is_strict;
         if !ends && (is_said || !is_long && (!is_impossible || self.is_strict)) {
@@ -150,13 +156,13 @@ impl Monitor {
 
     /// Returns the memory that cannot be paged, by kind, the largest first.
     fn unpaged(&self) -> Vec<Unpaged> {
-        let mut found = BTreeMap::<Kind, Vec<(u64, u32)>>::new();
+        let mut found = BTreeMap::<MemoryKind, Vec<(u64, u32)>>::new();
         let mut sum = 0;
         for (pid, process) in &self.tree.processes {
-            let (anonymous, Told { fixed, locked }) = (process.memory.anonymous, process.told());
+            let (anonymous, StatusFigures { fixed, locked }) = (process.memory.anonymous, process.told());
             let mut add = |kind, bytes| found.entry(kind).or_default().push((bytes, *pid));
-            add(Kind::Shared, fixed.shared);
-            add(Kind::PageTables, fixed.tables);
+            add(MemoryKind::Shared, fixed.shared);
+            add(MemoryKind::PageTables, fixed.tables);
             sum += anonymous;
             if let Some(managed) = self.managed.get(pid) {
                 let mut rest = anonymous;
@@ -166,20 +172,20 @@ impl Monitor {
                     add(*kind, bytes);
                 }
                 // Locked memory that is shared was counted as shared.
-                add(Kind::Locked, rest.min(locked.saturating_sub(fixed.shared)));
+                add(MemoryKind::Locked, rest.min(locked.saturating_sub(fixed.shared)));
             } else if self.refused.get(pid).is_some_and(|refused| refused.stack == process.stack) {
-                add(Kind::Unmanaged, anonymous);
+                add(MemoryKind::Unmanaged, anonymous);
             } else if anonymous < LEAST_PROCESS {
-                add(Kind::SmallProcesses, anonymous);
+                add(MemoryKind::SmallProcesses, anonymous);
             }
         }
         let total_of = |kind, bytes: u64| match kind {
-            Kind::Shared => self.fixed.shared,
-            Kind::PageTables => self.fixed.tables,
+            MemoryKind::Shared => self.fixed.shared,
+            MemoryKind::PageTables => self.fixed.tables,
             // A page that forks share was counted in each of them, so scale the sum down.
             _ => (u128::from(bytes) * u128::from(self.anonymous.min(sum)) / u128::from(sum.max(1))) as u64,
         };
-        let summed = |(kind, each): (Kind, Vec<(u64, u32)>)| {
+        let summed = |(kind, each): (MemoryKind, Vec<(u64, u32)>)| {
             let bytes: u64 = each.iter().map(|(bytes, _)| bytes).sum();
             let (largest, pid) = each.into_iter().max().unwrap_or_default();
             Unpaged { kind, bytes: total_of(kind, bytes), pid, has_others: largest < bytes / 4 * 3 }
@@ -204,8 +210,8 @@ fn in_words(unpaged: &[Unpaged]) -> String {
 /// Returns the message for an impossible limit, depending on the kind that takes most of it.
 fn impossible(unpaged: &[Unpaged]) -> &'static Message {
     match unpaged.first().map(|one| one.kind) {
-        Some(Kind::Locked) => &messages::LIMIT_IMPOSSIBLE_LOCKED,
-        Some(Kind::Shared) => &messages::LIMIT_IMPOSSIBLE_SHARED,
+        Some(MemoryKind::Locked) => &messages::LIMIT_IMPOSSIBLE_LOCKED,
+        Some(MemoryKind::Shared) => &messages::LIMIT_IMPOSSIBLE_SHARED,
         _ => &messages::LIMIT_IMPOSSIBLE,
     }
 }
@@ -228,8 +234,12 @@ mod tests {
     fn the_largest_are_named_with_their_processes() {
         let pid = std::process::id();
         let one = |kind, mib: u64| Unpaged { kind, bytes: mib << 20, pid, has_others: false };
-        let all =
-            [one(Kind::Locked, 40), one(Kind::FilePages, 20), one(Kind::Stacks, 3), one(Kind::Small, 2)];
+        let all = [
+            one(MemoryKind::Locked, 40),
+            one(MemoryKind::FilePages, 20),
+            one(MemoryKind::Stacks, 3),
+            one(MemoryKind::Small, 2),
+        ];
         let said = in_words(&all);
         let name = proc::name(pid);
         let locked =
@@ -240,11 +250,14 @@ mod tests {
             "{said}"
         );
         assert!(impossible(&all).remedy.contains("lock less"));
-        let small = Unpaged { has_others: true, ..one(Kind::SmallProcesses, 9) };
+        let small = Unpaged { has_others: true, ..one(MemoryKind::SmallProcesses, 9) };
         assert_eq!(
             small.to_string(),
             format!("9 MiB of small processes, such as process {pid} ({name}) and others")
         );
-        assert_eq!(in_words(&[one(Kind::Small, 0)]), "all of it can be paged, but not as fast as it comes");
+        assert_eq!(
+            in_words(&[one(MemoryKind::Small, 0)]),
+            "all of it can be paged, but not as fast as it comes"
+        );
     }
 }

@@ -149,7 +149,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::report::summary::{Faults, Waits};
+    use crate::report::summary::{FaultsByKind, Waits};
 
     const MIB: u64 = 1 << 20;
 
@@ -206,7 +206,7 @@ mod tests {
         assert!(told.contains("waited 12.0 s in all: 12.0 s for swap devices, 0.0 s for"), "{told}");
         assert!(!told.contains("what would help most"), "the reason of its end says that");
         assert!(!told.contains("changed its mappings"), "that took no time");
-        let faults = Faults { changes: 7, changing_seconds: 3.0, ..Faults::default() };
+        let faults = FaultsByKind { changes: 7, changing_seconds: 3.0, ..FaultsByKind::default() };
         let told = Summary { faults, ..run(12.0) }.explain(false);
         assert!(
             told.contains("octavo: it changed its mappings 7 times, which took the runner 3.0 s;"),

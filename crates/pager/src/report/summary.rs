@@ -9,7 +9,7 @@ use octavo_window::Served;
 use serde::Serialize;
 
 use crate::managed::Managed;
-use crate::managed::kinds::Kind;
+use crate::managed::kinds::MemoryKind;
 use crate::system::proc::Fixed;
 use crate::tree::Tree;
 
@@ -25,7 +25,7 @@ const LEAST_UNPAGED: u64 = 1 << 20;
 
 /// Faults by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Faults {
+pub struct FaultsByKind {
     /// Faults at missing pages.
     pub missing: u64,
     /// First stores to clean pages.
@@ -84,7 +84,7 @@ pub struct Summary {
     /// See `shared_peak_bytes`.
     pub page_tables_peak_bytes: u64,
     /// The most memory of each kind that could not be paged. Private memory is counted only near the limit.
-    pub unpaged_peak_bytes: BTreeMap<Kind, u64>,
+    pub unpaged_peak_bytes: BTreeMap<MemoryKind, u64>,
     /// The most memory, present or out, that was managed.
     pub managed_peak_bytes: u64,
     /// The part of the anonymous memory of managed processes that was managed, at that peak.
@@ -102,7 +102,7 @@ pub struct Summary {
     /// See `packed_bytes`.
     pub unpacked_bytes: u64,
     /// Faults.
-    pub faults: Faults,
+    pub faults: FaultsByKind,
     /// How long the run took.
     pub seconds: f64,
     /// The CPU time of the program's processes that have ended, including Octavo's helpers in them, and of
@@ -153,7 +153,7 @@ pub struct Summary {
 pub(crate) struct Traffic {
     out_bytes: u64,
     in_bytes: u64,
-    faults: Faults,
+    faults: FaultsByKind,
 }
 
 impl Traffic {
@@ -178,12 +178,12 @@ impl Summary {
         self.anonymous_peak_bytes = self.anonymous_peak_bytes.max(anonymous);
         self.shared_peak_bytes = self.shared_peak_bytes.max(fixed.shared);
         self.page_tables_peak_bytes = self.page_tables_peak_bytes.max(fixed.tables);
-        self.note_unpaged(Kind::Shared, fixed.shared);
-        self.note_unpaged(Kind::PageTables, fixed.tables);
+        self.note_unpaged(MemoryKind::Shared, fixed.shared);
+        self.note_unpaged(MemoryKind::PageTables, fixed.tables);
     }
 
     /// Records memory that cannot be paged.
-    pub(crate) fn note_unpaged(&mut self, kind: Kind, bytes: u64) {
+    pub(crate) fn note_unpaged(&mut self, kind: MemoryKind, bytes: u64) {
         let most = self.unpaged_peak_bytes.entry(kind).or_default();
         *most = bytes.max(*most);
     }

@@ -78,11 +78,11 @@ pub(crate) fn goes_on(next: Duration) {
 
 /// A kind of work whose duration is estimated from the last times.
 #[derive(Debug, Default)]
-pub(crate) struct Piece {
+pub(crate) struct WorkEstimate {
     takes: Duration,
 }
 
-impl Piece {
+impl WorkEstimate {
     /// Does a piece of such work, after [saying](goes_on) how long it may take.
     pub(crate) fn take<T>(&mut self, work: impl FnOnce() -> T) -> T {
         goes_on(self.takes);

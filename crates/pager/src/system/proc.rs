@@ -25,7 +25,7 @@ pub(crate) struct Statm(File);
 
 /// Memory in use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryInUse {
     /// Private memory that is not a file's.
     pub(crate) anonymous: u64,
     /// Pages of files, and shared memory.
@@ -38,14 +38,14 @@ impl Statm {
     }
 
     /// Reads how much memory the process has. A process that has ended has none.
-    pub(crate) fn read(&self) -> Memory {
+    pub(crate) fn read(&self) -> MemoryInUse {
         let mut text = [0; 128];
         let len = self.0.read_at(&mut text, 0).unwrap_or(0);
         let mut fields = text[..len].split(|byte| *byte == b' ').map(number);
         let (_, resident, others) = (fields.next(), fields.next(), fields.next());
         let (resident, others) = (resident.unwrap_or(0), others.unwrap_or(0));
         let page = PAGE_BYTES as u64;
-        Memory { anonymous: resident.saturating_sub(others) * page, others: others * page }
+        MemoryInUse { anonymous: resident.saturating_sub(others) * page, others: others * page }
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Fixed {
 
 /// The kernel's detailed figures of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct StatusFigures {
     pub(crate) fixed: Fixed,
     /// The memory that it has locked, present or not, in bytes.
     pub(crate) locked: u64,
@@ -68,23 +68,23 @@ pub(crate) struct Told {
 
 /// The kernel's detailed figures of a process, read through a descriptor that stays open.
 #[derive(Debug)]
-pub(crate) struct Status(File);
+pub(crate) struct StatusFile(File);
 
-impl Status {
+impl StatusFile {
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/status")).map(Self)
     }
 
     /// Reads the figures. A process that has ended has none. Costs about 15 µs.
-    pub(crate) fn read(&self) -> Told {
+    pub(crate) fn read(&self) -> StatusFigures {
         let mut text = [0; 4096];
         let len = self.0.read_at(&mut text, 0).unwrap_or(0);
         parse_status(&text[..len])
     }
 }
 
-fn parse_status(status: &[u8]) -> Told {
-    let mut told = Told::default();
+fn parse_status(status: &[u8]) -> StatusFigures {
+    let mut told = StatusFigures::default();
     for line in status.split(|byte| *byte == b'\n') {
         if let Some(kibibytes) = line.strip_prefix(b"RssShmem:") {
             told.fixed.shared = number(kibibytes) << 10;
@@ -116,7 +116,7 @@ pub(crate) fn is_process(pid: u32) -> bool {
 
 /// A mapping of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping {
+pub(crate) struct ProcessMapping {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) is_readable: bool,
@@ -136,7 +136,7 @@ pub(crate) struct FileId {
     inode: u64,
 }
 
-impl Mapping {
+impl ProcessMapping {
     pub(crate) fn len(&self) -> u64 {
         self.end - self.start
     }
@@ -157,11 +157,11 @@ impl FileId {
 ///
 /// # Errors
 /// Returns the kernel's error if the process has ended or may not be looked at.
-pub(crate) fn mappings(pid: u32) -> io::Result<Vec<Mapping>> {
+pub(crate) fn mappings(pid: u32) -> io::Result<Vec<ProcessMapping>> {
     Ok(parse_mappings(&proc_text::read(pid, "maps")?))
 }
 
-fn parse_mappings(text: &str) -> Vec<Mapping> {
+fn parse_mappings(text: &str) -> Vec<ProcessMapping> {
     text.lines().filter_map(parse_mapping).collect()
 }
 
@@ -170,14 +170,14 @@ pub(crate) fn has_memory(pid: u32) -> bool {
     mappings(pid).is_ok_and(|mappings| !mappings.is_empty())
 }
 
-fn parse_mapping(line: &str) -> Option<Mapping> {
+fn parse_mapping(line: &str) -> Option<ProcessMapping> {
     let mut fields = line.split_ascii_whitespace();
     let (range, permissions, offset, device, inode) =
         (fields.next()?, fields.next()?.as_bytes(), fields.next()?, fields.next()?, fields.next()?);
     let (Range { start, end }, (major, minor)) = (parse_range(range)?, device.split_once(':')?);
     let hex = |digits| u64::from_str_radix(digits, 16).ok();
     let file = FileId { device: (hex(major)? as u32, hex(minor)? as u32), inode: number(inode.as_bytes()) };
-    Some(Mapping {
+    Some(ProcessMapping {
         start,
         end,
         is_readable: permissions[0] == b'r',
@@ -438,7 +438,7 @@ mod tests {
     fn mappings_are_read_whatever_the_names_of_their_files() {
         let text = "1000-2000 rw-p 00000000 00:00 0 \n2000-3000 r--p 00000000 08:01 7    /a/\u{fffd} b\n3000-5000 rw-p 00000000 00:00 0 [heap]\n";
         let mappings = parse_mappings(text);
-        assert_eq!(mappings.iter().map(Mapping::len).collect::<Vec<_>>(), [0x1000, 0x1000, 0x2000]);
+        assert_eq!(mappings.iter().map(ProcessMapping::len).collect::<Vec<_>>(), [0x1000, 0x1000, 0x2000]);
         assert!(mappings[1].file.is_some() && mappings[2].name == "[heap]");
     }
 
@@ -446,8 +446,8 @@ mod tests {
     fn page_tables_and_shared_and_locked_memory_are_read_right() {
         let text = b"Name:\tx\nVmLck:\t  8 kB\nVmRSS:\t  900 kB\nRssAnon:\t  100 kB\nRssShmem:\t     640 kB\nVmPTE:\t      56 kB\nVmSwap:\t 1 kB\n";
         let fixed = Fixed { shared: 640 << 10, tables: 56 << 10 };
-        assert_eq!(parse_status(text), Told { fixed, locked: 8 << 10 });
-        let own = Status::of(std::process::id()).unwrap().read();
+        assert_eq!(parse_status(text), StatusFigures { fixed, locked: 8 << 10 });
+        let own = StatusFile::of(std::process::id()).unwrap().read();
         assert!(own.fixed.tables >= PAGE_BYTES as u64, "{own:?}");
     }
 

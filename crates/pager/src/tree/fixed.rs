@@ -10,8 +10,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::system::proc::{self, Fixed, Memory, Status, Told};
-use crate::tree::shares::{Group, Mark, Newcomer};
+use crate::system::proc::{self, Fixed, MemoryInUse, StatusFigures, StatusFile};
+use crate::tree::shares::{FaultMark, Newcomer, SharingGroup};
 
 /// A process is not asked until its memory of all kinds reaches this size.
 const LEAST_PROCESS: u64 = 8 << 20;
@@ -23,23 +23,23 @@ const LEAST_CHANGE: u64 = 1 << 20;
 
 /// What is known of the fixed memory of one process.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct FixedMemory {
     pid: u32,
     /// `None` until it is first asked, or if it cannot be asked.
-    status: Option<Status>,
-    told: Told,
+    status: Option<StatusFile>,
+    told: StatusFigures,
     /// Its files and shared memory when it was asked.
     others: u64,
     at: Option<Instant>,
 }
 
-impl Asked {
+impl FixedMemory {
     pub(crate) fn new(pid: u32) -> Self {
-        Self { pid, status: None, told: Told::default(), others: 0, at: None }
+        Self { pid, status: None, told: StatusFigures::default(), others: 0, at: None }
     }
 
     /// Returns the process's fixed memory. Asks for it if that is due.
-    pub(crate) fn fixed(&mut self, now: Instant, memory: Memory, is_calm: bool) -> Fixed {
+    pub(crate) fn fixed(&mut self, now: Instant, memory: MemoryInUse, is_calm: bool) -> Fixed {
         let every = if is_calm { ASK_CALM_EVERY } else { ASK_EVERY };
         let is_small = memory.anonymous + memory.others < LEAST_PROCESS;
         let is_known =
@@ -51,16 +51,16 @@ impl Asked {
     }
 
     /// Returns the kernel's last answer about the process.
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn told(&self) -> StatusFigures {
         self.told
     }
 
     /// Asks for the process's fixed memory, and returns it.
-    pub(crate) fn ask(&mut self, now: Instant, memory: Memory) -> Fixed {
+    pub(crate) fn ask(&mut self, now: Instant, memory: MemoryInUse) -> Fixed {
         if self.at.is_none() {
-            self.status = Status::of(self.pid).ok();
+            self.status = StatusFile::of(self.pid).ok();
         }
-        self.told = self.status.as_ref().map_or(Told::default(), Status::read);
+        self.told = self.status.as_ref().map_or(StatusFigures::default(), StatusFile::read);
         (self.at, self.others) = (Some(now), memory.others);
         self.told.fixed
     }
@@ -68,14 +68,14 @@ impl Asked {
 
 /// The shared memory of the tree.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct SharedMemory {
     /// Processes that map shared memory, and how much each mapped.
     shown: Vec<(u32, u64)>,
     /// The group that is asked for shares, if that is needed.
-    pub(crate) group: Option<Group>,
+    pub(crate) group: Option<SharingGroup>,
 }
 
-impl Shared {
+impl SharedMemory {
     /// Begins a measurement.
     pub(crate) fn begin(&mut self) {
         self.shown.clear();
@@ -102,9 +102,9 @@ impl Shared {
         } else {
             let group = self.group.get_or_insert_default();
             group.keep(&self.shown.iter().map(|(pid, _)| (*pid, Newcomer::default())).collect());
-            self.shown
-                .iter()
-                .for_each(|(pid, bytes)| group.note(*pid, Mark { counted: *bytes, faults: None, taken: 0 }));
+            self.shown.iter().for_each(|(pid, bytes)| {
+                group.note(*pid, FaultMark { counted: *bytes, faults: None, taken: 0 })
+            });
         }
         most
     }

@@ -31,7 +31,7 @@ const NEW_AT_ONCE: Duration = Duration::from_millis(2);
 
 /// What is known of a process to ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ProcessToAsk {
     /// It belongs to a group that has an answer from it.
     pub(crate) is_known: bool,
     /// It belongs to a group that has none.
@@ -40,7 +40,7 @@ pub(crate) struct Wanted {
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextQuestion {
     /// Begin a round.
     Begin,
     /// Ask this process.
@@ -115,7 +115,11 @@ impl Default for Rounds {
 impl Rounds {
     /// Returns what to do next, or `None` if nothing is left to do at this look. The caller asks the named
     /// process before it calls this again.
-    pub(crate) fn next(&mut self, now: Instant, wanted: &BTreeMap<u32, Wanted>) -> Option<Next> {
+    pub(crate) fn next(
+        &mut self,
+        now: Instant,
+        wanted: &BTreeMap<u32, ProcessToAsk>,
+    ) -> Option<NextQuestion> {
         self.account(now);
         let is_any_known = wanted.values().any(|wanted| wanted.is_known);
         self.take_note_of(wanted, is_any_known);
@@ -134,7 +138,7 @@ impl Rounds {
                 Some(pid) => self.known.is_left().then(|| self.ask(pid, now, false)),
                 None => {
                     self.is_under_way = false;
-                    Some(Next::End)
+                    Some(NextQuestion::End)
                 }
             };
         }
@@ -142,7 +146,7 @@ impl Rounds {
             (self.is_under_way, self.has_changed, self.began_at) = (true, false, Some(now));
             self.is_lively = false;
             self.number += 1;
-            Next::Begin
+            NextQuestion::Begin
         })
     }
 
@@ -174,7 +178,7 @@ impl Rounds {
         }
     }
 
-    fn take_note_of(&mut self, wanted: &BTreeMap<u32, Wanted>, is_any_known: bool) {
+    fn take_note_of(&mut self, wanted: &BTreeMap<u32, ProcessToAsk>, is_any_known: bool) {
         let before = self.asked.len();
         self.asked.retain(|pid, _| wanted.contains_key(pid));
         self.has_changed |= self.asked.len() < before;
@@ -186,14 +190,17 @@ impl Rounds {
         }
     }
 
-    fn ask(&mut self, pid: u32, now: Instant, as_new: bool) -> Next {
+    fn ask(&mut self, pid: u32, now: Instant, as_new: bool) -> NextQuestion {
         self.asked.insert(pid, self.number);
         self.asking = Some((now, as_new));
-        Next::Ask(pid)
+        NextQuestion::Ask(pid)
     }
 }
 
-fn find(wanted: &BTreeMap<u32, Wanted>, mut fits: impl FnMut(&u32, &Wanted) -> bool) -> Option<u32> {
+fn find(
+    wanted: &BTreeMap<u32, ProcessToAsk>,
+    mut fits: impl FnMut(&u32, &ProcessToAsk) -> bool,
+) -> Option<u32> {
     wanted.iter().find(|(pid, wanted)| fits(pid, wanted)).map(|(pid, _)| *pid)
 }
 
@@ -206,7 +213,7 @@ mod tests {
     /// Processes that each take this long to answer.
     struct Fake {
         rounds: Rounds,
-        wanted: BTreeMap<u32, Wanted>,
+        wanted: BTreeMap<u32, ProcessToAsk>,
         now: Instant,
         takes: Duration,
         /// How often each was asked, and how long that took in total.
@@ -217,7 +224,7 @@ mod tests {
     }
 
     impl Fake {
-        fn new(count: u32, wanted: Wanted, takes: Duration) -> Self {
+        fn new(count: u32, wanted: ProcessToAsk, takes: Duration) -> Self {
             Self {
                 rounds: Rounds::default(),
                 wanted: (1..=count).map(|pid| (pid, wanted)).collect(),
@@ -235,13 +242,13 @@ mod tests {
             self.rounds.note_change();
             while let Some(next) = self.rounds.next(self.now, &self.wanted) {
                 match next {
-                    Next::Begin => {}
-                    Next::Ask(pid) => {
+                    NextQuestion::Begin => {}
+                    NextQuestion::Ask(pid) => {
                         self.now += self.takes;
                         *self.asked.entry(pid).or_default() += 1;
                         self.wanted.insert(pid, KNOWN);
                     }
-                    Next::End => self.rounds_ended += 1,
+                    NextQuestion::End => self.rounds_ended += 1,
                 }
             }
             self.longest = self.longest.max(self.now - began);
@@ -257,8 +264,8 @@ mod tests {
         }
     }
 
-    const KNOWN: Wanted = Wanted { is_known: true, is_new: false };
-    const NEW: Wanted = Wanted { is_known: false, is_new: true };
+    const KNOWN: ProcessToAsk = ProcessToAsk { is_known: true, is_new: false };
+    const NEW: ProcessToAsk = ProcessToAsk { is_known: false, is_new: true };
 
     #[test]
     fn many_processes_are_asked_in_turn_for_a_tenth_of_the_time_and_a_few_at_each_look() {
@@ -303,7 +310,8 @@ mod tests {
     /// The known processes are new in a second group.
     #[test]
     fn processes_that_are_known_and_new_take_the_time_of_both_and_no_more() {
-        let mut fake = Fake::new(100, Wanted { is_known: true, is_new: true }, Duration::from_millis(10));
+        let mut fake =
+            Fake::new(100, ProcessToAsk { is_known: true, is_new: true }, Duration::from_millis(10));
         let time = Duration::from_secs(1);
         fake.look_for(time);
         assert!(fake.longest <= NEW_AT_ONCE + KNOWN_AT_ONCE + 2 * fake.takes, "{:?}", fake.longest);

@@ -35,11 +35,11 @@ const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Processes that may map the same pages.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct SharingGroup {
     members: BTreeMap<u32, Member>,
     /// What members may have left to others: since the current round began, and between the beginning of the
     /// last whole round and that of the current one.
-    left: Left,
+    left: LeftOver,
     /// Whether a round that asks all members is under way.
     is_in_round: bool,
     /// What the group had at the last look without new members, plus what has come since. No answer lowers
@@ -48,7 +48,7 @@ pub(crate) struct Group {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Left {
+struct LeftOver {
     before_round: u64,
     in_round: u64,
 }
@@ -68,19 +68,19 @@ struct Member {
     /// What was known when it joined. `None` once the process was first noted.
     newcomer: Option<Newcomer>,
     /// What the kernel counts for it. `None` until it is first noted.
-    noted: Option<Mark>,
+    noted: Option<FaultMark>,
     /// Its last answer.
-    answer: Option<Answer>,
+    answer: Option<ShareAnswer>,
     /// Its highest estimate since its last answer.
     most: u64,
     /// Its marks at the beginning of the last whole round, and of the current one. `None` if its faults do
     /// not matter.
-    then: Option<Mark>,
-    then_in_round: Option<Mark>,
+    then: Option<FaultMark>,
+    then_in_round: Option<FaultMark>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Answer {
+struct ShareAnswer {
     share: u64,
     counted: u64,
 }
@@ -88,14 +88,14 @@ struct Answer {
 /// What the kernel counts for a process at a moment, and its faults until then, including pages that came
 /// without a fault. `faults` is `None` if stores to shared pages do not matter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct FaultMark {
     pub(crate) counted: u64,
     pub(crate) faults: Option<u64>,
     /// Pages of its own that Octavo has taken until then.
     pub(crate) taken: u64,
 }
 
-impl Mark {
+impl FaultMark {
     /// Returns the bytes of the copies that stores to shared pages have made since `then`. No count reveals
     /// them, but each is a fault. The other faults brought pages that are counted, or that replace taken
     /// ones.
@@ -107,7 +107,7 @@ impl Mark {
     }
 }
 
-impl Group {
+impl SharingGroup {
     /// Records which processes belong to the group, after a look for processes.
     pub(crate) fn keep(&mut self, found: &BTreeMap<u32, Newcomer>) {
         let (left, bound) = (&mut self.left, &mut self.bound);
@@ -133,8 +133,8 @@ impl Group {
 
     /// Records what the kernel counts for a member, and its faults. The faults are `None` if stores to shared
     /// pages do not matter.
-    pub(crate) fn note(&mut self, pid: u32, now: Mark) {
-        let Mark { counted, faults, .. } = now;
+    pub(crate) fn note(&mut self, pid: u32, now: FaultMark) {
+        let FaultMark { counted, faults, .. } = now;
         let Some(member) = self.members.get_mut(&pid) else { return };
         let newcomer = member.newcomer.take();
         let began = newcomer.map_or(now, |newcomer| newcomer.began(now));
@@ -200,7 +200,7 @@ impl Group {
     pub(crate) fn answered(&mut self, pid: u32, share: Option<u64>) {
         if let Some(member) = self.members.get_mut(&pid) {
             let counted = member.counted();
-            member.answer = Some(Answer { share: share.unwrap_or(counted), counted });
+            member.answer = Some(ShareAnswer { share: share.unwrap_or(counted), counted });
             member.most = member.estimate();
         }
     }
@@ -232,7 +232,7 @@ impl Group {
 
 impl Newcomer {
     /// Returns what a process adds to a group whose largest member has `largest` bytes.
-    fn adds(self, now: Mark, largest: u64) -> u64 {
+    fn adds(self, now: FaultMark, largest: u64) -> u64 {
         match now.faults {
             Some(faults) if self.is_fork => {
                 (faults * PAGE + now.counted.saturating_sub(largest)).min(now.counted)
@@ -242,9 +242,9 @@ impl Newcomer {
     }
 
     /// Returns the mark after which its faults count.
-    fn began(self, now: Mark) -> Mark {
+    fn began(self, now: FaultMark) -> FaultMark {
         let then = if self.is_fork { 0 } else { self.faults };
-        Mark { faults: now.faults.map(|now| now.min(then)), ..now }
+        FaultMark { faults: now.faults.map(|now| now.min(then)), ..now }
     }
 }
 
@@ -255,7 +255,7 @@ impl Member {
 
     /// Returns what it has by its last answer.
     fn told(&self) -> u64 {
-        let grown = |answer: Answer| answer.share + self.counted().saturating_sub(answer.counted);
+        let grown = |answer: ShareAnswer| answer.share + self.counted().saturating_sub(answer.counted);
         let faulted = self.noted.and_then(|noted| noted.faults).map_or(0, |faults| faults * PAGE);
         self.answer.map_or(faulted, grown).min(self.counted())
     }
@@ -288,17 +288,17 @@ mod tests {
     use super::*;
 
     /// A mark with these bytes and faults.
-    fn mark(counted: u64, faults: impl Into<Option<u64>>) -> Mark {
-        Mark { counted, faults: faults.into(), taken: 0 }
+    fn mark(counted: u64, faults: impl Into<Option<u64>>) -> FaultMark {
+        FaultMark { counted, faults: faults.into(), taken: 0 }
     }
 
-    fn keep(group: &mut Group, pids: &[u32]) {
+    fn keep(group: &mut SharingGroup, pids: &[u32]) {
         group.keep(&pids.iter().map(|pid| (*pid, Newcomer { is_fork: *pid > 2, faults: 1000 })).collect());
     }
 
     /// Two processes share 80 pages, and each has 20.
-    fn asked() -> Group {
-        let mut group = Group::default();
+    fn asked() -> SharingGroup {
+        let mut group = SharingGroup::default();
         keep(&mut group, &[1, 2]);
         for pid in [1, 2] {
             group.note(pid, mark(100 * PAGE, 1000));
@@ -308,11 +308,11 @@ mod tests {
         group
     }
 
-    fn pages(group: &Group) -> u64 {
+    fn pages(group: &SharingGroup) -> u64 {
         group.estimate() / PAGE
     }
 
-    fn told(group: &Group) -> u64 {
+    fn told(group: &SharingGroup) -> u64 {
         group.told(group.estimate()) / PAGE
     }
 
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(pages(&group), 175, "some faults got new pages");
         group.note(1, mark(100 * PAGE, 1500));
         assert_eq!(pages(&group), 200);
-        group.note(1, Mark { taken: 480, ..mark(100 * PAGE, 1500) });
+        group.note(1, FaultMark { taken: 480, ..mark(100 * PAGE, 1500) });
         assert_eq!(pages(&group), 140, "most came back in place of others that were taken");
         group.note(1, mark(100 * PAGE, None));
         assert_eq!(pages(&group), 120, "its copies count elsewhere");
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_process_that_was_never_asked_counts_whole_and_a_fork_with_its_faults() {
-        let mut group = Group::default();
+        let mut group = SharingGroup::default();
         keep(&mut group, &[1, 2]);
         [1, 2].into_iter().for_each(|pid| group.note(pid, mark(100 * PAGE, 1000)));
         assert_eq!(pages(&group), 200);
@@ -384,7 +384,7 @@ mod tests {
     /// The parent was alone, so it was never asked.
     #[test]
     fn the_first_fork_counts_with_its_faults_once_note_was_taken_of_its_parent() {
-        let mut group = Group::default();
+        let mut group = SharingGroup::default();
         group.keep(&BTreeMap::from([
             (1, Newcomer { is_fork: true, faults: 0 }),
             (2, Newcomer { is_fork: false, faults: 1000 }),
@@ -505,7 +505,7 @@ mod tests {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
                 (state >> 33) as usize % bound
             };
-            let (mut model, mut group, mut next) = (Model::default(), Group::default(), 1);
+            let (mut model, mut group, mut next) = (Model::default(), SharingGroup::default(), 1);
             (0..20).for_each(|_| model.touch(1));
             let (mut seen, mut ended, mut to_ask) =
                 (BTreeSet::<u32>::new(), BTreeSet::<u32>::new(), Vec::<u32>::new());

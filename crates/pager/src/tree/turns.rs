@@ -33,12 +33,12 @@ pub(crate) struct Turns {
     /// The number from which the next turn begins.
     next: u32,
     /// `None` until all have been asked after some began to wait for their turns.
-    alarm: Option<Alarm>,
+    alarm: Option<SinceAsked>,
 }
 
 /// What is known since all were last asked.
 #[derive(Clone, Copy, Debug)]
-struct Alarm {
+struct SinceAsked {
     /// The smallest difference so far between the machine's bytes and those known to be the tree's and the
     /// runner's. Processes may shrink and hide growth, so growth is measured from this minimum.
     least_beyond: i64,
@@ -94,7 +94,7 @@ impl Turns {
     /// Records that all have been asked, from `began` until `now`.
     pub(crate) fn asked_all(&mut self, began: Instant, now: Instant, anonymous: Anonymous) {
         let (least_beyond, took) = (anonymous.beyond(), (now - began).min(MOST_TOOK));
-        self.alarm = Some(Alarm { least_beyond, at: began, took });
+        self.alarm = Some(SinceAsked { least_beyond, at: began, took });
     }
 
     fn has_waited(&self, changed: u64) -> bool {

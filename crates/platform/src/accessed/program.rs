@@ -57,7 +57,7 @@ pub(super) const TABLE_PAGES: usize = 1 << LEVEL_BITS;
 
 /// What the programs need to know of this kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel {
+pub(super) struct KernelLayout {
     /// The numbers of the kernel's functions that find a process by its number here, and release it.
     pub(super) find_task: u32,
     pub(super) release_task: u32,
@@ -121,13 +121,13 @@ enum Label {
 
 /// A program under construction.
 #[derive(Default)]
-struct Program {
+struct ProgramBuilder {
     instructions: Vec<Instruction>,
     labels: Vec<(Label, usize)>,
     jumps: Vec<(usize, Label)>,
 }
 
-impl Program {
+impl ProgramBuilder {
     fn add(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) {
         self.instructions.push(Instruction { code, registers: from << 4 | to, offset, immediate });
     }
@@ -236,7 +236,7 @@ impl Program {
 /// The program that finds where the kernel maps all memory: the value of the variable that the shared words
 /// name. Its result is not 0 if the kernel has no such variable.
 pub(super) fn locate(map: i32, name_bytes: usize) -> Vec<Instruction> {
-    let mut program = Program::default();
+    let mut program = ProgramBuilder::default();
     program.shared(R1, map, words::NAME);
     program.set(R2, name_bytes as i32);
     program.set(R3, 0);
@@ -255,8 +255,8 @@ pub(super) fn locate(map: i32, name_bytes: usize) -> Vec<Instruction> {
 
 /// The program that finds the entries of runs. Its result is 0, or [`NO_PROCESS`]. Entries of pages without a
 /// table are 0.
-pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
-    let mut program = Program::default();
+pub(super) fn walk(map: i32, kernel: KernelLayout) -> Vec<Instruction> {
+    let mut program = ProgramBuilder::default();
     // The top table, while the process is held.
     program.shared(R6, map, words::PID);
     program.load(R1, R6, 0);
@@ -343,13 +343,13 @@ pub(super) fn walk(map: i32, kernel: Kernel) -> Vec<Instruction> {
 }
 
 /// Sets R1 to the address bits of the run R8 above those of its last table.
-fn block_of_run(program: &mut Program) {
+fn block_of_run(program: &mut ProgramBuilder) {
     program.copy(R1, R8);
     program.shift_right(R1, PAGE_BITS + LEVEL_BITS);
 }
 
 /// Sets R3 to the address of the run R8's entry in the table R6.
-fn address_of_entry(program: &mut Program, level: i32) {
+fn address_of_entry(program: &mut ProgramBuilder, level: i32) {
     program.copy(R3, R8);
     program.shift_right(R3, PAGE_BITS + level * LEVEL_BITS);
     program.and(R3, (1 << LEVEL_BITS) - 1);
@@ -358,7 +358,7 @@ fn address_of_entry(program: &mut Program, level: i32) {
 }
 
 /// Reads the run R8's entry in the table R6, and sets R6 to the next table. R9 is the address of all memory.
-fn step(program: &mut Program, level: i32) {
+fn step(program: &mut ProgramBuilder, level: i32) {
     address_of_entry(program, level);
     program.copy(R1, STACK);
     program.add_value(R1, i32::from(ENTRY));

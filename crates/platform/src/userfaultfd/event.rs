@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use super::wire::{self, Message};
+use super::wire::{self, UffdMessage};
 use super::{Features, Userfaultfd};
 
 /// The most messages that one system call takes.
@@ -57,14 +57,14 @@ impl Userfaultfd {
     ///
     /// Fails with the kernel's error, and on a message of an unknown kind.
     pub fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
-        let mut messages = [Message::default(); MESSAGES_AT_ONCE];
+        let mut messages = [UffdMessage::default(); MESSAGES_AT_ONCE];
         let bytes = loop {
             // SAFETY: the array is live and has the stated length, and any bytes are a valid value of it.
             let read = unsafe {
                 libc::read(
                     self.as_fd().as_raw_fd(),
                     messages.as_mut_ptr().cast(),
-                    size_of::<[Message; MESSAGES_AT_ONCE]>(),
+                    size_of::<[UffdMessage; MESSAGES_AT_ONCE]>(),
                 )
             };
             if read >= 0 {
@@ -77,7 +77,7 @@ impl Userfaultfd {
                 _ => return Err(error),
             }
         };
-        let count = bytes / size_of::<Message>();
+        let count = bytes / size_of::<UffdMessage>();
         let mut unknown = None;
         // The loop handles every message, so that an unknown message does not lose a child's descriptor after
         // it.
@@ -93,7 +93,7 @@ impl Userfaultfd {
         }
     }
 
-    fn event(&self, message: &Message) -> Option<Event> {
+    fn event(&self, message: &UffdMessage) -> Option<Event> {
         let words = message.words;
         Some(match message.event {
             wire::EVENT_FAULT => Event::Fault {

@@ -6,7 +6,7 @@ use super::*;
 use crate::{Backing, PAGE_BYTES, Reservation};
 
 const PAGE: u64 = PAGE_BYTES as u64;
-const FULL: Mode = Mode { missing: true, write_protect: true };
+const FULL: RegisterMode = RegisterMode { missing: true, write_protect: true };
 
 /// A registered range of missing pages.
 struct Paged {
@@ -35,7 +35,7 @@ impl Paged {
         unsafe { &*(self.at(page) as *const AtomicU64) }
     }
 
-    fn copy(&self, page: u64, from: &[u64], protected: bool) -> Progress {
+    fn copy(&self, page: u64, from: &[u64], protected: bool) -> CallProgress {
         let len = size_of_val(from) as u64;
         // SAFETY: the source is a live slice.
         unsafe { self.faults.copy(self.at(page), from.as_ptr().cast(), len, protected, true) }
@@ -64,7 +64,7 @@ fn a_missing_page_is_a_fault_that_a_copy_answers() {
             panic!("{events:?}")
         };
         assert_eq!(address, paged.at(2));
-        assert_eq!(paged.copy(2, &[77; 512], false), Progress { done_bytes: PAGE, error: None });
+        assert_eq!(paged.copy(2, &[77; 512], false), CallProgress { done_bytes: PAGE, error: None });
         let (value, reader) = reader.join().unwrap();
         assert_eq!((value, thread), (77, Some(reader)));
     });
@@ -75,8 +75,8 @@ fn a_copy_stops_at_a_page_that_is_there_and_tells_the_part() {
     let paged = Paged::new(4, Features::WRITE_PROTECT);
     assert!(paged.copy(1, &[5; 512], false).is_whole());
     let part = paged.copy(0, &[6; 1024], false);
-    assert_eq!(part, Progress { done_bytes: PAGE, error: Some(Errno::AGAIN) });
-    assert_eq!(paged.copy(1, &[6; 512], false), Progress { done_bytes: 0, error: Some(Errno::EXIST) });
+    assert_eq!(part, CallProgress { done_bytes: PAGE, error: Some(Errno::AGAIN) });
+    assert_eq!(paged.copy(1, &[6; 512], false), CallProgress { done_bytes: 0, error: Some(Errno::EXIST) });
     assert_eq!(paged.word(0).load(Ordering::Relaxed), 6);
     assert_eq!(paged.word(1).load(Ordering::Relaxed), 5);
     assert!(paged.faults.zero(paged.at(2), 2 * PAGE, false).is_whole());
@@ -119,7 +119,7 @@ fn pages_move_and_leave_holes_behind() {
     assert!(from.copy(0, &[3; 512], false).is_whole());
     // SAFETY: both ranges are the test's own.
     let moved = unsafe { to.faults.move_pages(to.at(0), from.at(0), 2 * PAGE) };
-    assert_eq!(moved, Progress { done_bytes: 2 * PAGE, error: None }, "a hole counts as moved");
+    assert_eq!(moved, CallProgress { done_bytes: 2 * PAGE, error: None }, "a hole counts as moved");
     assert!(to.copy(1, &[5; 512], false).is_whole(), "it is a hole at the new place too");
     assert_eq!(to.word(0).load(Ordering::Relaxed), 3);
     // The page is missing at its old place, so that it can be filled there again.

@@ -30,8 +30,8 @@ pub const MOVE_ALLOWS_HOLES: u64 = 2;
 pub(super) const API_VERSION: u64 = 0xaa;
 pub(super) const API: u64 = read_write(0x3f, size_of::<ApiRequest>());
 pub(super) const REGISTER: u64 = read_write(0x00, size_of::<RegisterRequest>());
-pub(super) const UNREGISTER: u64 = read(0x01, size_of::<Range>());
-pub(super) const WAKE: u64 = read(0x02, size_of::<Range>());
+pub(super) const UNREGISTER: u64 = read(0x01, size_of::<UffdRange>());
+pub(super) const WAKE: u64 = read(0x02, size_of::<UffdRange>());
 pub(super) const COPY: u64 = read_write(0x03, size_of::<CopyRequest>());
 pub(super) const ZERO: u64 = read_write(0x04, size_of::<ZeroRequest>());
 pub(super) const WRITE_PROTECT: u64 = read_write(0x06, size_of::<ProtectRequest>());
@@ -61,7 +61,7 @@ pub(super) struct ApiRequest {
 
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct Range {
+pub(super) struct UffdRange {
     pub start: u64,
     pub len: u64,
 }
@@ -69,7 +69,7 @@ pub(super) struct Range {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct RegisterRequest {
-    pub range: Range,
+    pub range: UffdRange,
     pub mode: u64,
     pub calls: u64,
 }
@@ -87,7 +87,7 @@ pub(super) struct CopyRequest {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct ZeroRequest {
-    pub range: Range,
+    pub range: UffdRange,
     pub mode: u64,
     pub zeroed: i64,
 }
@@ -95,14 +95,14 @@ pub(super) struct ZeroRequest {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct ProtectRequest {
-    pub range: Range,
+    pub range: UffdRange,
     pub mode: u64,
 }
 
 /// One message of a descriptor (`uffd_msg`). The meaning of the three words depends on the event.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Message {
+pub(super) struct UffdMessage {
     pub event: u8,
     pub reserved: [u8; 7],
     pub words: [u64; 3],
@@ -132,6 +132,6 @@ mod tests {
         assert_eq!(ZERO, 3_223_366_148);
         assert_eq!(WRITE_PROTECT, 3_222_841_862);
         assert_eq!(MOVE, 0xc028_aa05);
-        assert_eq!(size_of::<Message>(), 32);
+        assert_eq!(size_of::<UffdMessage>(), 32);
     }
 }

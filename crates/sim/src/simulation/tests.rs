@@ -5,8 +5,8 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::lock::{Condvar, Mutex, RwLock};
 use crate::thread;
 
-fn machine() -> Machine {
-    Machine::named("haswell-ep").unwrap()
+fn machine() -> MachineModel {
+    MachineModel::named("haswell-ep").unwrap()
 }
 
 fn on_cpu<T: Send + 'static>(cpu: usize, work: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
@@ -15,7 +15,7 @@ fn on_cpu<T: Send + 'static>(cpu: usize, work: impl FnOnce() -> T + Send + 'stat
 
 /// Runs one thread on each of the first `cpus` CPUs that adds to a common word, with plain work in between.
 /// Returns the nanoseconds for each addition of all threads together.
-fn additions(machine: &Machine, seed: u64, cpus: usize, times: u32, between: Duration) -> (f64, Report) {
+fn additions(machine: &MachineModel, seed: u64, cpus: usize, times: u32, between: Duration) -> (f64, Report) {
     let (_, report) = run(machine, seed, move || {
         let word = Arc::new(AtomicU64::new(0));
         let add = |cpu| {

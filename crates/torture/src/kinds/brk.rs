@@ -8,13 +8,13 @@ use crate::finding::{insist, last_error};
 use crate::memory::PAGE;
 use crate::process::fork;
 use crate::random::mix;
-use crate::work::{Team, Work};
+use crate::work::{Team, WorkerState};
 
 pub const OPERATIONS: &[&str] =
     &["growths", "pages grown", "shrinkings", "pages written", "pages read", "idle times"];
 
 pub fn run(team: Team<'_>) {
-    let mut work = Work::new(team, 0);
+    let mut work = WorkerState::new(team, 0);
     fork(|| torture(&mut work)).wait("the child that moves its break");
 }
 
@@ -23,18 +23,18 @@ const MOST_PAGES: usize = 1 << 18;
 
 /// A heap with the key of each page's words. The key 0 is a page of zeros. The keys are in a mapping, so that
 /// nothing here allocates.
-struct Heap {
+struct BrkHeap {
     base: *mut u8,
     pages: usize,
-    keys: crate::memory::Mapping,
+    keys: crate::memory::OwnMapping,
 }
 
-fn torture(work: &mut Work<'_>) {
+fn torture(work: &mut WorkerState<'_>) {
     let most = (work.team.bytes / PAGE).clamp(16, MOST_PAGES);
-    let keys = crate::memory::Mapping::anonymous(most * 8);
+    let keys = crate::memory::OwnMapping::anonymous(most * 8);
     let misaligned = sbrk(0) as usize % PAGE;
     sbrk(if misaligned == 0 { 0 } else { (PAGE - misaligned) as isize });
-    let mut heap = Heap { base: sbrk(0), pages: 0, keys };
+    let mut heap = BrkHeap { base: sbrk(0), pages: 0, keys };
     while work.goes_on() {
         match work.random.below(8) {
             0..2 if heap.pages < most => {
@@ -80,7 +80,7 @@ fn torture(work: &mut Work<'_>) {
     heap.check(work, 0, heap.pages, "at the end");
 }
 
-impl Heap {
+impl BrkHeap {
     fn key(&self, page: usize) -> u64 {
         self.keys.word(page * 8).load(std::sync::atomic::Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ impl Heap {
         self.base.wrapping_add(page * PAGE + index * 8).cast()
     }
 
-    fn fill(&self, work: &mut Work<'_>, page: usize) {
+    fn fill(&self, work: &mut WorkerState<'_>, page: usize) {
         self.set_key(page, mix(work.new_generation()) | 1);
         for index in 0..PAGE / 8 {
             // SAFETY: the word lies below the break, in memory that no other code of this process knows.
@@ -114,7 +114,7 @@ impl Heap {
         work.count("pages written");
     }
 
-    fn check(&self, work: &Work<'_>, first: usize, end: usize, when: &str) {
+    fn check(&self, work: &WorkerState<'_>, first: usize, end: usize, when: &str) {
         for page in first..end {
             for index in 0..PAGE / 8 {
                 let at = self.word(page, index);

@@ -9,10 +9,10 @@ use std::thread;
 
 use crate::finding::{insist, report};
 use crate::memory::{PAGE, WORDS};
-use crate::patterned::{Content, Patterned};
+use crate::patterned::{PageContent, Patterned};
 use crate::process::fork;
-use crate::transfer::{Scratch, Slice};
-use crate::work::{Team, Work};
+use crate::transfer::{ScratchFile, Slice};
+use crate::work::{Team, WorkerState};
 
 pub const OPERATIONS: &[&str] = &[
     "reads of many pages",
@@ -36,7 +36,7 @@ const SEEN_WORDS: usize = 8;
 pub fn run(team: Team<'_>) {
     team.run(|work| {
         let mut memory = Patterned::new(work.bytes);
-        let source = Source::new(work, memory.pages().min(LONGEST_RUN) + MORE_PAGES);
+        let source = SourceFile::new(work, memory.pages().min(LONGEST_RUN) + MORE_PAGES);
         for start in (0..memory.pages()).step_by(LONGEST_RUN) {
             let target = start..memory.pages().min(start + LONGEST_RUN);
             step(work, &source, &mut memory, target);
@@ -55,16 +55,16 @@ pub fn run(team: Team<'_>) {
 }
 
 /// A file whose pages are known.
-struct Source {
-    file: Scratch,
-    contents: Vec<Content>,
+struct SourceFile {
+    file: ScratchFile,
+    contents: Vec<PageContent>,
 }
 
-impl Source {
-    fn new(work: &mut Work<'_>, pages: usize) -> Self {
-        let file = Scratch::direct(work.team.folder).unwrap_or_else(|| {
+impl SourceFile {
+    fn new(work: &mut WorkerState<'_>, pages: usize) -> Self {
+        let file = ScratchFile::direct(work.team.folder).unwrap_or_else(|| {
             work.count("direct file access refused");
-            Scratch::new(work.team.folder)
+            ScratchFile::new(work.team.folder)
         });
         let mut piece = Patterned::new(PIECE_PAGES * PAGE);
         let mut contents = Vec::with_capacity(pages + PIECE_PAGES);
@@ -78,7 +78,7 @@ impl Source {
 }
 
 /// Has a device write to the target pages, and checks what it has written.
-fn step(work: &mut Work<'_>, source: &Source, memory: &mut Patterned, target: Range<usize>) {
+fn step(work: &mut WorkerState<'_>, source: &SourceFile, memory: &mut Patterned, target: Range<usize>) {
     let first = work.random.below(source.contents.len() - target.len() + 1);
     let contents = &source.contents[first..first + target.len()];
     // Pages that come in for a read are clean when the device writes them.
@@ -116,7 +116,7 @@ fn step(work: &mut Work<'_>, source: &Source, memory: &mut Patterned, target: Ra
 }
 
 /// Checks words of a page that a device may be writing: each must be the old one or the new one.
-fn see(memory: &Patterned, page: usize, new: Content) {
+fn see(memory: &Patterned, page: usize, new: PageContent) {
     let old = memory.content(page);
     let words = memory.mapping.words(page * PAGE, PAGE);
     for (index, word) in words.iter().enumerate().step_by(WORDS / SEEN_WORDS) {

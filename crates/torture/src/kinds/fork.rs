@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::finding::insist;
-use crate::memory::{Mapping, PAGE};
+use crate::memory::{OwnMapping, PAGE};
 use crate::patterned::Patterned;
 use crate::process::{fork, fork_orphan, spawn_anew, vfork_and_exec};
-use crate::work::{Team, Work};
+use crate::work::{Team, WorkerState};
 
 pub const OPERATIONS: &[&str] = &[
     "forks where both sides write",
@@ -33,7 +33,7 @@ const EXEC_STACK_BYTES: usize = 64 << 10;
 pub fn run(team: Team<'_>) {
     team.run(|work| {
         let mut memory = Patterned::new(work.bytes / COPIES);
-        let stack = Mapping::anonymous(EXEC_STACK_BYTES);
+        let stack = OwnMapping::anonymous(EXEC_STACK_BYTES);
         memory.fill_all(work);
         while work.goes_on() {
             match work.random.below(10) {
@@ -89,7 +89,7 @@ pub fn run_wiped(team: Team<'_>) {
 
 /// Forks a child that gets zeros for the first pages. The child may use them, and its parent keeps its own
 /// words.
-fn wipe(work: &mut Work<'_>, memory: &mut Patterned, wiped: usize) {
+fn wipe(work: &mut WorkerState<'_>, memory: &mut Patterned, wiped: usize) {
     for (pages, advice) in [(0..wiped, libc::MADV_WIPEONFORK), (wiped..memory.pages(), libc::MADV_KEEPONFORK)]
     {
         let error = memory.mapping.advise(pages.start, pages.len(), advice);
@@ -106,14 +106,14 @@ fn wipe(work: &mut Work<'_>, memory: &mut Patterned, wiped: usize) {
 }
 
 /// Checks some pages, and overwrites them.
-fn overwrite(work: &mut Work<'_>, memory: &mut Patterned, longest: usize, when: &str) {
+fn overwrite(work: &mut WorkerState<'_>, memory: &mut Patterned, longest: usize, when: &str) {
     let run = work.random.run(memory.pages(), longest);
     memory.check(run.clone(), when);
     work.team.tally.add("pages written", run.len() as u64);
     memory.fill(work, run);
 }
 
-fn both_sides(work: &mut Work<'_>, memory: &mut Patterned) {
+fn both_sides(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     let pages = memory.pages();
     let child = fork(|| {
         work.branch(1);
@@ -131,7 +131,7 @@ fn both_sides(work: &mut Work<'_>, memory: &mut Patterned) {
     work.count("forks where both sides write");
 }
 
-fn with_grandchild(work: &mut Work<'_>, memory: &mut Patterned) {
+fn with_grandchild(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     let pages = memory.pages();
     let child = fork(|| {
         work.branch(3);
@@ -154,7 +154,7 @@ fn with_grandchild(work: &mut Work<'_>, memory: &mut Patterned) {
 
 /// The child reads all pages slowly, like a snapshot that is written to disk, while the parent overwrites all
 /// of them.
-fn snapshot(work: &mut Work<'_>, memory: &mut Patterned) {
+fn snapshot(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     let part = memory.pages().div_ceil(8);
     let child = fork(|| {
         for first in (0..memory.pages()).step_by(part) {
@@ -174,7 +174,7 @@ fn snapshot(work: &mut Work<'_>, memory: &mut Patterned) {
 }
 
 /// The orphan and this process write, and each must see its own words only.
-fn orphan(work: &mut Work<'_>, memory: &mut Patterned) {
+fn orphan(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     let pages = memory.pages();
     let orphan = fork_orphan(|| {
         work.branch(8);
@@ -188,7 +188,7 @@ fn orphan(work: &mut Work<'_>, memory: &mut Patterned) {
 }
 
 /// Forks many children that end at once, some of them after they have checked a page.
-fn storm(work: &mut Work<'_>, memory: &mut Patterned) {
+fn storm(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     let mut children = Vec::with_capacity(STORM);
     for number in 0..STORM {
         let page = work.random.below(memory.pages());
@@ -207,7 +207,7 @@ fn storm(work: &mut Work<'_>, memory: &mut Patterned) {
 }
 
 /// The work of this program when it is started again: it writes and checks a little memory.
-pub fn started_anew(work: &mut Work<'_>) {
+pub fn started_anew(work: &mut WorkerState<'_>) {
     let mut memory = Patterned::new(64 * PAGE);
     memory.fill_all(work);
     memory.check_all("in a program that was started anew");

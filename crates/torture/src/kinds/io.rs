@@ -8,9 +8,9 @@ use std::thread;
 use crate::finding::insist;
 use crate::memory::PAGE;
 use crate::patterned::Patterned;
-use crate::ring::Ring;
-use crate::transfer::{self, Debugged, Scratch, Slice};
-use crate::work::{Team, Work};
+use crate::ring::BufferRing;
+use crate::transfer::{self, Debugged, ScratchFile, Slice};
+use crate::work::{Team, WorkerState};
 
 pub const OPERATIONS: &[&str] = &[
     "buffered file reads",
@@ -38,8 +38,8 @@ const REGISTERED_PAGES: usize = 64;
 
 struct Files {
     debugged: Debugged,
-    buffered: Scratch,
-    direct: Option<Scratch>,
+    buffered: ScratchFile,
+    direct: Option<ScratchFile>,
 }
 
 pub fn run(team: Team<'_>) {
@@ -49,11 +49,11 @@ pub fn run(team: Team<'_>) {
         let mut to = Patterned::new(work.bytes / 2);
         from.fill_all(work);
         to.fill_all(work);
-        let direct = Scratch::direct(work.team.folder);
+        let direct = ScratchFile::direct(work.team.folder);
         if direct.is_none() {
             work.count("direct file access refused");
         }
-        let files = Files { debugged: Debugged::new(), buffered: Scratch::new(work.team.folder), direct };
+        let files = Files { debugged: Debugged::new(), buffered: ScratchFile::new(work.team.folder), direct };
         while work.goes_on() {
             step(work, &files, &mut from, &mut to);
             let page = work.random.below(from.pages());
@@ -68,7 +68,7 @@ pub fn run(team: Team<'_>) {
 
 /// Returns runs of the same length in the source and in the target.
 fn runs(
-    work: &mut Work<'_>,
+    work: &mut WorkerState<'_>,
     from: &Patterned,
     to: &Patterned,
     longest: usize,
@@ -91,7 +91,7 @@ fn slice<'a>(memory: &'a Patterned, pages: &Range<usize>) -> Slice<'a> {
     Slice::new(&memory.mapping, pages.start * PAGE, pages.len() * PAGE)
 }
 
-fn step(work: &mut Work<'_>, files: &Files, from: &mut Patterned, to: &mut Patterned) {
+fn step(work: &mut WorkerState<'_>, files: &Files, from: &mut Patterned, to: &mut Patterned) {
     match work.random.below(17) {
         0..3 => {
             through_file(work, &files.buffered, from, to, "after a read from a file");
@@ -116,7 +116,13 @@ fn step(work: &mut Work<'_>, files: &Files, from: &mut Patterned, to: &mut Patte
     }
 }
 
-fn through_file(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &mut Patterned, when: &str) {
+fn through_file(
+    work: &mut WorkerState<'_>,
+    file: &ScratchFile,
+    from: &mut Patterned,
+    to: &mut Patterned,
+    when: &str,
+) {
     let (source, target) = runs(work, from, to, LONGEST_RUN);
     to.check(target.clone(), "before a transfer");
     file.write(slice(from, &source), 0);
@@ -128,7 +134,7 @@ fn through_file(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &
 }
 
 /// Reads to an unaligned address, and compares the bytes one by one.
-fn unaligned(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &mut Patterned) {
+fn unaligned(work: &mut WorkerState<'_>, file: &ScratchFile, from: &mut Patterned, to: &mut Patterned) {
     let (source, target) = runs(work, from, to, 16);
     file.write(slice(from, &source), 0);
     let bytes = source.len() * PAGE;
@@ -154,7 +160,7 @@ fn unaligned(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &mut
 }
 
 /// Reads by one `preadv` into single pages all over the target.
-fn scattered(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &mut Patterned) {
+fn scattered(work: &mut WorkerState<'_>, file: &ScratchFile, from: &mut Patterned, to: &mut Patterned) {
     let (source, _) = runs(work, from, to, MOST_RANGES);
     file.write(slice(from, &source), 0);
     let stride = to.pages() / source.len();
@@ -167,7 +173,7 @@ fn scattered(work: &mut Work<'_>, file: &Scratch, from: &mut Patterned, to: &mut
 }
 
 /// A thread writes to a pipe while this one reads.
-fn through_pipe(work: &mut Work<'_>, from: &mut Patterned, to: &mut Patterned) {
+fn through_pipe(work: &mut WorkerState<'_>, from: &mut Patterned, to: &mut Patterned) {
     let (source, target) = runs(work, from, to, LONGEST_RUN);
     let (mut reader, mut writer) = std::io::pipe().unwrap_or_else(|error| {
         crate::finding::report(format_args!("a pipe was refused: {error}"));
@@ -186,7 +192,7 @@ fn through_pipe(work: &mut Work<'_>, from: &mut Patterned, to: &mut Patterned) {
     work.count("transfers by pipe");
 }
 
-fn through_process(work: &mut Work<'_>, from: &mut Patterned, to: &mut Patterned) {
+fn through_process(work: &mut WorkerState<'_>, from: &mut Patterned, to: &mut Patterned) {
     let (source, target) = runs(work, from, to, LONGEST_RUN);
     let (sent, received) = (slice(from, &source), slice(to, &target));
     if work.random.once_in(2) {
@@ -200,7 +206,12 @@ fn through_process(work: &mut Work<'_>, from: &mut Patterned, to: &mut Patterned
 }
 
 /// A debugger gets the right bytes, or an error. After an error, another call must get them.
-fn through_debugger(work: &mut Work<'_>, debugged: &Debugged, from: &mut Patterned, to: &mut Patterned) {
+fn through_debugger(
+    work: &mut WorkerState<'_>,
+    debugged: &Debugged,
+    from: &mut Patterned,
+    to: &mut Patterned,
+) {
     let (source, target) = runs(work, from, to, 8);
     let (sent, received) = (slice(from, &source), slice(to, &target));
     if debugged.read(sent, received) {
@@ -213,11 +224,11 @@ fn through_debugger(work: &mut Work<'_>, debugged: &Debugged, from: &mut Pattern
 }
 
 /// Registers a buffer, leaves it alone so that a pager may take it, and has the kernel write to its pages.
-fn through_ring(work: &mut Work<'_>, files: &Files, from: &mut Patterned, to: &mut Patterned) {
+fn through_ring(work: &mut WorkerState<'_>, files: &Files, from: &mut Patterned, to: &mut Patterned) {
     let (source, target) = runs(work, from, to, REGISTERED_PAGES);
     let file = files.direct.as_ref().unwrap_or(&files.buffered);
     file.write(slice(from, &source), 0);
-    let Some(ring) = Ring::with_buffer(slice(to, &target)) else {
+    let Some(ring) = BufferRing::with_buffer(slice(to, &target)) else {
         return work.count("rings refused");
     };
     for _ in 0..2 {

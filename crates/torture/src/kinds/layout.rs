@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use crate::finding::{insist, last_error};
-use crate::memory::{Mapping, PAGE, READ_WRITE, Remap};
+use crate::memory::{OwnMapping, PAGE, READ_WRITE, Remap};
 use crate::patterned::Patterned;
-use crate::work::{Team, Work};
+use crate::work::{Team, WorkerState};
 
 pub const OPERATIONS: &[&str] = &[
     "runs written",
@@ -65,7 +65,7 @@ impl Land {
         self.most_pages.saturating_sub(used)
     }
 
-    fn step(&mut self, work: &mut Work<'_>) {
+    fn step(&mut self, work: &mut WorkerState<'_>) {
         if self.plots.is_empty() || (self.plots.len() < MOST_PLOTS && work.random.once_in(12)) {
             return self.map(work);
         }
@@ -92,27 +92,27 @@ impl Land {
         }
     }
 
-    fn map(&mut self, work: &mut Work<'_>) {
+    fn map(&mut self, work: &mut WorkerState<'_>) {
         let free = self.free_pages();
         if free == 0 {
             let chosen = work.random.below(self.plots.len());
             return self.unmap(work, chosen);
         }
         let pages = 1 + work.random.below(free.min(self.most_pages / 3).max(1));
-        let mut memory = Patterned::over(Mapping::anonymous(pages * PAGE));
+        let mut memory = Patterned::over(OwnMapping::anonymous(pages * PAGE));
         let run = work.random.run(pages, 64);
         memory.check(run, "in a fresh mapping");
         work.count("mmap");
         self.plots.push(Plot { memory, whole: true });
     }
 
-    fn unmap(&mut self, work: &mut Work<'_>, chosen: usize) {
+    fn unmap(&mut self, work: &mut WorkerState<'_>, chosen: usize) {
         let mut plot = self.plots.swap_remove(chosen);
         plot.read(work);
         work.count("munmap");
     }
 
-    fn unmap_middle(&mut self, work: &mut Work<'_>, chosen: usize) {
+    fn unmap_middle(&mut self, work: &mut WorkerState<'_>, chosen: usize) {
         let plot = self.plots.swap_remove(chosen);
         let pages = plot.memory.pages();
         let run = work.random.run(pages, pages);
@@ -128,7 +128,7 @@ impl Land {
         work.count("munmap of a middle");
     }
 
-    fn remap(&mut self, work: &mut Work<'_>, chosen: usize) {
+    fn remap(&mut self, work: &mut WorkerState<'_>, chosen: usize) {
         let free = self.free_pages();
         let (before, whole) = (self.plots[chosen].memory.pages(), self.plots[chosen].whole);
         let grown = before + work.random.below(free + 1);
@@ -170,17 +170,17 @@ impl Land {
 }
 
 impl Plot {
-    fn run(&self, work: &mut Work<'_>) -> Range<usize> {
+    fn run(&self, work: &mut WorkerState<'_>) -> Range<usize> {
         work.random.run(self.memory.pages(), 1024)
     }
 
-    fn write(&mut self, work: &mut Work<'_>) {
+    fn write(&mut self, work: &mut WorkerState<'_>) {
         let run = self.run(work);
         self.memory.fill(work, run);
         work.count("runs written");
     }
 
-    fn read(&mut self, work: &mut Work<'_>) {
+    fn read(&mut self, work: &mut WorkerState<'_>) {
         let run = self.run(work);
         self.memory.check(run, "in a mapping");
         work.count("runs read");
@@ -192,7 +192,7 @@ impl Plot {
         self.memory.check(run.end..above, when);
     }
 
-    fn replace(&mut self, work: &mut Work<'_>) {
+    fn replace(&mut self, work: &mut WorkerState<'_>) {
         let run = self.run(work);
         self.memory.mapping.replace(run.start, run.len(), READ_WRITE);
         self.memory.set_zero(run.clone());
@@ -202,7 +202,7 @@ impl Plot {
         work.count("mmap over a part");
     }
 
-    fn advise(&mut self, work: &mut Work<'_>) {
+    fn advise(&mut self, work: &mut WorkerState<'_>) {
         let run = self.run(work);
         let (advice, name) = [
             (libc::MADV_DONTNEED, "MADV_DONTNEED"),

@@ -17,7 +17,7 @@ use crate::work::Team;
 
 /// A kind of torture.
 #[derive(Clone, Copy)]
-pub struct Kind {
+pub struct TortureKind {
     pub name: &'static str,
     /// The names of the operations that it counts.
     pub operations: &'static [&'static str],
@@ -25,21 +25,21 @@ pub struct Kind {
     pub run: fn(Team<'_>),
 }
 
-pub const ALL: [Kind; 11] = [
-    Kind { name: "writers", operations: writers::OPERATIONS, run: writers::run },
-    Kind { name: "layout", operations: layout::OPERATIONS, run: layout::run },
-    Kind { name: "brk", operations: brk::OPERATIONS, run: brk::run },
-    Kind { name: "protect", operations: protect::OPERATIONS, run: protect::run },
-    Kind { name: "fork", operations: fork::OPERATIONS, run: fork::run },
-    Kind { name: "orphans", operations: fork::ORPHANS, run: fork::run_orphans },
-    Kind { name: "wiped", operations: fork::WIPED, run: fork::run_wiped },
-    Kind { name: "io", operations: io::OPERATIONS, run: io::run },
-    Kind { name: "direct", operations: direct::OPERATIONS, run: direct::run },
-    Kind { name: "shared", operations: shared::OPERATIONS, run: shared::run },
-    Kind { name: "threads", operations: threads::OPERATIONS, run: threads::run },
+pub const ALL: [TortureKind; 11] = [
+    TortureKind { name: "writers", operations: writers::OPERATIONS, run: writers::run },
+    TortureKind { name: "layout", operations: layout::OPERATIONS, run: layout::run },
+    TortureKind { name: "brk", operations: brk::OPERATIONS, run: brk::run },
+    TortureKind { name: "protect", operations: protect::OPERATIONS, run: protect::run },
+    TortureKind { name: "fork", operations: fork::OPERATIONS, run: fork::run },
+    TortureKind { name: "orphans", operations: fork::ORPHANS, run: fork::run_orphans },
+    TortureKind { name: "wiped", operations: fork::WIPED, run: fork::run_wiped },
+    TortureKind { name: "io", operations: io::OPERATIONS, run: io::run },
+    TortureKind { name: "direct", operations: direct::OPERATIONS, run: direct::run },
+    TortureKind { name: "shared", operations: shared::OPERATIONS, run: shared::run },
+    TortureKind { name: "threads", operations: threads::OPERATIONS, run: threads::run },
 ];
 
 /// Returns the kind of this name.
-pub fn named(name: &str) -> Option<Kind> {
+pub fn named(name: &str) -> Option<TortureKind> {
     ALL.into_iter().find(|kind| kind.name == name)
 }

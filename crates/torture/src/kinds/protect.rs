@@ -6,10 +6,10 @@
 use std::ops::Range;
 
 use crate::finding::insist;
-use crate::memory::{Mapping, PAGE, READ_WRITE, WORDS};
+use crate::memory::{OwnMapping, PAGE, READ_WRITE, WORDS};
 use crate::patterned::Patterned;
 use crate::signals::{AlternateStack, Probed, try_load, try_store};
-use crate::work::{Sabotage, Team, Work};
+use crate::work::{Sabotage, Team, WorkerState};
 
 pub const OPERATIONS: &[&str] = &[
     "pieces committed by mprotect",
@@ -41,7 +41,7 @@ enum Permission {
     Write,
 }
 
-struct Heap {
+struct ProtectedHeap {
     memory: Patterned,
     permissions: Vec<Permission>,
     /// Pieces that may hold memory.
@@ -56,10 +56,10 @@ pub fn run(team: Team<'_>) {
         let mut stack = Patterned::new((STACK_PAGES + 2) * PAGE);
         stack.fill_all(work);
         let alternate = AlternateStack::new(&stack.mapping, PAGE, STACK_PAGES * PAGE);
-        let memory = Patterned::over(Mapping::reserved(RESERVED_BYTES));
+        let memory = Patterned::over(OwnMapping::reserved(RESERVED_BYTES));
         let permissions = vec![Permission::None; memory.pages() / PIECE_PAGES];
         let most_held = (work.bytes / (PIECE_PAGES * PAGE)).max(2 * LONGEST_PIECES);
-        let mut heap = Heap { memory, permissions, held: 0, most_held, window: 0 };
+        let mut heap = ProtectedHeap { memory, permissions, held: 0, most_held, window: 0 };
         while work.goes_on() {
             heap.step(work);
             for edge in [0, STACK_PAGES + 1] {
@@ -76,9 +76,9 @@ fn pages(pieces: &Range<usize>) -> Range<usize> {
     pieces.start * PIECE_PAGES..pieces.end * PIECE_PAGES
 }
 
-impl Heap {
+impl ProtectedHeap {
     /// Returns a run of pieces in the part in use, which is twice as large as the memory that may be held.
-    fn run(&mut self, work: &mut Work<'_>) -> Range<usize> {
+    fn run(&mut self, work: &mut WorkerState<'_>) -> Range<usize> {
         let part = (2 * self.most_held).min(self.permissions.len());
         if work.random.once_in(2000) {
             self.close_part(part);
@@ -110,7 +110,7 @@ impl Heap {
                 let first = piece * PIECE_PAGES;
                 self.permissions[*piece] == Permission::Write
                     || (first..first + PIECE_PAGES)
-                        .any(|page| self.memory.content(page) != crate::patterned::Content::Zero)
+                        .any(|page| self.memory.content(page) != crate::patterned::PageContent::Zero)
             };
             let part = (2 * self.most_held).min(self.permissions.len());
             self.held = (self.window..self.window + part).filter(holds).count();
@@ -128,7 +128,7 @@ impl Heap {
         self.set(pieces, permission, false);
     }
 
-    fn step(&mut self, work: &mut Work<'_>) {
+    fn step(&mut self, work: &mut WorkerState<'_>) {
         let pieces = self.run(work);
         if self.held + pieces.len() > self.most_held {
             self.give_back(&pieces);
@@ -187,7 +187,7 @@ impl Heap {
     }
 
     /// Checks the pieces that may be read, and fills some that may be written.
-    fn use_open(&mut self, work: &mut Work<'_>, pieces: &Range<usize>) {
+    fn use_open(&mut self, work: &mut WorkerState<'_>, pieces: &Range<usize>) {
         for piece in pieces.clone() {
             let pages = pages(&(piece..piece + 1));
             if self.permissions[piece] != Permission::None {
@@ -202,7 +202,7 @@ impl Heap {
     }
 
     /// Accesses one word, which must fault exactly if the permission forbids the access.
-    fn probe(&mut self, work: &mut Work<'_>, piece: usize) {
+    fn probe(&mut self, work: &mut WorkerState<'_>, piece: usize) {
         let permission = self.permissions[piece];
         let (page, index) = (piece * PIECE_PAGES + work.random.below(PIECE_PAGES), work.random.below(WORDS));
         let offset = page * PAGE + index * 8;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::finding::insist;
-use crate::memory::{Mapping, PAGE};
+use crate::memory::{OwnMapping, PAGE};
 use crate::patterned::Patterned;
 use crate::process::fork;
 use crate::work::Team;
@@ -16,8 +16,8 @@ const LONGEST_RUN: usize = 1024;
 
 pub fn run(team: Team<'_>) {
     team.run(|work| {
-        let counter = Mapping::shared(PAGE);
-        let mut memory = Patterned::over(Mapping::shared(work.bytes.max(PAGE)));
+        let counter = OwnMapping::shared(PAGE);
+        let mut memory = Patterned::over(OwnMapping::shared(work.bytes.max(PAGE)));
         memory.fill_all(work);
         let mut expected = 0;
         while work.goes_on() {

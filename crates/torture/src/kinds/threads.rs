@@ -13,7 +13,7 @@ use crate::patterned::Patterned;
 use crate::random::{Random, mix};
 use crate::robust::RobustMutex;
 use crate::signals::{AlternateStack, on_alternate_stack, set_handler};
-use crate::work::{Team, Work};
+use crate::work::{Team, WorkerState};
 
 pub const OPERATIONS: &[&str] = &[
     "threads with large stacks",
@@ -125,7 +125,7 @@ fn start<'scope>(
         .unwrap_or_else(|error| report(format_args!("a thread was refused: {error}")))
 }
 
-fn large_stacks(work: &mut Work<'_>) {
+fn large_stacks(work: &mut WorkerState<'_>) {
     // Together, the stacks stay within this worker's share.
     let threads = (work.bytes / 4 / STACK_BYTES).clamp(1, 4);
     let levels = 1 + work.random.below(STACK_BYTES / 2 / (FRAME_WORDS * 8));
@@ -143,7 +143,7 @@ fn large_stacks(work: &mut Work<'_>) {
     work.team.tally.add("threads with large stacks", threads as u64);
 }
 
-fn crowd(work: &mut Work<'_>) {
+fn crowd(work: &mut WorkerState<'_>) {
     let ended = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..CROWD {
@@ -158,7 +158,7 @@ fn crowd(work: &mut Work<'_>) {
 
 /// A thread ends while it holds a mutex in the memory. The kernel must record that in the mutex, and the next
 /// owner must get the error.
-fn robust_mutex(work: &mut Work<'_>, memory: &mut Patterned) {
+fn robust_mutex(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     let page = work.random.below(memory.pages());
     memory.check(page..page + 1, "before a mutex lay here");
     let mutex = RobustMutex::new(&memory.mapping, page * PAGE + 64 * work.random.below(32));
@@ -185,7 +185,7 @@ fn robust_mutex(work: &mut Work<'_>, memory: &mut Patterned) {
 }
 
 /// Two threads pass a word of the memory back and forth, and sleep in the kernel meanwhile.
-fn futexes(work: &mut Work<'_>, memory: &mut Patterned) {
+fn futexes(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     const TURNS: u32 = 40;
     let page = work.random.below(memory.pages());
     memory.check(page..page + 1, "before a futex lay here");
@@ -246,7 +246,7 @@ extern "C" fn count_signal(_: i32, _: *mut libc::siginfo_t, _: *mut c_void) {
 }
 
 /// Raises signals whose frames the kernel writes into the memory.
-fn signals(work: &mut Work<'_>, memory: &mut Patterned) {
+fn signals(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     const SIGNALS: u64 = 16;
     let first = work.random.below(memory.pages() - SIGNAL_PAGES);
     let stack = first..first + SIGNAL_PAGES;

@@ -6,9 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::finding::insist;
-use crate::memory::{Mapping, PAGE, WORDS};
+use crate::memory::{OwnMapping, PAGE, WORDS};
 use crate::patterned::Patterned;
-use crate::work::{Sabotage, Team, Work};
+use crate::work::{Sabotage, Team, WorkerState};
 
 pub const OPERATIONS: &[&str] = &[
     "pages written in sequence",
@@ -28,14 +28,14 @@ const COUNTERS_PART: usize = 32;
 const LONGEST_RUN: usize = 2048;
 
 /// A page for each counter, and its expected value.
-struct Counters {
-    memory: Mapping,
+struct PageCounters {
+    memory: OwnMapping,
     expected: Vec<AtomicU64>,
 }
 
-impl Counters {
+impl PageCounters {
     fn new(bytes: usize) -> Self {
-        let memory = Mapping::anonymous(bytes.max(PAGE));
+        let memory = OwnMapping::anonymous(bytes.max(PAGE));
         let expected = (0..memory.pages()).map(|_| AtomicU64::new(0)).collect();
         Self { memory, expected }
     }
@@ -57,9 +57,9 @@ impl Counters {
 }
 
 pub fn run(team: Team<'_>) {
-    let shared = Counters::new(team.bytes / COUNTERS_PART);
+    let shared = PageCounters::new(team.bytes / COUNTERS_PART);
     team.run(|work| {
-        let own = Counters::new(work.bytes / COUNTERS_PART);
+        let own = PageCounters::new(work.bytes / COUNTERS_PART);
         let mut memory = Patterned::new(work.bytes - 2 * work.bytes / COUNTERS_PART);
         memory.fill_all(work);
         while work.goes_on() {
@@ -71,7 +71,7 @@ pub fn run(team: Team<'_>) {
     (0..shared.memory.pages()).for_each(|page| shared.check(page, "after atomic increments by all threads"));
 }
 
-fn step(work: &mut Work<'_>, memory: &mut Patterned, own: &Counters, shared: &Counters) {
+fn step(work: &mut WorkerState<'_>, memory: &mut Patterned, own: &PageCounters, shared: &PageCounters) {
     let pages = memory.pages();
     match work.random.below(16) {
         0..4 => {
@@ -126,17 +126,17 @@ fn step(work: &mut Work<'_>, memory: &mut Patterned, own: &Counters, shared: &Co
     }
 }
 
-fn count(work: &mut Work<'_>, own: &Counters, shared: &Counters) {
+fn count(work: &mut WorkerState<'_>, own: &PageCounters, shared: &PageCounters) {
     for _ in 0..256 {
         let page = work.random.below(own.memory.pages());
         own.check(page, "before a plain increment");
-        own.memory.increment_plainly(Counters::offset(page));
+        own.memory.increment_plainly(PageCounters::offset(page));
         own.expected[page].fetch_add(1, Relaxed);
         if work.spoils(Sabotage::Lose) {
-            own.memory.word(Counters::offset(page)).fetch_sub(1, Relaxed);
+            own.memory.word(PageCounters::offset(page)).fetch_sub(1, Relaxed);
         }
         let page = work.random.below(shared.memory.pages());
-        shared.memory.word(Counters::offset(page)).fetch_add(1, Relaxed);
+        shared.memory.word(PageCounters::offset(page)).fetch_add(1, Relaxed);
         shared.expected[page].fetch_add(1, Relaxed);
     }
     work.team.tally.add("plain increments", 256);

@@ -29,11 +29,11 @@ const ADDRESS_BITS: u32 = 47;
 const LEAVES: usize = 1 << 12;
 const PLACES: usize = (1 << ADDRESS_BITS) / ALIGN / LEAVES;
 
-type Place = AtomicPtr<Serving>;
+type ServingPointer = AtomicPtr<Serving>;
 
-const _: () = assert!(PLACES * size_of::<Place>() < LEAST_BYTES, "a leaf is no block in a window");
+const _: () = assert!(PLACES * size_of::<ServingPointer>() < LEAST_BYTES, "a leaf is no block in a window");
 
-static BLOCKS: [OnceLock<Box<[Place]>>; LEAVES] = [const { OnceLock::new() }; LEAVES];
+static BLOCKS: [OnceLock<Box<[ServingPointer]>>; LEAVES] = [const { OnceLock::new() }; LEAVES];
 
 /// Returns the leaf of an address and the place in it, or `None` if no window can begin there.
 fn place_of(block: NonNull<u8>) -> Option<(usize, usize)> {
@@ -42,7 +42,7 @@ fn place_of(block: NonNull<u8>) -> Option<(usize, usize)> {
     is_window.then_some((number / PLACES, number % PLACES))
 }
 
-fn find(block: NonNull<u8>) -> Option<&'static Place> {
+fn find(block: NonNull<u8>) -> Option<&'static ServingPointer> {
     let (leaf, at) = place_of(block)?;
     BLOCKS[leaf].get().map(|places| &places[at])
 }
@@ -51,7 +51,7 @@ fn find(block: NonNull<u8>) -> Option<&'static Place> {
 /// have.
 pub(crate) fn note(block: NonNull<u8>, windows: Windows) -> Result<(), Windows> {
     let Some((leaf, at)) = place_of(block) else { return Err(windows) };
-    let places = BLOCKS[leaf].get_or_init(|| (0..PLACES).map(|_| Place::default()).collect());
+    let places = BLOCKS[leaf].get_or_init(|| (0..PLACES).map(|_| ServingPointer::default()).collect());
     // The old value is null, or belongs to the parent of this forked child: this process must not end those
     // windows. Release: pairs with the load in `windows_of`, by another thread that got the block.
     places[at].store(windows.into_raw(), Ordering::Release);

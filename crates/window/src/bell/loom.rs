@@ -6,14 +6,14 @@ use ::loom::thread;
 
 use super::*;
 
-struct World {
+struct BellModel {
     attention: Attention,
     /// The descriptor.
     woken: Notify,
     work: [AtomicU32; 2],
 }
 
-impl World {
+impl BellModel {
     fn ring(&self, who: usize) {
         self.work[who].store(1, Ordering::Relaxed);
         if self.attention.call() {
@@ -37,7 +37,7 @@ impl World {
 #[test]
 fn loom_bell_no_ring_is_lost() {
     ::loom::model(|| {
-        let world = Arc::new(World {
+        let world = Arc::new(BellModel {
             attention: Attention::new(),
             woken: Notify::new(),
             work: std::array::from_fn(|_| AtomicU32::new(0)),

@@ -6,7 +6,7 @@
 //! Each event that waits behind a fault halves what the fault brings along, down to [`LEAST_OF_MANY`] pages.
 //! While another thread often needs single pages, a run brings at most [`LONGEST_BESIDE_OTHERS`]: that thread
 //! then waits for a quarter of a millisecond instead of two, and the run pushes out fewer of that thread's
-//! pages. The run also leaves it the last of the room ([`Advice::has_others`]).
+//! pages. The run also leaves it the last of the room ([`FaultAdvice::has_others`]).
 //!
 //! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
 //! then cost one fault and not two.
@@ -97,7 +97,7 @@ impl Default for Ahead {
 
 /// The advice for a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Advice {
+pub(crate) struct FaultAdvice {
     pub(crate) run: usize,
     /// The pages to bring. The fault's own is the first or the last of them.
     pub(crate) first: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Advice {
     pub(crate) has_others: bool,
 }
 
-impl Advice {
+impl FaultAdvice {
     /// Limits the advice for a fault at `page` to `spare` pages, if others need room. The fault's own page
     /// comes in any case.
     pub(crate) fn within(self, page: u64, spare: impl Fn() -> u64) -> Self {
@@ -130,7 +130,7 @@ impl Ahead {
         protected: bool,
         behind: usize,
         thread: Option<u32>,
-    ) -> Advice {
+    ) -> FaultAdvice {
         self.now += 1;
         if protected {
             self.stored += 1;
@@ -163,7 +163,7 @@ impl Ahead {
             Way::Up | Way::Either => (run.pages, page),
         };
         let writes = run.writes || stores_follow && !self.now.is_multiple_of(SAMPLE);
-        Advice { run: index, first, pages, writes, has_others }
+        FaultAdvice { run: index, first, pages, writes, has_others }
     }
 
     /// Returns whether most pages that were shown for reading lately were stored to.
@@ -172,7 +172,7 @@ impl Ahead {
     }
 
     /// Notes pages that came beforehand from `first` on, after those that came for a fault.
-    pub(crate) fn came_beforehand(&mut self, advice: Advice, first: u64, pages: u64) {
+    pub(crate) fn came_beforehand(&mut self, advice: FaultAdvice, first: u64, pages: u64) {
         let run = &mut self.runs[advice.run];
         // Meanwhile the run may have continued, or another one may have taken its place.
         if run.end == first {
@@ -181,7 +181,7 @@ impl Ahead {
     }
 
     /// Notes the pages that came for a fault, its own included, and whether they are open to stores.
-    pub(crate) fn came(&mut self, advice: Advice, first: u64, pages: u64, open: bool) {
+    pub(crate) fn came(&mut self, advice: FaultAdvice, first: u64, pages: u64, open: bool) {
         let run = &mut self.runs[advice.run];
         (run.start, run.end) = (first, first + pages);
         if !open {
@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn a_run_leaves_room_to_another_thread_that_wants_single_pages() {
-        let advice = Advice { run: 0, first: 100, pages: 16, writes: false, has_others: true };
-        let brings = |advice: Advice, page, spare| {
+        let advice = FaultAdvice { run: 0, first: 100, pages: 16, writes: false, has_others: true };
+        let brings = |advice: FaultAdvice, page, spare| {
             let advice = advice.within(page, || spare);
             (advice.first, advice.pages)
         };
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(brings(advice, 100, 5), (100, 5));
         assert_eq!(brings(advice, 100, 0), (100, 1), "its own page comes");
         assert_eq!(brings(advice, 115, 5), (111, 5), "backwards");
-        assert_eq!(brings(Advice { has_others: false, ..advice }, 100, 0), (100, 16));
+        assert_eq!(brings(FaultAdvice { has_others: false, ..advice }, 100, 0), (100, 16));
     }
 
     #[test]

@@ -40,17 +40,17 @@ pub trait Listener {
     fn counted(&mut self, served: Served);
 
     /// Does a piece of other work, without waiting.
-    fn work(&mut self) -> Work {
-        Work::Done
+    fn work(&mut self) -> RemainingWork {
+        RemainingWork::Done
     }
 
-    /// The room that [`Work::Waits`] asked for was made, or could not be made.
+    /// The room that [`RemainingWork::Waits`] asked for was made, or could not be made.
     fn made_room(&mut self, _result: octavo::Result<()>) {}
 }
 
 /// What is left of other work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum RemainingWork {
     /// Nothing.
     Done,
     /// There is more.

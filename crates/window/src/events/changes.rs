@@ -31,23 +31,23 @@ const LATEST: Duration = Duration::from_secs(2);
 
 /// The waiting changes, in the order in which they were reported.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct WaitingChanges {
     /// Each with the time of its report.
     waiting: Vec<(Instant, Event)>,
-    left: Vec<Left>,
+    left: Vec<VacatedRange>,
 }
 
 /// A range that has moved away, until its unmapping is reported. (That may never happen: `MREMAP_DONTUNMAP`
 /// leaves the range.)
 #[derive(Debug)]
-struct Left {
+struct VacatedRange {
     range: Range<u64>,
     told: Instant,
     /// Something else has moved there since.
     is_refilled: bool,
 }
 
-impl Changes {
+impl WaitingChanges {
     /// Takes a reported change. Returns it if it must be taken in at once. `is_mapped` says whether a part of
     /// a range is mapped, according to the changes taken in so far.
     pub(crate) fn told(&mut self, change: Event, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
@@ -100,7 +100,7 @@ impl Changes {
         // A waiting move to that place arrived there after the range had left.
         let is_refilled =
             self.waiting.iter().filter_map(|(_, change)| destination(change)).any(|to| overlap(&to, &from));
-        self.left.push(Left { range: from, told: Instant::now(), is_refilled });
+        self.left.push(VacatedRange { range: from, told: Instant::now(), is_refilled });
     }
 
     /// Returns whether an unmapping belongs to a move whose source something else has refilled since.
@@ -194,7 +194,7 @@ mod tests {
     /// `mapped` is mapped at first.
     fn order(mapped: &[(u64, u64)], told: Vec<Event>) -> Vec<String> {
         let mut mapped: Vec<_> = mapped.iter().map(|(start, end)| *start..*end).collect();
-        let mut changes = Changes::default();
+        let mut changes = WaitingChanges::default();
         let mut taken = Vec::new();
         for change in told {
             let is_mapped = |mapped: &[Range<u64>], range: &Range<u64>| {
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn of_a_target_that_has_ended_changes_are_left_if_a_fork_is_among_them() {
-        let mut changes = Changes::default();
+        let mut changes = WaitingChanges::default();
         assert!(changes.told(remap(0, 100), |_| true).is_none());
         assert!(changes.rest().is_empty() && changes.are_settled());
         let child = std::fs::File::open("/dev/null").unwrap().into();

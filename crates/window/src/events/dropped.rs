@@ -20,12 +20,12 @@ const MOST: usize = 1024;
 
 /// The ranges of one program.
 #[derive(Debug, Default)]
-pub(crate) struct Dropped {
+pub(crate) struct DroppedRanges {
     told: RangeSet<u64>,
     asked: RangeSet<u64>,
 }
 
-impl Dropped {
+impl DroppedRanges {
     /// Notes that the pages of a range are about to go, or may stay.
     pub(crate) fn add(&mut self, start: u64, end: u64) {
         self.told.insert(start..end);
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn what_is_dropped_while_the_rest_is_asked_about_may_still_go() {
-        let mut dropped = Dropped::default();
+        let mut dropped = DroppedRanges::default();
         assert!(!dropped.ask());
         dropped.add(10, 20);
         dropped.add(20, 30);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn of_many_ranges_the_nearest_are_joined() {
-        let mut dropped = Dropped::default();
+        let mut dropped = DroppedRanges::default();
         const PAIRS: u64 = MOST as u64 * 5 / 8;
         let range = |index: u64| (index * 100, index * 100 + 10);
         // Pairs lie close together.
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn ranges_that_come_many_at_once_are_joined_until_few_are_left() {
-        let mut dropped = Dropped::default();
+        let mut dropped = DroppedRanges::default();
         for question in 0..3 {
             for start in (0..MOST as u64).map(|index| index * 100 + question * 30) {
                 dropped.add(start, start + 10);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_stays_and_moves_is_asked_about_where_it_is_then() {
-        let mut dropped = Dropped::default();
+        let mut dropped = DroppedRanges::default();
         dropped.add(10, 20);
         assert!(dropped.ask());
         dropped.add(30, 40);

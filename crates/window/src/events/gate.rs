@@ -27,7 +27,7 @@
 //!
 //! Costs: one lock, taken shared, per call of the kernel.
 
-use crate::events::dropped::Dropped;
+use crate::events::dropped::DroppedRanges;
 use crate::sync::{RwLock, RwLockReadGuard};
 
 /// The most events that other threads read for the driver. A program with more events waits for its driver.
@@ -69,7 +69,7 @@ pub(crate) struct Unsettled<E> {
     told_of: Concerns,
     /// The pages of changes that the driver has taken, but not settled.
     taken: Concerns,
-    dropped: Dropped,
+    dropped: DroppedRanges,
     /// The driver has ended.
     is_closed: bool,
 }
@@ -80,7 +80,7 @@ impl<E> Default for Unsettled<E> {
             told: Vec::new(),
             told_of: Concerns::default(),
             taken: Concerns::default(),
-            dropped: Dropped::default(),
+            dropped: DroppedRanges::default(),
             is_closed: false,
         }
     }
@@ -143,7 +143,7 @@ impl<E> Unsettled<E> {
     }
 
     /// Returns the ranges whose pages the program has dropped. The event comes before the pages go.
-    pub(crate) fn dropped(&mut self) -> &mut Dropped {
+    pub(crate) fn dropped(&mut self) -> &mut DroppedRanges {
         &mut self.dropped
     }
 

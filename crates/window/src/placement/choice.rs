@@ -13,12 +13,12 @@ const LONGEST_PAUSE: u32 = 64;
 const MOST_FORBIDDEN: u32 = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DriverPlace {
     Apart,
     Beside,
 }
 
-impl Place {
+impl DriverPlace {
     fn other(self) -> Self {
         match self {
             Self::Apart => Self::Beside,
@@ -29,8 +29,8 @@ impl Place {
 
 /// The better place so far, and when to try the other one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Choice {
-    better: Place,
+pub(super) struct PlacementChoice {
+    better: DriverPlace,
     /// The usual cost of a fault there.
     usual: Duration,
     is_trial: bool,
@@ -40,24 +40,24 @@ pub(super) struct Choice {
     forbids: u32,
 }
 
-impl Choice {
+impl PlacementChoice {
     pub(super) fn new() -> Self {
         let (usual, is_trial) = (Duration::MAX, false);
         let (epochs_left, pause, forbids) = (FIRST_TRIAL, PAUSE, PAUSE);
-        Self { better: Place::Apart, usual, is_trial, epochs_left, pause, forbids }
+        Self { better: DriverPlace::Apart, usual, is_trial, epochs_left, pause, forbids }
     }
 
     /// Judges an epoch at `place` by its `cost` per fault. Returns the place for the next epoch.
-    pub(super) fn judge(&mut self, place: Place, cost: Duration) -> Place {
-        if place == Place::Beside {
+    pub(super) fn judge(&mut self, place: DriverPlace, cost: Duration) -> DriverPlace {
+        if place == DriverPlace::Beside {
             self.forbids = (self.forbids / 2).max(PAUSE);
         }
         if std::mem::take(&mut self.is_trial) && place != self.better {
             // Beside the thread, no other CPU has to wake. So the driver leaves that place only if the other
             // is clearly better.
             let has_won = match place {
-                Place::Beside => cost < self.usual,
-                Place::Apart => cost < self.usual / 5 * 4,
+                DriverPlace::Beside => cost < self.usual,
+                DriverPlace::Apart => cost < self.usual / 5 * 4,
             };
             if has_won {
                 (self.better, self.usual) = (place, cost);
@@ -79,7 +79,7 @@ impl Choice {
 
     /// Notes that the driver was called back.
     pub(super) fn forbid(&mut self) {
-        (self.better, self.usual, self.is_trial) = (Place::Apart, Duration::MAX, false);
+        (self.better, self.usual, self.is_trial) = (DriverPlace::Apart, Duration::MAX, false);
         self.epochs_left = self.forbids;
         self.forbids = (self.forbids * 4).min(MOST_FORBIDDEN);
     }
@@ -93,8 +93,12 @@ mod tests {
     const SLOW: Duration = Duration::from_micros(40);
 
     /// Returns a driver's place, epoch by epoch, for a cost of faults at each place.
-    fn places(choice: &mut Choice, epochs: usize, cost: impl Fn(Place) -> Duration) -> Vec<Place> {
-        let mut at = Place::Apart;
+    fn places(
+        choice: &mut PlacementChoice,
+        epochs: usize,
+        cost: impl Fn(DriverPlace) -> Duration,
+    ) -> Vec<DriverPlace> {
+        let mut at = DriverPlace::Apart;
         let mut places = Vec::new();
         for _ in 0..epochs {
             places.push(at);
@@ -105,9 +109,9 @@ mod tests {
 
     #[test]
     fn the_better_place_is_taken_and_the_other_is_tried_ever_more_seldom() {
-        for better in [Place::Apart, Place::Beside] {
+        for better in [DriverPlace::Apart, DriverPlace::Beside] {
             let cost = |place| if place == better { FAST } else { SLOW };
-            let places = places(&mut Choice::new(), 4000, cost);
+            let places = places(&mut PlacementChoice::new(), 4000, cost);
             let others = places[2..].iter().filter(|place| **place != better).count();
             assert!((40..=70).contains(&others), "{better:?}: {others}");
         }
@@ -115,51 +119,51 @@ mod tests {
 
     #[test]
     fn a_place_beside_is_not_left_for_one_that_is_hardly_better() {
-        let cost = |place| if place == Place::Apart { SLOW / 20 * 19 } else { SLOW };
-        let mut choice = Choice::new();
-        assert_eq!(choice.judge(Place::Apart, SLOW * 2), Place::Beside);
-        assert_eq!(choice.judge(Place::Beside, SLOW), Place::Beside);
+        let cost = |place| if place == DriverPlace::Apart { SLOW / 20 * 19 } else { SLOW };
+        let mut choice = PlacementChoice::new();
+        assert_eq!(choice.judge(DriverPlace::Apart, SLOW * 2), DriverPlace::Beside);
+        assert_eq!(choice.judge(DriverPlace::Beside, SLOW), DriverPlace::Beside);
         let later: Vec<_> =
-            std::iter::successors(Some(Place::Beside), |at| Some(choice.judge(*at, cost(*at))))
+            std::iter::successors(Some(DriverPlace::Beside), |at| Some(choice.judge(*at, cost(*at))))
                 .take(100)
                 .collect();
-        assert!(later.iter().filter(|place| **place == Place::Apart).count() <= 5);
+        assert!(later.iter().filter(|place| **place == DriverPlace::Apart).count() <= 5);
     }
 
     #[test]
     fn a_place_that_becomes_better_is_found() {
-        let mut choice = Choice::new();
-        places(&mut choice, 500, |place| if place == Place::Apart { FAST } else { SLOW });
-        let later = places(&mut choice, 1000, |place| if place == Place::Beside { FAST } else { SLOW });
-        assert_eq!(later.last(), Some(&Place::Beside));
+        let mut choice = PlacementChoice::new();
+        places(&mut choice, 500, |place| if place == DriverPlace::Apart { FAST } else { SLOW });
+        let later = places(&mut choice, 1000, |place| if place == DriverPlace::Beside { FAST } else { SLOW });
+        assert_eq!(later.last(), Some(&DriverPlace::Beside));
     }
 
     #[test]
     fn a_driver_that_was_called_back_stays_apart_longer_each_time() {
-        let cost = |place| if place == Place::Beside { FAST } else { SLOW };
+        let cost = |place| if place == DriverPlace::Beside { FAST } else { SLOW };
         let apart = [1, 2, 3].map(|calls| {
-            let mut choice = Choice::new();
+            let mut choice = PlacementChoice::new();
             (0..calls).for_each(|_| choice.forbid());
-            places(&mut choice, 1000, cost).iter().position(|place| *place == Place::Beside)
+            places(&mut choice, 1000, cost).iter().position(|place| *place == DriverPlace::Beside)
         });
         assert_eq!(apart, [8, 32, 128].map(Some));
     }
 
     #[test]
     fn a_thread_after_another_has_the_better_place_at_once() {
-        let cost = |place| if place == Place::Beside { FAST } else { SLOW };
-        let mut choice = Choice::new();
+        let cost = |place| if place == DriverPlace::Beside { FAST } else { SLOW };
+        let mut choice = PlacementChoice::new();
         places(&mut choice, 5, cost);
         // Its first epoch is apart, since it was not known yet.
-        assert_eq!(choice.judge(Place::Apart, SLOW), Place::Beside);
+        assert_eq!(choice.judge(DriverPlace::Apart, SLOW), DriverPlace::Beside);
     }
 
     #[test]
     fn a_trial_that_another_thread_ends_is_made_up_for() {
-        for better in [Place::Apart, Place::Beside] {
+        for better in [DriverPlace::Apart, DriverPlace::Beside] {
             let cost = |place| if place == better { FAST } else { SLOW };
-            let mut choice = Choice::new();
-            let mut at = Place::Apart;
+            let mut choice = PlacementChoice::new();
+            let mut at = DriverPlace::Apart;
             while !choice.is_trial || at == better {
                 at = choice.judge(at, cost(at));
             }

@@ -12,13 +12,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use octavo_platform::pagemap::{Categories, Wanted};
+use octavo_platform::pagemap::{Categories, ScanFilter};
 use octavo_platform::process_memory::read_process;
-use octavo_stub::{Run, Staging};
+use octavo_stub::{OutgoingRun, Staging};
 use rustix::io::Errno;
 
 use super::{Equipment, PAGE, Target};
-use crate::reach::{Taken, Taking};
+use crate::reach::{TakeOutcome, Taking};
 
 /// How often to move on the pages that are stuck in the first staging range, and the pause in between.
 const TRIES: u32 = 1000;
@@ -26,17 +26,17 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// Adjacent pages of one batch, and their place in staging.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    run: Run,
+struct BatchPart {
+    run: OutgoingRun,
     may_be_opened: bool,
     offset: u64,
     done: u64,
     error: Option<Errno>,
 }
 
-impl Part {
+impl BatchPart {
     fn of(taking: &Taking) -> Self {
-        let run = Run { address: taking.address, len: taking.len };
+        let run = OutgoingRun { address: taking.address, len: taking.len };
         Self { run, may_be_opened: taking.may_be_opened(), offset: 0, done: 0, error: None }
     }
 
@@ -64,12 +64,12 @@ impl Part {
     }
 
     /// Returns the outcome for a run of `len` bytes of which `done` have moved.
-    fn outcome(&self, done: u64, len: u64) -> Taken {
+    fn outcome(&self, done: u64, len: u64) -> TakeOutcome {
         match self.error {
-            _ if done == len => Taken::All,
-            Some(Errno::INVAL) if done == 0 => Taken::Never,
-            Some(Errno::AGAIN) if done == 0 => Taken::Unread,
-            _ => Taken::Part(done),
+            _ if done == len => TakeOutcome::All,
+            Some(Errno::INVAL) if done == 0 => TakeOutcome::Never,
+            Some(Errno::AGAIN) if done == 0 => TakeOutcome::Unread,
+            _ => TakeOutcome::Part(done),
         }
     }
 
@@ -89,7 +89,7 @@ impl Target {
         &self,
         equipment: &mut Equipment<'_>,
         runs: &[Taking],
-        outcomes: &mut Vec<Taken>,
+        outcomes: &mut Vec<TakeOutcome>,
     ) -> bool {
         let (first, mut movable) = (outcomes.len(), Vec::new());
         // SAFETY: the caller's promise.
@@ -114,12 +114,12 @@ impl Target {
         &self,
         equipment: &mut Equipment<'_>,
         runs: &[Taking],
-        outcomes: &mut [Taken],
+        outcomes: &mut [TakeOutcome],
         movable: &[Range<u64>],
     ) -> bool {
         let (mut rest, mut of) = (Vec::new(), Vec::new());
         for (index, run) in runs.iter().enumerate() {
-            let Taken::Part(done) = outcomes[index] else { continue };
+            let TakeOutcome::Part(done) = outcomes[index] else { continue };
             let start = run.address + done;
             let range = movable.iter().find(|range| range.contains(&start) && run.may_be_opened());
             if let Some(range) = range {
@@ -133,7 +133,8 @@ impl Target {
         let is_taken = unsafe { self.take_movable(equipment, &rest, &mut later, &mut Vec::new()) };
         for (((index, done, len), run), taken) in of.into_iter().zip(&rest).zip(later) {
             let more = taken.bytes(run.len);
-            outcomes[index] = if done + more == len { Taken::All } else { Taken::Part(done + more) };
+            outcomes[index] =
+                if done + more == len { TakeOutcome::All } else { TakeOutcome::Part(done + more) };
         }
         is_taken
     }
@@ -147,10 +148,10 @@ impl Target {
         &self,
         equipment: &mut Equipment<'_>,
         runs: &[Taking],
-        outcomes: &mut Vec<Taken>,
+        outcomes: &mut Vec<TakeOutcome>,
         movable: &mut Vec<Range<u64>>,
     ) -> bool {
-        let mut parts = Part::all_of(runs);
+        let mut parts = BatchPart::all_of(runs);
         if !self.move_parts(equipment, &mut parts) {
             return false;
         }
@@ -184,7 +185,7 @@ impl Target {
 
     /// Moves parts out, none of which has moved yet. Returns false if the program or its mover has ended, or
     /// if staging could not be discarded.
-    fn move_parts(&self, equipment: &mut Equipment<'_>, parts: &mut [Part]) -> bool {
+    fn move_parts(&self, equipment: &mut Equipment<'_>, parts: &mut [BatchPart]) -> bool {
         let runs: Vec<_> = parts.iter().map(|part| part.run).collect();
         let staging = if equipment.moving.is_staged { Staging::DiscardFirst } else { Staging::Keep };
         let Ok(moved) = equipment.mover.move_out(&runs, staging) else { return false };
@@ -200,7 +201,7 @@ impl Target {
     }
 
     /// Finds out which pages were moved despite an error.
-    fn find_moved(&self, equipment: &Equipment<'_>, parts: &mut [Part]) -> bool {
+    fn find_moved(&self, equipment: &Equipment<'_>, parts: &mut [BatchPart]) -> bool {
         let Some(process) = self.process.get() else { return false };
         let Ok(mut staged) = equipment.mover.staging_pages(&process.pagemap) else { return false };
         let mut tries = 0;
@@ -230,21 +231,26 @@ impl Target {
 
     /// Makes pages that a fork has shared movable, and returns their range. Octavo counts them as written, so
     /// they need no protection any more.
-    fn unshare(&self, equipment: &Equipment<'_>, part: &Part) -> Option<Range<u64>> {
+    fn unshare(&self, equipment: &Equipment<'_>, part: &BatchPart) -> Option<Range<u64>> {
         let (start, end) = (part.run.address + part.done, part.run.address + part.run.len);
         let process = self.process.get()?;
         let told = Categories::PRESENT | Categories::ZERO;
         let mut next = start;
-        let found =
-            process.pagemap.scan(start, end, Wanted { told, ..Wanted::any(Categories::PRESENT) }, |run| {
+        let found = process.pagemap.scan(
+            start,
+            end,
+            ScanFilter { told, ..ScanFilter::any(Categories::PRESENT) },
+            |run| {
                 if !run.categories.contains(Categories::ZERO) && run.start == next {
                     next = run.end;
                 }
-            });
+            },
+        );
         // A page that leaves meanwhile, for example by `mremap`, is not made movable.
         let len = next - start;
         let is_open = found.is_ok() && len > 0 && self.events.write_protect(start, len, false).is_ok();
-        let own = if is_open { equipment.mover.unshare(Run { address: start, len }).ok()? } else { 0 };
+        let own =
+            if is_open { equipment.mover.unshare(OutgoingRun { address: start, len }).ok()? } else { 0 };
         self.unfaulted_pages.fetch_add(own / PAGE, Ordering::Relaxed);
         (own > 0).then_some(start..start + own)
     }

@@ -29,11 +29,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use octavo_platform::proc_text;
-use octavo_stub::{Run, Still};
+use octavo_stub::{OutgoingRun, Still};
 use rustix::mm::ProtFlags;
 
 use super::{Equipment, Target};
-use crate::reach::{Taken, Taking};
+use crate::reach::{TakeOutcome, Taking};
 
 /// How long a program is left alone after it could not be made to stand still.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -42,13 +42,13 @@ const OPEN: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// A private mapping without a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mapping {
+struct PrivateMapping {
     start: u64,
     end: u64,
     protection: ProtFlags,
 }
 
-impl Mapping {
+impl PrivateMapping {
     /// Reads all mappings of the mover's memory. After an `exec`, the program itself has other mappings.
     fn all_of(mover: u32) -> io::Result<Vec<Self>> {
         Ok(proc_text::read(mover, "maps")?.lines().filter_map(Self::parse).collect())
@@ -77,27 +77,27 @@ impl Mapping {
 
 /// The start of a refused run, up to the end of its first mapping.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct RefusedRun {
     /// The index of the run in its batch.
     index: usize,
     taking: Taking,
-    mapping: Mapping,
+    mapping: PrivateMapping,
 }
 
 /// Returns the piece of each refused run whose start lies in one of the mappings.
-fn pieces(runs: &[Taking], outcomes: &[Taken], mappings: &[Mapping]) -> Vec<Piece> {
-    let refused = outcomes.iter().enumerate().filter(|(_, outcome)| **outcome == Taken::Never);
+fn pieces(runs: &[Taking], outcomes: &[TakeOutcome], mappings: &[PrivateMapping]) -> Vec<RefusedRun> {
+    let refused = outcomes.iter().enumerate().filter(|(_, outcome)| **outcome == TakeOutcome::Never);
     let piece = |(index, _)| {
         let run: Taking = runs[index];
         let mapping = *mappings.get(mappings.partition_point(|mapping| mapping.end <= run.address))?;
         let len = run.len.min(mapping.end - run.address);
-        (mapping.start <= run.address).then_some(Piece { index, taking: Taking { len, ..run }, mapping })
+        (mapping.start <= run.address).then_some(RefusedRun { index, taking: Taking { len, ..run }, mapping })
     };
     refused.filter_map(piece).collect()
 }
 
 /// Returns whether a run ends at the end of a mapping, where the next run begins.
-fn meet_at_a_boundary(runs: &[Taking], mappings: &[Mapping]) -> bool {
+fn meet_at_a_boundary(runs: &[Taking], mappings: &[PrivateMapping]) -> bool {
     runs.windows(2).any(|two| {
         let end = two[0].address + two[0].len;
         end == two[1].address && mappings.iter().any(|mapping| mapping.end == end)
@@ -105,11 +105,11 @@ fn meet_at_a_boundary(runs: &[Taking], mappings: &[Mapping]) -> bool {
 }
 
 /// Returns, for each mapping, the range from its first piece to its last one, and its protection.
-fn spans(pieces: &[Piece]) -> Vec<(Run, ProtFlags)> {
+fn spans(pieces: &[RefusedRun]) -> Vec<(OutgoingRun, ProtFlags)> {
     let of_one = pieces.chunk_by(|one, next| one.mapping == next.mapping);
-    let span = |pieces: &[Piece]| {
+    let span = |pieces: &[RefusedRun]| {
         let (address, last) = (pieces[0].taking.address, pieces[pieces.len() - 1].taking);
-        (Run { address, len: last.address + last.len - address }, pieces[0].mapping.protection)
+        (OutgoingRun { address, len: last.address + last.len - address }, pieces[0].mapping.protection)
     };
     of_one.map(span).collect()
 }
@@ -125,9 +125,9 @@ impl Target {
         &self,
         equipment: &mut Equipment<'_>,
         runs: &[Taking],
-        outcomes: &mut [Taken],
+        outcomes: &mut [TakeOutcome],
     ) -> bool {
-        let Ok(mappings) = Mapping::all_of(equipment.mover.pid()) else { return true };
+        let Ok(mappings) = PrivateMapping::all_of(equipment.mover.pid()) else { return true };
         let tried = equipment.moving.is_executable;
         let (mut open, closed): (Vec<_>, Vec<_>) =
             pieces(runs, outcomes, &mappings).into_iter().partition(|piece| piece.mapping.is_open());
@@ -135,7 +135,7 @@ impl Target {
         // a boundary of mappings, trying again may help any run: its neighbour may be the reason why it was
         // refused.
         if !meet_at_a_boundary(runs, &mappings) {
-            open.retain(|Piece { index, taking, mapping }| {
+            open.retain(|RefusedRun { index, taking, mapping }| {
                 taking.len < runs[*index].len || mapping.is_executable() != tried
             });
         }
@@ -154,16 +154,16 @@ impl Target {
         &self,
         equipment: &mut Equipment<'_>,
         runs: &[Taking],
-        outcomes: &mut [Taken],
-        mappings: &[Mapping],
+        outcomes: &mut [TakeOutcome],
+        mappings: &[PrivateMapping],
     ) -> bool {
         let now = Instant::now();
         // Leaves these runs for a later attempt, when the program may stand still.
-        let later = |outcomes: &mut [Taken]| {
+        let later = |outcomes: &mut [TakeOutcome]| {
             pieces(runs, outcomes, mappings)
                 .iter()
                 .filter(|piece| !piece.mapping.is_open())
-                .for_each(|piece| outcomes[piece.index] = Taken::Part(0));
+                .for_each(|piece| outcomes[piece.index] = TakeOutcome::Part(0));
             true
         };
         let Some(pid) =
@@ -175,7 +175,7 @@ impl Target {
             equipment.moving.left_alone_until = Some(now + PAUSE);
             return later(outcomes);
         };
-        let Ok(mappings) = Mapping::all_of(equipment.mover.pid()) else { return true };
+        let Ok(mappings) = PrivateMapping::all_of(equipment.mover.pid()) else { return true };
         let mut closed = pieces(runs, outcomes, &mappings);
         closed.retain(|piece| !piece.mapping.is_open());
         let spans = spans(&closed);
@@ -203,8 +203,8 @@ impl Target {
         &self,
         equipment: &mut Equipment<'_>,
         runs: &[Taking],
-        pieces: &[Piece],
-        outcomes: &mut [Taken],
+        pieces: &[RefusedRun],
+        outcomes: &mut [TakeOutcome],
     ) -> bool {
         for is_executable in [false, true] {
             let of_kind: Vec<_> =
@@ -223,8 +223,8 @@ impl Target {
                 }
                 for (piece, taken) in of_one.iter().zip(taken) {
                     outcomes[piece.index] = match taken {
-                        Taken::All if piece.taking.len < runs[piece.index].len => {
-                            Taken::Part(piece.taking.len)
+                        TakeOutcome::All if piece.taking.len < runs[piece.index].len => {
+                            TakeOutcome::Part(piece.taking.len)
                         }
                         taken => taken,
                     };
@@ -253,8 +253,9 @@ mod tests {
 
     #[test]
     fn private_memory_without_a_file_is_told_with_its_protection() {
-        let parse =
-            |line| Mapping::parse(line).map(|mapping| (mapping.start, mapping.end, mapping.protection));
+        let parse = |line| {
+            PrivateMapping::parse(line).map(|mapping| (mapping.start, mapping.end, mapping.protection))
+        };
         let all = OPEN | ProtFlags::EXEC;
         assert_eq!(parse("1000-3000 rwxp 00000000 00:00 0"), Some((0x1000, 0x3000, all)));
         assert_eq!(
@@ -270,7 +271,7 @@ mod tests {
     #[test]
     fn a_refused_run_is_cut_at_the_end_of_its_first_mapping() {
         const NONE: ProtFlags = ProtFlags::empty();
-        let mapping = |start, end, protection| Mapping { start, end, protection };
+        let mapping = |start, end, protection| PrivateMapping { start, end, protection };
         let mappings = [
             mapping(0x1000, 0x3000, OPEN),
             mapping(0x3000, 0x9000, NONE),
@@ -284,8 +285,8 @@ mod tests {
             run(0x9000, 0x1000),
             run(0xa000, 0x1000),
         ];
-        let mut outcomes = [Taken::Never; 5];
-        let found = |outcomes: &[Taken]| -> Vec<_> {
+        let mut outcomes = [TakeOutcome::Never; 5];
+        let found = |outcomes: &[TakeOutcome]| -> Vec<_> {
             let cut = pieces(&runs, outcomes, &mappings);
             cut.iter().map(|piece| (piece.index, piece.taking.len, piece.mapping.protection)).collect()
         };
@@ -296,11 +297,11 @@ mod tests {
         assert!(!meet_at_a_boundary(&runs[..3], &mappings));
         assert!(meet_at_a_boundary(&[run(0x2000, 0x1000), run(0x3000, 0x1000)], &mappings));
         assert!(!meet_at_a_boundary(&[run(0x1000, 0x1000), run(0x2000, 0x1000)], &mappings));
-        outcomes[1] = Taken::Part(0);
+        outcomes[1] = TakeOutcome::Part(0);
         assert_eq!(found(&outcomes)[1], (2, 0x2000, NONE));
-        outcomes[1] = Taken::Never;
+        outcomes[1] = TakeOutcome::Never;
         let spans = spans(&pieces(&runs, &outcomes, &mappings)[1..]);
-        let span = |address, len, protection| (Run { address, len }, protection);
+        let span = |address, len, protection| (OutgoingRun { address, len }, protection);
         assert_eq!(spans, [span(0x4000, 0x5000, NONE), span(0xa000, 0x1000, ProtFlags::READ)]);
     }
 }

@@ -89,7 +89,7 @@ pub(crate) struct RobustMutexes {
 
 /// The findings of a look.
 #[derive(Debug, Default)]
-struct Look {
+struct ListFindings {
     pages: Vec<u64>,
     /// The lists that could not be read to their ends, or 0 if the threads could not be listed.
     cut: Vec<u64>,
@@ -97,7 +97,7 @@ struct Look {
 
 /// The head of a thread's list, as the kernel defines it.
 #[derive(Clone, Copy, Debug)]
-struct Head {
+struct RobustHead {
     first: u64,
     /// The offset from an entry to the word of its mutex.
     word_offset: u64,
@@ -148,8 +148,8 @@ impl RobustMutexes {
         self.whole_looks > 1 && self.again.is_empty()
     }
 
-    fn held(&mut self) -> Look {
-        let mut look = Look::default();
+    fn held(&mut self) -> ListFindings {
+        let mut look = ListFindings::default();
         // An ended process has no threads.
         let has_threads = self.tasks.metadata().is_ok_and(|tasks| tasks.nlink() > OWN_LINKS + 1);
         let threads = if has_threads { of_process(self.pid) } else { Ok(vec![self.pid]) };
@@ -163,7 +163,7 @@ impl RobustMutexes {
     }
 
     /// Stores a look. Returns whether it counts as whole.
-    fn note(&mut self, Look { pages: mut seen, mut cut }: Look, now: Instant) -> bool {
+    fn note(&mut self, ListFindings { pages: mut seen, mut cut }: ListFindings, now: Instant) -> bool {
         cut.sort_unstable();
         let since = |at: u64| {
             let before = self.cut.binary_search_by_key(&at, |(list, _)| *list);
@@ -229,12 +229,12 @@ impl RobustMutexes {
 
     /// Adds the pages of what a thread holds, by the address of its list. Returns whether it may hold
     /// anything.
-    fn add_held(&self, at: u64, look: &mut Look) -> bool {
+    fn add_held(&self, at: u64, look: &mut ListFindings) -> bool {
         add(&mut look.pages, at);
         // To lock, a thread notes a mutex as pending, locks it, lists it, and clears the note. So the note is
         // read before the list. To unlock, it unlists the mutex before it clears the note. So the note is
         // read after the list too.
-        let (Some(before), Some(Head { first, word_offset, pending })) = (self.head(at), self.head(at))
+        let (Some(before), Some(RobustHead { first, word_offset, pending })) = (self.head(at), self.head(at))
         else {
             look.cut.push(at);
             return true;
@@ -268,12 +268,12 @@ impl RobustMutexes {
         holds
     }
 
-    fn head(&self, at: u64) -> Option<Head> {
+    fn head(&self, at: u64) -> Option<RobustHead> {
         let mut bytes = [0; 24];
         self.memory.read_exact_at(&mut bytes, at).ok()?;
         let [first, word_offset, pending] = [0, 8, 16]
             .map(|offset| u64::from_ne_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes")));
-        Some(Head { first, word_offset, pending })
+        Some(RobustHead { first, word_offset, pending })
     }
 
     fn word(&self, at: u64) -> Option<u64> {
@@ -309,9 +309,9 @@ mod tests {
 
     /// Three pages of words, of which the first is the head's.
     #[repr(align(4096))]
-    struct Words([AtomicU64; 3 * 512]);
+    struct ListWords([AtomicU64; 3 * 512]);
 
-    static WORDS: Words = Words([const { AtomicU64::new(0) }; 3 * 512]);
+    static WORDS: ListWords = ListWords([const { AtomicU64::new(0) }; 3 * 512]);
 
     fn at(word: usize) -> u64 {
         WORDS.0[word].as_ptr() as u64
@@ -321,9 +321,9 @@ mod tests {
         words.iter().for_each(|(word, value)| WORDS.0[*word].store(*value, Ordering::SeqCst));
     }
 
-    fn list_at(words: &[(usize, u64)]) -> (Look, bool) {
+    fn list_at(words: &[(usize, u64)]) -> (ListFindings, bool) {
         set(words);
-        let (mutexes, mut look) = (RobustMutexes::of(std::process::id()).unwrap(), Look::default());
+        let (mutexes, mut look) = (RobustMutexes::of(std::process::id()).unwrap(), ListFindings::default());
         let holds = mutexes.add_held(at(0), &mut look);
         put_in_order(&mut look.pages);
         (look, holds)
@@ -361,7 +361,7 @@ mod tests {
 
     fn noted_at(mutexes: &mut RobustMutexes, pages: &[u64], is_cut: bool, now: Instant) -> Vec<u64> {
         let cut = if is_cut { vec![at(0)] } else { vec![] };
-        mutexes.note(Look { pages: pages.iter().map(|page| page * PAGE).collect(), cut }, now);
+        mutexes.note(ListFindings { pages: pages.iter().map(|page| page * PAGE).collect(), cut }, now);
         mutexes.pages.iter().map(|page| page / PAGE).collect()
     }
 
@@ -390,7 +390,7 @@ mod tests {
         let mut mutexes = RobustMutexes::of(std::process::id()).unwrap();
         assert_eq!(noted(&mut mutexes, &[3, 7, 9], false), [3, 7, 9]);
         assert_eq!(noted(&mut mutexes, &[3, 7], false), [3, 7, 9], "9 was missed once");
-        let cut = || Look { pages: vec![3 * PAGE], cut: vec![at(0)] };
+        let cut = || ListFindings { pages: vec![3 * PAGE], cut: vec![at(0)] };
         let began = Instant::now();
         for looks in 0..100 {
             assert!(!mutexes.note(cut(), began + LONGEST_CUT / 100 * looks));
@@ -401,11 +401,11 @@ mod tests {
         assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
         assert_eq!(mutexes.pages, [3 * PAGE]);
         // Another one is cut short as well, as in the next look again.
-        let both = Look { pages: vec![3 * PAGE], cut: vec![at(512), at(0)] };
+        let both = ListFindings { pages: vec![3 * PAGE], cut: vec![at(512), at(0)] };
         assert!(!mutexes.note(both, began + LONGEST_CUT * 2));
         assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
         // It has gone, and comes anew.
-        assert!(mutexes.note(Look { pages: vec![5 * PAGE], cut: vec![] }, began + LONGEST_CUT * 2));
+        assert!(mutexes.note(ListFindings { pages: vec![5 * PAGE], cut: vec![] }, began + LONGEST_CUT * 2));
         assert!(!mutexes.note(cut(), began + LONGEST_CUT * 2));
     }
 

@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Equipment, Target};
-use crate::reach::{Taken, Taking};
+use crate::reach::{TakeOutcome, Taking};
 use crate::target::robust::RobustMutexes;
 
 /// The most moves of one batch.
@@ -37,7 +37,7 @@ impl Target {
         &self,
         equipment: &mut Equipment<'_>,
         runs: &[Taking],
-        outcomes: &mut Vec<Taken>,
+        outcomes: &mut Vec<TakeOutcome>,
     ) {
         let Some(lens) = equipment.moving.may_go(runs) else {
             // SAFETY: the caller's promise.
@@ -51,8 +51,8 @@ impl Target {
         let mut taken = taken.into_iter();
         outcomes.extend(runs.iter().zip(lens).map(|(run, len)| {
             match if len > 0 { taken.next() } else { None } {
-                None => Taken::Part(0),
-                Some(Taken::All) if len < run.len => Taken::Part(len),
+                None => TakeOutcome::Part(0),
+                Some(TakeOutcome::All) if len < run.len => TakeOutcome::Part(len),
                 Some(outcome) => outcome,
             }
         }));
@@ -62,7 +62,12 @@ impl Target {
     ///
     /// # Safety
     /// As [`Reach::take_out`](crate::Reach::take_out).
-    unsafe fn take_all(&self, equipment: &mut Equipment<'_>, runs: &[Taking], outcomes: &mut Vec<Taken>) {
+    unsafe fn take_all(
+        &self,
+        equipment: &mut Equipment<'_>,
+        runs: &[Taking],
+        outcomes: &mut Vec<TakeOutcome>,
+    ) {
         let before = outcomes.len();
         let room = equipment.mover.staging().1;
         let mut rest = runs;
@@ -76,7 +81,7 @@ impl Target {
             }
             rest = later;
         }
-        outcomes.resize(before + runs.len(), Taken::Part(0));
+        outcomes.resize(before + runs.len(), TakeOutcome::Part(0));
         if equipment.moving.mutexes.as_mut().is_some_and(RobustMutexes::may_hold) {
             // Relaxed: a thread that sees it later only looks later.
             self.has_moved.store(true, Ordering::Relaxed);
@@ -92,7 +97,7 @@ impl Target {
         &self,
         equipment: &mut Equipment<'_>,
         batch: &[Taking],
-        outcomes: &mut Vec<Taken>,
+        outcomes: &mut Vec<TakeOutcome>,
     ) -> bool {
         let first = outcomes.len();
         // SAFETY: the caller's promise.
@@ -101,6 +106,6 @@ impl Target {
         }
         let outcomes = &mut outcomes[first..];
         // SAFETY: the caller's promise.
-        !outcomes.contains(&Taken::Never) || unsafe { self.take_refused(equipment, batch, outcomes) }
+        !outcomes.contains(&TakeOutcome::Never) || unsafe { self.take_refused(equipment, batch, outcomes) }
     }
 }

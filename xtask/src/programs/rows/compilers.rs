@@ -1,8 +1,8 @@
 //! Compilers and builds.
 
-use super::{CXX, Row, all, words};
+use super::{CXX, ProgramRow, all, words};
 use crate::machine::packages::Need;
-use crate::programs::place::Place;
+use crate::programs::place::InputFolder;
 
 /// Writes classes and functions that give an optimiser something to do, one group for each number.
 fn cxx(numbers: std::ops::Range<u64>) -> String {
@@ -19,11 +19,11 @@ fn main_of(calls: impl Iterator<Item = u64> + Clone) -> String {
     )
 }
 
-fn groups(place: &Place, count: u64) -> u64 {
+fn groups(place: &InputFolder, count: u64) -> u64 {
     place.scaled(count).parse().unwrap_or(1)
 }
 
-pub const GCC: Row = Row {
+pub const GCC: ProgramRow = ProgramRow {
     name: "gcc",
     what: "g++ -O2 of one large generated file",
     needs: &[CXX],
@@ -41,7 +41,7 @@ pub const GCC: Row = Row {
 /// The source files of the tree, besides its `main`.
 const FILES: u64 = 8;
 
-pub const MAKE: Row = Row {
+pub const MAKE: ProgramRow = ProgramRow {
     name: "make",
     what: "make -j4 of a tree of generated C++ files",
     needs: &[CXX, Need { test: "command -v make", packages: &["make"] }],
@@ -61,7 +61,7 @@ pub const MAKE: Row = Row {
     compared: all,
 };
 
-pub const CARGO: Row = Row {
+pub const CARGO: ProgramRow = ProgramRow {
     name: "cargo",
     what: "cargo builds a program with the regex and syn packages, optimised",
     needs: &[Need { test: "command -v cargo && command -v cc", packages: &["gcc", "libc6-dev"] }],
@@ -80,7 +80,7 @@ pub const CARGO: Row = Row {
 
 const NODE: Need = Need { test: "command -v node && command -v npm", packages: &["nodejs", "npm"] };
 
-pub const NPM: Row = Row {
+pub const NPM: ProgramRow = ProgramRow {
     name: "npm",
     what: "an npm script compiles a generated TypeScript project",
     needs: &[NODE],

@@ -1,10 +1,10 @@
 //! Databases. A script starts the server, fills it, queries it, and ends it.
 
-use super::{Row, all, nothing, words};
+use super::{ProgramRow, all, nothing, words};
 use crate::machine::packages::Need;
-use crate::programs::place::Place;
+use crate::programs::place::InputFolder;
 
-fn script(place: &Place, text: &str, size: u64) -> Vec<String> {
+fn script(place: &InputFolder, text: &str, size: u64) -> Vec<String> {
     let mut command = words(["/usr/bin/python3", "-c", text]);
     command.extend([place.scaled(size), place.seed.to_string()]);
     command
@@ -12,7 +12,7 @@ fn script(place: &Place, text: &str, size: u64) -> Vec<String> {
 
 const PYTHON: Need = Need { test: "test -x /usr/bin/python3", packages: &["python3-minimal"] };
 
-pub const REDIS: Row = Row {
+pub const REDIS: ProgramRow = ProgramRow {
     name: "redis",
     what: "redis-server is filled, saves by a fork while it is written to, and a fresh server loads the dump",
     needs: &[
@@ -27,7 +27,7 @@ pub const REDIS: Row = Row {
     compared: all,
 };
 
-pub const SQLITE: Row = Row {
+pub const SQLITE: ProgramRow = ProgramRow {
     name: "sqlite",
     what: "the SQLite shell fills, changes and checks a database in memory",
     needs: &[Need { test: "command -v sqlite3", packages: &["sqlite3"] }],
@@ -41,7 +41,7 @@ pub const SQLITE: Row = Row {
     compared: all,
 };
 
-pub const POSTGRESQL: Row = Row {
+pub const POSTGRESQL: ProgramRow = ProgramRow {
     name: "postgresql",
     what: "pgbench changes a database in PostgreSQL, and sorts and joins take much memory",
     needs: &[

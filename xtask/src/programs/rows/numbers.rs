@@ -1,8 +1,8 @@
 //! Numbers and strings in Python.
 
-use super::{Row, all, nothing, words};
+use super::{ProgramRow, all, nothing, words};
 use crate::machine::packages::Need;
-use crate::programs::place::Place;
+use crate::programs::place::InputFolder;
 
 /// The system's Python, since Debian's packages belong to it.
 const PYTHON: &str = "/usr/bin/python3";
@@ -15,7 +15,7 @@ const PANDAS: Need = Need { test: "/usr/bin/python3 -c 'import pandas'", package
 const PLAIN: Need = Need { test: "test -x /usr/bin/python3", packages: &["python3-minimal"] };
 
 /// Returns the command line of a script of `inputs/`, with a size and a seed.
-fn script(place: &Place, text: &str, arguments: &[&str], size: u64) -> Vec<String> {
+fn script(place: &InputFolder, text: &str, arguments: &[&str], size: u64) -> Vec<String> {
     let mut command = words([PYTHON, "-c", text]);
     command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
     command.extend([place.scaled(size), place.seed.to_string()]);
@@ -24,7 +24,7 @@ fn script(place: &Place, text: &str, arguments: &[&str], size: u64) -> Vec<Strin
 
 const ARRAYS: &str = include_str!("../inputs/arrays.py");
 
-pub const SORT: Row = Row {
+pub const SORT: ProgramRow = ProgramRow {
     name: "numpy-sort",
     what: "NumPy makes random numbers, sorts them and sums them up",
     needs: &[NUMPY],
@@ -33,7 +33,7 @@ pub const SORT: Row = Row {
     compared: all,
 };
 
-pub const MATMUL: Row = Row {
+pub const MATMUL: ProgramRow = ProgramRow {
     name: "numpy-matmul",
     what: "NumPy multiplies matrices by OpenBLAS, with two threads",
     needs: &[NUMPY],
@@ -42,7 +42,7 @@ pub const MATMUL: Row = Row {
     compared: all,
 };
 
-pub const FFT: Row = Row {
+pub const FFT: ProgramRow = ProgramRow {
     name: "numpy-fft",
     what: "NumPy transforms a signal and back",
     needs: &[NUMPY],
@@ -51,7 +51,7 @@ pub const FFT: Row = Row {
     compared: all,
 };
 
-pub const BOOLEAN: Row = Row {
+pub const BOOLEAN: ProgramRow = ProgramRow {
     name: "numpy-boolean",
     what: "NumPy chooses from arrays by masks",
     needs: &[NUMPY],
@@ -60,7 +60,7 @@ pub const BOOLEAN: Row = Row {
     compared: all,
 };
 
-pub const DICT: Row = Row {
+pub const DICT: ProgramRow = ProgramRow {
     name: "python-dict",
     what: "CPython fills a dict of strings and looks all of them up (3 million; --scale 3.4 makes it 10)",
     needs: &[PLAIN],
@@ -69,7 +69,7 @@ pub const DICT: Row = Row {
     compared: all,
 };
 
-pub const GROUPBY: Row = Row {
+pub const GROUPBY: ProgramRow = ProgramRow {
     name: "pandas-groupby",
     what: "pandas groups, joins and sorts a frame",
     needs: &[NUMPY, PANDAS],
@@ -78,7 +78,7 @@ pub const GROUPBY: Row = Row {
     compared: all,
 };
 
-pub const MULTIPROCESSING: Row = Row {
+pub const MULTIPROCESSING: ProgramRow = ProgramRow {
     name: "python-multiprocessing",
     what: "four forked Python processes change what they inherited",
     needs: &[NUMPY],

@@ -1,9 +1,9 @@
 //! Languages with heaps of their own. Programs are compiled beforehand, so the compilers are not measured.
 
-use super::{Row, all, words};
+use super::{ProgramRow, all, words};
 use crate::machine::packages::Need;
 
-pub const JAVA: Row = Row {
+pub const JAVA: ProgramRow = ProgramRow {
     name: "java",
     what: "a Java program with a large HashMap, whose heap is more than twice the budget",
     needs: &[Need { test: "command -v javac", packages: &["default-jdk-headless"] }],
@@ -20,7 +20,7 @@ pub const JAVA: Row = Row {
     compared: all,
 };
 
-pub const NODE: Row = Row {
+pub const NODE: ProgramRow = ProgramRow {
     name: "node",
     what: "a Node.js script with a large heap of objects",
     needs: &[Need { test: "command -v node", packages: &["nodejs"] }],
@@ -31,7 +31,7 @@ pub const NODE: Row = Row {
     compared: all,
 };
 
-pub const GO: Row = Row {
+pub const GO: ProgramRow = ProgramRow {
     name: "go",
     what: "a static Go program with large maps",
     needs: &[Need { test: "command -v go", packages: &["golang-go"] }],
@@ -43,7 +43,7 @@ pub const GO: Row = Row {
     compared: all,
 };
 
-pub const JEMALLOC: Row = Row {
+pub const JEMALLOC: ProgramRow = ProgramRow {
     name: "rust-jemalloc",
     what: "a Rust program on jemalloc with 8 threads",
     needs: &[Need {

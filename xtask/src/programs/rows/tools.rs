@@ -1,11 +1,11 @@
 //! Tools of the system.
 
-use super::{Row, all, nothing, words};
+use super::{ProgramRow, all, nothing, words};
 use crate::machine::packages::Need;
 
 const COREUTILS: Need = Need { test: "command -v sort && command -v awk", packages: &["coreutils", "mawk"] };
 
-pub const SORT: Row = Row {
+pub const SORT: ProgramRow = ProgramRow {
     name: "gnu-sort",
     what: "GNU sort with a buffer for all of its lines",
     needs: &[COREUTILS],
@@ -25,7 +25,7 @@ pub const SORT: Row = Row {
     compared: all,
 };
 
-pub const STRESS: Row = Row {
+pub const STRESS: ProgramRow = ProgramRow {
     name: "stress-ng",
     what: "stress-ng goes through its methods of writing and verifying memory",
     needs: &[Need { test: "command -v stress-ng", packages: &["stress-ng"] }],

@@ -4,14 +4,14 @@
 use buddy_alloc::buddy_alloc::{BuddyAlloc, BuddyAllocParam};
 use parking_lot::Mutex;
 
-use super::{Bench, Block, PAGE_SHIFT, PageBlocks, arena};
+use super::{FrameBench, PAGE_SHIFT, PageBlocks, PeerBlock, arena};
 use crate::peers::compare::Side;
-use crate::peers::mapping::{ALIGN, Mapping};
+use crate::peers::mapping::{ALIGN, BenchMapping};
 use crate::peers::versions;
 
 pub(super) const NAME: &str = "buddy-alloc + mutex";
 
-pub(super) fn side(arena_bytes: usize) -> Side<dyn Bench> {
+pub(super) fn side(arena_bytes: usize) -> Side<dyn FrameBench> {
     let version = versions::of_crate("buddy-alloc").map(|version| format!("buddy-alloc {version}"));
     super::side(NAME, version, Locked::new(arena_bytes))
 }
@@ -19,7 +19,7 @@ pub(super) fn side(arena_bytes: usize) -> Side<dyn Bench> {
 struct Locked {
     buddy: Mutex<BuddyAlloc>,
     /// Lives as long as the allocator that holds its addresses.
-    _arena: Mapping,
+    _arena: BenchMapping,
 }
 
 // SAFETY: the raw pointers inside lead into the arena and are followed only under the mutex.
@@ -55,13 +55,13 @@ impl PageBlocks for Locked {
     const BYTES_PER_STEP: usize = 1;
 
     #[inline]
-    fn alloc(&self, order: u32) -> Option<Block> {
+    fn alloc(&self, order: u32) -> Option<PeerBlock> {
         let address = self.buddy.lock().malloc(1 << (PAGE_SHIFT + order));
-        (!address.is_null()).then(|| Block(address.expose_provenance()))
+        (!address.is_null()).then(|| PeerBlock(address.expose_provenance()))
     }
 
     #[inline]
-    unsafe fn free(&self, block: Block, _order: u32) {
+    unsafe fn free(&self, block: PeerBlock, _order: u32) {
         self.buddy.lock().free(std::ptr::with_exposed_provenance_mut(block.0));
     }
 }

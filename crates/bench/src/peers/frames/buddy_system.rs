@@ -12,9 +12,9 @@ use std::ptr::NonNull;
 use buddy_system_allocator::{FrameAllocator, Heap};
 use parking_lot::Mutex;
 
-use super::{Bench, Block, PAGE_SHIFT, PageBlocks, arena, side};
+use super::{FrameBench, PAGE_SHIFT, PageBlocks, PeerBlock, arena, side};
 use crate::peers::compare::Side;
-use crate::peers::mapping::Mapping;
+use crate::peers::mapping::BenchMapping;
 use crate::peers::versions;
 
 pub(super) const HEAP: &str = "buddy_system heap + mutex";
@@ -23,11 +23,11 @@ pub(super) const FRAMES: &str = "buddy_system frames + mutex";
 /// Largest class plus one: 2^39 bytes, or 2^39 frames, is more than any arena here.
 const CLASSES: usize = 40;
 
-pub(super) fn heap(arena_bytes: usize) -> Side<dyn Bench> {
+pub(super) fn heap(arena_bytes: usize) -> Side<dyn FrameBench> {
     side(HEAP, version(), LockedHeap::new(arena_bytes))
 }
 
-pub(super) fn frames(arena_bytes: usize) -> Side<dyn Bench> {
+pub(super) fn frames(arena_bytes: usize) -> Side<dyn FrameBench> {
     side(FRAMES, version(), Ok(LockedFrames::new(arena_bytes)))
 }
 
@@ -38,7 +38,7 @@ fn version() -> Option<String> {
 struct LockedHeap {
     heap: Mutex<Heap<CLASSES>>,
     /// Lives as long as the heap that holds its addresses.
-    _arena: Mapping,
+    _arena: BenchMapping,
 }
 
 impl LockedHeap {
@@ -61,13 +61,13 @@ impl PageBlocks for LockedHeap {
     const BYTES_PER_STEP: usize = 1;
 
     #[inline]
-    fn alloc(&self, order: u32) -> Option<Block> {
+    fn alloc(&self, order: u32) -> Option<PeerBlock> {
         let block = self.heap.lock().alloc(layout(order)).ok()?;
-        Some(Block(block.as_ptr().expose_provenance()))
+        Some(PeerBlock(block.as_ptr().expose_provenance()))
     }
 
     #[inline]
-    unsafe fn free(&self, block: Block, order: u32) {
+    unsafe fn free(&self, block: PeerBlock, order: u32) {
         let address = std::ptr::with_exposed_provenance_mut(block.0);
         let block = NonNull::new(address).expect("no block lies at 0");
         // SAFETY: by the caller's promise this heap allocated the block for the same layout.
@@ -89,12 +89,12 @@ impl PageBlocks for LockedFrames {
     const BYTES_PER_STEP: usize = 1 << PAGE_SHIFT;
 
     #[inline]
-    fn alloc(&self, order: u32) -> Option<Block> {
-        self.0.lock().alloc(1 << order).map(Block)
+    fn alloc(&self, order: u32) -> Option<PeerBlock> {
+        self.0.lock().alloc(1 << order).map(PeerBlock)
     }
 
     #[inline]
-    unsafe fn free(&self, block: Block, order: u32) {
+    unsafe fn free(&self, block: PeerBlock, order: u32) {
         self.0.lock().dealloc(block.0, 1 << order);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 
-use super::{Block, PAGE_SHIFT, PageBlocks};
+use super::{PAGE_SHIFT, PageBlocks, PeerBlock};
 
 /// Any [`GlobalAlloc`] as a source of page blocks.
 pub(super) struct Global<A>(pub(super) A);
@@ -22,14 +22,14 @@ impl<A: GlobalAlloc + Sync> PageBlocks for Global<A> {
     const BYTES_PER_STEP: usize = 1;
 
     #[inline]
-    fn alloc(&self, order: u32) -> Option<Block> {
+    fn alloc(&self, order: u32) -> Option<PeerBlock> {
         // SAFETY: the layout is not empty.
         let address = unsafe { self.0.alloc(layout(order)) };
-        (!address.is_null()).then(|| Block(address.expose_provenance()))
+        (!address.is_null()).then(|| PeerBlock(address.expose_provenance()))
     }
 
     #[inline]
-    unsafe fn free(&self, block: Block, order: u32) {
+    unsafe fn free(&self, block: PeerBlock, order: u32) {
         // SAFETY: by the caller's promise `alloc` returned this address for the same layout.
         unsafe { self.0.dealloc(std::ptr::with_exposed_provenance_mut(block.0), layout(order)) };
     }

@@ -25,7 +25,7 @@ use std::ptr::NonNull;
 use libloading::Library;
 use octavo_measure::workers;
 
-use super::{Bench, Block, PAGE_SHIFT, PageBlocks};
+use super::{FrameBench, PAGE_SHIFT, PageBlocks, PeerBlock};
 use crate::peers::compare::{Side, THREADS};
 
 pub(super) const NAME: &str = "LLFree";
@@ -33,7 +33,7 @@ pub(super) const NAME: &str = "LLFree";
 /// The environment variable that holds the library's path.
 const VARIABLE: &str = "OCTAVO_PEER_LLFREE";
 
-pub(super) fn side(arena_bytes: usize) -> Side<dyn Bench> {
+pub(super) fn side(arena_bytes: usize) -> Side<dyn FrameBench> {
     match LlFree::load(arena_bytes) {
         Ok((peer, version)) => super::side(NAME, version, Ok(peer)),
         Err(missing) => super::side::<LlFree>(NAME, None, Err(missing)),
@@ -80,14 +80,14 @@ impl PageBlocks for LlFree {
     const BYTES_PER_STEP: usize = 1 << PAGE_SHIFT;
 
     #[inline]
-    fn alloc(&self, order: u32) -> Option<Block> {
+    fn alloc(&self, order: u32) -> Option<PeerBlock> {
         // SAFETY: the allocator is initialised and never freed, and there are fewer workers than its cores.
         let frame = unsafe { (self.alloc)(self.allocator.as_ptr(), workers::index(), order) };
-        (frame != u64::MAX).then_some(Block(frame as usize))
+        (frame != u64::MAX).then_some(PeerBlock(frame as usize))
     }
 
     #[inline]
-    unsafe fn free(&self, block: Block, order: u32) {
+    unsafe fn free(&self, block: PeerBlock, order: u32) {
         // SAFETY: as above. By the caller's promise the block is allocated with this order.
         let answer = unsafe { (self.free)(self.allocator.as_ptr(), workers::index(), block.0 as u64, order) };
         assert_eq!(answer, 0, "LLFree refused to free a block that it had handed out");

@@ -8,20 +8,20 @@
 use octavo::Order;
 use octavo::frame::{Backing, FrameAllocator, FrameConfig, FrameId};
 
-use super::{Bench, Block, PAGE_SHIFT, PageBlocks};
+use super::{FrameBench, PAGE_SHIFT, PageBlocks, PeerBlock};
 use crate::peers::compare::Side;
 use crate::peers::versions;
 
 pub(super) const NAME: &str = "Octavo";
 
-pub(super) fn side(arena_bytes: usize) -> Side<dyn Bench> {
+pub(super) fn side(arena_bytes: usize) -> Side<dyn FrameBench> {
     let version = versions::of_crate("octavo-vm").map(|version| format!("octavo {version}"));
-    super::side(NAME, version, Frames::new(arena_bytes as u64))
+    super::side(NAME, version, OctavoFrames::new(arena_bytes as u64))
 }
 
-struct Frames(FrameAllocator);
+struct OctavoFrames(FrameAllocator);
 
-impl Frames {
+impl OctavoFrames {
     fn new(arena_bytes: u64) -> Result<Self, String> {
         let config =
             FrameConfig { populate: false, ..FrameConfig::one_zone(arena_bytes, Backing::HugePages) };
@@ -36,16 +36,16 @@ fn order_of(order: u32) -> Order {
     Order::new(order as u8).expect("an order of 0 to 9")
 }
 
-impl PageBlocks for Frames {
+impl PageBlocks for OctavoFrames {
     const BYTES_PER_STEP: usize = 1 << PAGE_SHIFT;
 
     #[inline]
-    fn alloc(&self, order: u32) -> Option<Block> {
-        self.0.alloc(order_of(order)).map(|block| Block(block.into_frame().index()))
+    fn alloc(&self, order: u32) -> Option<PeerBlock> {
+        self.0.alloc(order_of(order)).map(|block| PeerBlock(block.into_frame().index()))
     }
 
     #[inline]
-    unsafe fn free(&self, block: Block, order: u32) {
+    unsafe fn free(&self, block: PeerBlock, order: u32) {
         self.0
             .free(FrameId(block.0 as u32), order_of(order))
             .expect("a block that was allocated can be freed");

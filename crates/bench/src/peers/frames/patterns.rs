@@ -6,14 +6,14 @@ use clap::ValueEnum;
 use octavo_measure::random;
 use octavo_measure::workers::Work;
 
-use super::{Block, PageBlocks};
+use super::{PageBlocks, PeerBlock};
 
 /// Operations of a batch, unless the pattern decides: enough to make the cost of reading the clock vanish.
 const BATCH: u64 = 1024;
 
 /// The order in which blocks come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Pattern {
+pub enum BlockPattern {
     /// One block, allocated and freed at once: the fast path alone.
     Ping,
     /// A pool of live blocks. Each step frees a random one and allocates its successor.
@@ -22,21 +22,21 @@ pub enum Pattern {
     Bulk,
 }
 
-impl Pattern {
+impl BlockPattern {
     /// All patterns, in table order.
-    pub const ALL: [Pattern; 3] = [Self::Ping, Self::Random, Self::Bulk];
+    pub const ALL: [BlockPattern; 3] = [Self::Ping, Self::Random, Self::Bulk];
 }
 
 /// The number of blocks that a worker holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
-    /// Live blocks under [`Pattern::Random`].
+pub struct BlockCounts {
+    /// Live blocks under [`BlockPattern::Random`].
     pub pool: usize,
-    /// Allocations in a row under [`Pattern::Bulk`].
+    /// Allocations in a row under [`BlockPattern::Bulk`].
     pub bulk: usize,
 }
 
-/// The work of [`Pattern::Ping`].
+/// The work of [`BlockPattern::Ping`].
 pub(super) struct Ping<'a, P> {
     peer: &'a P,
     order: u32,
@@ -60,13 +60,13 @@ impl<P: PageBlocks> Work for Ping<'_, P> {
 }
 
 /// Live blocks of one worker, freed at the end.
-struct Held<'a, P: PageBlocks> {
+struct HeldBlocks<'a, P: PageBlocks> {
     peer: &'a P,
     order: u32,
-    blocks: Vec<Block>,
+    blocks: Vec<PeerBlock>,
 }
 
-impl<P: PageBlocks> Held<'_, P> {
+impl<P: PageBlocks> HeldBlocks<'_, P> {
     fn fill(&mut self, len: usize) -> Option<()> {
         while self.blocks.len() < len {
             self.blocks.push(self.peer.alloc(self.order)?);
@@ -75,7 +75,7 @@ impl<P: PageBlocks> Held<'_, P> {
     }
 }
 
-impl<P: PageBlocks> Drop for Held<'_, P> {
+impl<P: PageBlocks> Drop for HeldBlocks<'_, P> {
     fn drop(&mut self) {
         for block in self.blocks.drain(..) {
             // SAFETY: only blocks that `peer` allocated with `order` are ever in `blocks`.
@@ -84,16 +84,16 @@ impl<P: PageBlocks> Drop for Held<'_, P> {
     }
 }
 
-/// The work of [`Pattern::Random`].
+/// The work of [`BlockPattern::Random`].
 pub(super) struct Random<'a, P: PageBlocks> {
-    pool: Held<'a, P>,
+    pool: HeldBlocks<'a, P>,
     len: usize,
     random: random::Random,
 }
 
 impl<'a, P: PageBlocks> Random<'a, P> {
     pub(super) fn new(peer: &'a P, order: u32, len: usize, worker: usize) -> Self {
-        let mut pool = Held { peer, order, blocks: Vec::with_capacity(len) };
+        let mut pool = HeldBlocks { peer, order, blocks: Vec::with_capacity(len) };
         // If this fails, the first batch fails too, and can say so.
         let _ = pool.fill(len);
         Self { pool, len, random: random::Random::new(worker as u64) }
@@ -102,7 +102,7 @@ impl<'a, P: PageBlocks> Random<'a, P> {
 
 impl<P: PageBlocks> Work for Random<'_, P> {
     fn batch(&mut self) -> Option<u64> {
-        let Held { peer, order, blocks } = &mut self.pool;
+        let HeldBlocks { peer, order, blocks } = &mut self.pool;
         if blocks.len() < self.len {
             return None;
         }
@@ -118,11 +118,11 @@ impl<P: PageBlocks> Work for Random<'_, P> {
     }
 }
 
-/// The work of [`Pattern::Bulk`].
+/// The work of [`BlockPattern::Bulk`].
 pub(super) struct Bulk<'a, P: PageBlocks> {
     peer: &'a P,
     order: u32,
-    blocks: Vec<Option<Block>>,
+    blocks: Vec<Option<PeerBlock>>,
     frees: Vec<u32>,
 }
 

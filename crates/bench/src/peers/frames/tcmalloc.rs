@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use libloading::Library;
 
-use super::{Bench, Block, PAGE_SHIFT, PageBlocks};
+use super::{FrameBench, PAGE_SHIFT, PageBlocks, PeerBlock};
 use crate::peers::compare::Side;
 
 pub(super) const NAME: &str = "tcmalloc (gperftools)";
@@ -16,7 +16,7 @@ pub(super) const NAME: &str = "tcmalloc (gperftools)";
 const LIBRARIES: [&str; 4] =
     ["libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so", "libtcmalloc.so"];
 
-pub(super) fn side(_arena_bytes: usize) -> Side<dyn Bench> {
+pub(super) fn side(_arena_bytes: usize) -> Side<dyn FrameBench> {
     let loaded = Tcmalloc::load();
     let version = loaded.as_ref().ok().and_then(Tcmalloc::version);
     super::side(NAME, version, loaded)
@@ -61,15 +61,15 @@ impl PageBlocks for Tcmalloc {
     const BYTES_PER_STEP: usize = 1;
 
     #[inline]
-    fn alloc(&self, order: u32) -> Option<Block> {
+    fn alloc(&self, order: u32) -> Option<PeerBlock> {
         let bytes = 1 << (PAGE_SHIFT + order);
         // SAFETY: the alignment is a power of two.
         let address = unsafe { (self.memalign)(bytes, bytes) };
-        (!address.is_null()).then(|| Block(address.expose_provenance()))
+        (!address.is_null()).then(|| PeerBlock(address.expose_provenance()))
     }
 
     #[inline]
-    unsafe fn free(&self, block: Block, _order: u32) {
+    unsafe fn free(&self, block: PeerBlock, _order: u32) {
         // SAFETY: by the caller's promise `memalign` returned this address.
         unsafe { (self.free)(std::ptr::with_exposed_provenance_mut(block.0)) };
     }

@@ -13,26 +13,26 @@ struct Model {
 impl PageBlocks for Model {
     const BYTES_PER_STEP: usize = 1;
 
-    fn alloc(&self, order: u32) -> Option<Block> {
+    fn alloc(&self, order: u32) -> Option<PeerBlock> {
         let (live, next) = &mut *self.live.lock().unwrap();
         if self.limit == Some(live.len()) {
             return None;
         }
         *next += 1;
         live.insert(*next << (PAGE_SHIFT + order));
-        Some(Block(*next << (PAGE_SHIFT + order)))
+        Some(PeerBlock(*next << (PAGE_SHIFT + order)))
     }
 
-    unsafe fn free(&self, block: Block, _order: u32) {
+    unsafe fn free(&self, block: PeerBlock, _order: u32) {
         assert!(self.live.lock().unwrap().0.remove(&block.0), "freed twice, or never allocated");
     }
 }
 
-const SIZES: Sizes = Sizes { pool: 8, bulk: 16 };
+const SIZES: BlockCounts = BlockCounts { pool: 8, bulk: 16 };
 
 #[test]
 fn every_pattern_gives_back_what_it_took() {
-    for pattern in Pattern::ALL {
+    for pattern in BlockPattern::ALL {
         let model = Model::default();
         assert!(model.measure(pattern, 4, SIZES, 2, Plan::of_millis(1)).is_some());
         let (live, allocated) = model.live.into_inner().unwrap();
@@ -42,7 +42,7 @@ fn every_pattern_gives_back_what_it_took() {
 
 #[test]
 fn running_out_is_told_and_leaks_nothing() {
-    for (pattern, limit) in [(Pattern::Ping, 0), (Pattern::Random, 5), (Pattern::Bulk, 5)] {
+    for (pattern, limit) in [(BlockPattern::Ping, 0), (BlockPattern::Random, 5), (BlockPattern::Bulk, 5)] {
         let model = Model { limit: Some(limit), ..Model::default() };
         assert_eq!(model.measure(pattern, 0, SIZES, 2, Plan::of_millis(1)), None);
         assert!(model.live.into_inner().unwrap().0.is_empty(), "{pattern:?}");
@@ -54,10 +54,10 @@ fn the_check_tells_overlapping_blocks() {
     struct Same;
     impl PageBlocks for Same {
         const BYTES_PER_STEP: usize = 1;
-        fn alloc(&self, _order: u32) -> Option<Block> {
-            Some(Block(0))
+        fn alloc(&self, _order: u32) -> Option<PeerBlock> {
+            Some(PeerBlock(0))
         }
-        unsafe fn free(&self, _block: Block, _order: u32) {}
+        unsafe fn free(&self, _block: PeerBlock, _order: u32) {}
     }
     assert!(Same.check(0).unwrap_err().contains("overlap"));
     assert_eq!(Model::default().check(9), Ok(()));

@@ -9,11 +9,11 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, PageHits, Target, WORDS, Working, side};
+use super::{HitBench, HitTarget, OCTAVO_LOAD, OCTAVO_PIN, PageHits, WORDS, Working, side};
 use crate::peers::compare::Side;
-use crate::peers::mapping::{HugePages, Mapping};
+use crate::peers::mapping::{BenchMapping, HugePages};
 
-pub(super) fn sides(working: &Working) -> [Side<dyn Bench>; 2] {
+pub(super) fn sides(working: &Working) -> [Side<dyn HitBench>; 2] {
     [
         side("array + version check", "", Some(OCTAVO_LOAD), Versions::new(working)),
         side("array + atomic add, sub", "", Some(OCTAVO_PIN), Counts::new(working)),
@@ -21,9 +21,9 @@ pub(super) fn sides(working: &Working) -> [Side<dyn Bench>; 2] {
 }
 
 /// The pages of `working` as one piece of memory.
-pub(super) fn flat_pages(working: &Working, huge: HugePages) -> Result<Mapping, String> {
+pub(super) fn flat_pages(working: &Working, huge: HugePages) -> Result<BenchMapping, String> {
     let bytes = working.pages() as usize * WORDS * size_of::<u64>();
-    let mapping = Mapping::new(bytes, huge).map_err(|error| format!("no memory for pages: {error}"))?;
+    let mapping = BenchMapping::new(bytes, huge).map_err(|error| format!("no memory for pages: {error}"))?;
     for target in working.targets() {
         mapping.words()[target.flat_word()].store(target.word_written(), Ordering::Relaxed);
     }
@@ -31,7 +31,7 @@ pub(super) fn flat_pages(working: &Working, huge: HugePages) -> Result<Mapping, 
 }
 
 struct Versions {
-    pages: Mapping,
+    pages: BenchMapping,
     versions: Vec<AtomicU64>,
 }
 
@@ -44,7 +44,7 @@ impl Versions {
 
 impl PageHits for Versions {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         let version = &self.versions[target.page() as usize];
         loop {
             // Acquire: the word is read after the version.
@@ -60,7 +60,7 @@ impl PageHits for Versions {
 }
 
 struct Counts {
-    pages: Mapping,
+    pages: BenchMapping,
     holds: Vec<AtomicU32>,
 }
 
@@ -73,7 +73,7 @@ impl Counts {
 
 impl PageHits for Counts {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         let holds = &self.holds[target.page() as usize];
         // Acquire: the word is read after the hold is taken.
         holds.fetch_add(1, Ordering::Acquire);

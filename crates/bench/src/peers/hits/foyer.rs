@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use foyer_memory::{Cache, EvictionConfig, LruConfig, S3FifoConfig};
 
-use super::{Bench, OCTAVO_PIN, Page, PageHits, Target, side};
+use super::{CachedPage, HitBench, HitTarget, OCTAVO_PIN, PageHits, side};
 use crate::peers::compare::Side;
 
-pub(super) fn sides(pages: &[Arc<Page>]) -> [Side<dyn Bench>; 2] {
+pub(super) fn sides(pages: &[Arc<CachedPage>]) -> [Side<dyn HitBench>; 2] {
     let of = |name, eviction| side(name, "foyer-memory", Some(OCTAVO_PIN), Ok(Foyer::new(pages, eviction)));
     [of("foyer S3-FIFO", S3FifoConfig::default().into()), of("foyer LRU", LruConfig::default().into())]
 }
 
-struct Foyer(Cache<u32, Arc<Page>>);
+struct Foyer(Cache<u32, Arc<CachedPage>>);
 
 impl Foyer {
-    fn new(pages: &[Arc<Page>], eviction: EvictionConfig) -> Self {
+    fn new(pages: &[Arc<CachedPage>], eviction: EvictionConfig) -> Self {
         let cache = Cache::builder(2 * pages.len()).with_eviction_config(eviction).build();
         for (page, held) in (0..).zip(pages) {
             cache.insert(page, Arc::clone(held));
@@ -27,7 +27,7 @@ impl Foyer {
 
 impl PageHits for Foyer {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         self.0.get(&target.page()).expect("there is room for every page").value().word(target)
     }
 }

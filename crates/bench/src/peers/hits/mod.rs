@@ -1,7 +1,7 @@
 //! Hits: nanoseconds to read or hold a page that is in memory.
 //!
 //! Key types: [`PageHits`], the operation of a side; [`Working`], the pages that are hit, and their order;
-//! [`Bench`], a side over a working set.
+//! [`HitBench`], a side over a working set.
 //!
 //! Each hit reads (or writes) one 8-byte word of one page, at an offset that varies from page to page. The
 //! random order is computed beforehand and is the same for all sides. There are three kinds of hits, and each
@@ -38,7 +38,7 @@ use octavo_measure::workers::{self, Plan, Work};
 use crate::peers::compare::Side;
 use crate::peers::options::Options;
 
-pub use working::{Page, Target, WORDS, Working};
+pub use working::{CachedPage, HitTarget, WORDS, Working};
 
 /// Operations of a batch.
 const BATCH: usize = 1024;
@@ -51,12 +51,12 @@ const OCTAVO_STORE: &str = "Octavo store";
 /// A side that keeps pages in memory.
 pub trait PageHits: Sync {
     /// Hits the page of the target, and returns the word there. A side that writes, writes
-    /// [`Target::word_written`] and returns it.
-    fn hit(&self, target: Target) -> u64;
+    /// [`HitTarget::word_written`] and returns it.
+    fn hit(&self, target: HitTarget) -> u64;
 }
 
 /// A side over a working set.
-pub trait Bench {
+pub trait HitBench {
     /// Returns the mean nanoseconds for a hit, by `threads` threads.
     fn measure(&self, working: &Working, threads: usize, plan: Plan) -> Option<f64>;
 
@@ -64,7 +64,7 @@ pub trait Bench {
     fn check(&self, working: &Working) -> Result<(), String>;
 }
 
-impl<P: PageHits> Bench for P {
+impl<P: PageHits> HitBench for P {
     fn measure(&self, working: &Working, threads: usize, plan: Plan) -> Option<f64> {
         workers::batches(threads, plan, |worker| Hits {
             side: self,
@@ -87,7 +87,7 @@ impl<P: PageHits> Bench for P {
 
 struct Hits<'a, P> {
     side: &'a P,
-    order: &'a [Target],
+    order: &'a [HitTarget],
     next: usize,
 }
 
@@ -104,9 +104,9 @@ impl<P: PageHits> Work for Hits<'_, P> {
 
 /// Makes every side that `options` asks for, in table order, with all pages of `working`. A side that gives a
 /// wrong answer is reported instead of measured.
-pub fn sides(options: &Options, working: &Working) -> Vec<Side<dyn Bench>> {
-    let pages: Vec<Arc<Page>> = (0..working.pages()).map(Page::filled).map(Arc::new).collect();
-    let mut sides: Vec<Side<dyn Bench>> = octavo::sides(working).into();
+pub fn sides(options: &Options, working: &Working) -> Vec<Side<dyn HitBench>> {
+    let pages: Vec<Arc<CachedPage>> = (0..working.pages()).map(CachedPage::filled).map(Arc::new).collect();
+    let mut sides: Vec<Side<dyn HitBench>> = octavo::sides(working).into();
     sides.extend(array::sides(working));
     sides.extend(vmcache::sides(working));
     sides.extend([papaya::side(&pages), quick_cache::side(&pages)]);
@@ -127,10 +127,10 @@ fn side<P: PageHits + 'static>(
     crate_name: &str,
     against: Option<&'static str>,
     peer: Result<P, String>,
-) -> Side<dyn Bench> {
+) -> Side<dyn HitBench> {
     let version =
         crate::peers::versions::of_crate(crate_name).map(|version| format!("{crate_name} {version}"));
-    Side { name, version, against, subject: peer.map(|peer| Box::new(peer) as Box<dyn Bench>) }
+    Side { name, version, against, subject: peer.map(|peer| Box::new(peer) as Box<dyn HitBench>) }
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ::moka::sync::Cache;
 
-use super::{Bench, OCTAVO_PIN, Page, PageHits, Target};
+use super::{CachedPage, HitBench, HitTarget, OCTAVO_PIN, PageHits};
 use crate::peers::compare::Side;
 
-pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
+pub(super) fn side(pages: &[Arc<CachedPage>]) -> Side<dyn HitBench> {
     let cache = Cache::new(2 * pages.len() as u64);
     for (page, held) in (0..).zip(pages) {
         cache.insert(page, Arc::clone(held));
@@ -17,11 +17,11 @@ pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
     super::side("moka", "moka", Some(OCTAVO_PIN), Ok(Moka(cache)))
 }
 
-struct Moka(Cache<u32, Arc<Page>>);
+struct Moka(Cache<u32, Arc<CachedPage>>);
 
 impl PageHits for Moka {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         self.0.get(&target.page()).expect("there is room for every page").word(target)
     }
 }

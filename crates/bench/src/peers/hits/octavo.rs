@@ -11,27 +11,27 @@ use std::sync::Arc;
 
 use octavo::{Access, Manager, RegionOptions, Space};
 
-use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Target, WORDS, Working, side};
+use super::{HitBench, HitTarget, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, WORDS, Working, side};
 use crate::peers::compare::Side;
 
 const WORD_BYTES: usize = size_of::<u64>();
 const PAGE_BYTES: usize = WORDS * WORD_BYTES;
 
-pub(super) fn sides(working: &Working) -> [Side<dyn Bench>; 3] {
-    let pages = Pages::new(working).map(Arc::new).map_err(|error| error.to_string());
+pub(super) fn sides(working: &Working) -> [Side<dyn HitBench>; 3] {
+    let pages = WorkingPages::new(working).map(Arc::new).map_err(|error| error.to_string());
     [
-        side(OCTAVO_LOAD, "octavo", None, pages.clone().map(Load)),
-        side(OCTAVO_PIN, "octavo", None, pages.clone().map(Hold)),
+        side(OCTAVO_LOAD, "octavo", None, pages.clone().map(LoadSide)),
+        side(OCTAVO_PIN, "octavo", None, pages.clone().map(HoldSide)),
         side(OCTAVO_STORE, "octavo", None, pages.map(Store)),
     ]
 }
 
-struct Pages {
+struct WorkingPages {
     space: Space,
     base: u64,
 }
 
-impl Pages {
+impl WorkingPages {
     fn new(working: &Working) -> octavo::Result<Self> {
         let bytes = u64::from(working.pages()) * PAGE_BYTES as u64;
         let manager = Manager::builder().budget_bytes(2 * bytes + (256 << 20)).build()?;
@@ -45,30 +45,30 @@ impl Pages {
     }
 
     #[inline]
-    fn page(&self, target: Target) -> u64 {
+    fn page(&self, target: HitTarget) -> u64 {
         self.base + u64::from(target.page()) * PAGE_BYTES as u64
     }
 
     #[inline]
-    fn word(&self, target: Target) -> u64 {
+    fn word(&self, target: HitTarget) -> u64 {
         self.base + (target.flat_word() * WORD_BYTES) as u64
     }
 }
 
-struct Load(Arc<Pages>);
+struct LoadSide(Arc<WorkingPages>);
 
-impl PageHits for Load {
+impl PageHits for LoadSide {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         self.0.space.load::<u64>(self.0.word(target)).expect("the page is mapped")
     }
 }
 
-struct Hold(Arc<Pages>);
+struct HoldSide(Arc<WorkingPages>);
 
-impl PageHits for Hold {
+impl PageHits for HoldSide {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         let pin = self
             .0
             .space
@@ -78,11 +78,11 @@ impl PageHits for Hold {
     }
 }
 
-struct Store(Arc<Pages>);
+struct Store(Arc<WorkingPages>);
 
 impl PageHits for Store {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         self.0.space.store::<u64>(self.0.word(target), target.word_written()).expect("the page is mapped");
         target.word_written()
     }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{Bench, OCTAVO_PIN, Page, PageHits, Target};
+use super::{CachedPage, HitBench, HitTarget, OCTAVO_PIN, PageHits};
 use crate::peers::compare::Side;
 
-pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
+pub(super) fn side(pages: &[Arc<CachedPage>]) -> Side<dyn HitBench> {
     let map = ::papaya::HashMap::with_capacity(pages.len());
     for (page, held) in (0..).zip(pages) {
         map.pin().insert(page, Arc::clone(held));
@@ -14,11 +14,11 @@ pub(super) fn side(pages: &[Arc<Page>]) -> Side<dyn Bench> {
     super::side("papaya (map only)", "papaya", Some(OCTAVO_PIN), Ok(Map(map)))
 }
 
-struct Map(::papaya::HashMap<u32, Arc<Page>>);
+struct Map(::papaya::HashMap<u32, Arc<CachedPage>>);
 
 impl PageHits for Map {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         let map = self.0.pin();
         map.get(&target.page()).expect("every page was inserted").word(target)
     }

@@ -24,16 +24,16 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::array::flat_pages;
-use super::{Bench, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Target, Working, side};
+use super::{HitBench, HitTarget, OCTAVO_LOAD, OCTAVO_PIN, OCTAVO_STORE, PageHits, Working, side};
 use crate::peers::compare::Side;
-use crate::peers::mapping::{HugePages, Mapping};
+use crate::peers::mapping::{BenchMapping, HugePages};
 
-pub(super) fn sides(working: &Working) -> [Side<dyn Bench>; 3] {
-    let pool = || Pool::new(working);
+pub(super) fn sides(working: &Working) -> [Side<dyn HitBench>; 3] {
+    let pool = || BufferPool::new(working);
     [
         side("vmcache optimistic", "", Some(OCTAVO_LOAD), pool().map(Optimistic)),
-        side("vmcache shared fix + unfix", "", Some(OCTAVO_PIN), pool().map(Shared)),
-        side("vmcache exclusive fix, write", "", Some(OCTAVO_STORE), pool().map(Exclusive)),
+        side("vmcache shared fix + unfix", "", Some(OCTAVO_PIN), pool().map(SharedSide)),
+        side("vmcache exclusive fix, write", "", Some(OCTAVO_STORE), pool().map(ExclusiveSide)),
     ]
 }
 
@@ -155,42 +155,42 @@ fn fault() -> ! {
     panic!("every page is in memory before the clock starts")
 }
 
-struct Pool {
-    pages: Mapping,
+struct BufferPool {
+    pages: BenchMapping,
     states: Vec<PageState>,
 }
 
-impl Pool {
+impl BufferPool {
     fn new(working: &Working) -> Result<Self, String> {
         let states = (0..working.pages()).map(|_| PageState(AtomicU64::new(0))).collect();
         Ok(Self { pages: flat_pages(working, HugePages::Refused)?, states })
     }
 
     #[inline]
-    fn state(&self, target: Target) -> &PageState {
+    fn state(&self, target: HitTarget) -> &PageState {
         &self.states[target.page() as usize]
     }
 
     #[inline]
-    fn word(&self, target: Target) -> &AtomicU64 {
+    fn word(&self, target: HitTarget) -> &AtomicU64 {
         &self.pages.words()[target.flat_word()]
     }
 }
 
-struct Optimistic(Pool);
+struct Optimistic(BufferPool);
 
 impl PageHits for Optimistic {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         self.0.state(target).optimistic(|| self.0.word(target).load(Ordering::Relaxed))
     }
 }
 
-struct Shared(Pool);
+struct SharedSide(BufferPool);
 
-impl PageHits for Shared {
+impl PageHits for SharedSide {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         let state = self.0.state(target);
         state.fix_shared();
         let word = self.0.word(target).load(Ordering::Relaxed);
@@ -199,11 +199,11 @@ impl PageHits for Shared {
     }
 }
 
-struct Exclusive(Pool);
+struct ExclusiveSide(BufferPool);
 
-impl PageHits for Exclusive {
+impl PageHits for ExclusiveSide {
     #[inline]
-    fn hit(&self, target: Target) -> u64 {
+    fn hit(&self, target: HitTarget) -> u64 {
         let state = self.0.state(target);
         state.fix_exclusive();
         self.0.word(target).store(target.word_written(), Ordering::Relaxed);

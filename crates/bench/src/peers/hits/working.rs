@@ -13,9 +13,9 @@ const LONGEST_ORDER: usize = 1 << 17;
 /// A page and a word of it, in 32 bits. Each hit also loads its target from the order, so targets should be
 /// small.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Target(u32);
+pub struct HitTarget(u32);
 
-impl Target {
+impl HitTarget {
     /// Makes the target of a page. The word's offset varies from page to page, because words at one offset
     /// would compete for few sets of the processor's cache.
     fn of_page(page: u32) -> Self {
@@ -49,7 +49,7 @@ impl Target {
     }
 }
 
-impl std::fmt::Debug for Target {
+impl std::fmt::Debug for HitTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "page {} word {}", self.page(), self.word())
     }
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Target {
 #[derive(Clone, Debug)]
 pub struct Working {
     pages: u32,
-    order: Vec<Target>,
+    order: Vec<HitTarget>,
 }
 
 impl Working {
@@ -67,13 +67,13 @@ impl Working {
     pub fn random(pages: u32) -> Self {
         let mut random = Random::new(u64::from(pages));
         let hits = (pages as usize * 16).clamp(2 * BATCH, LONGEST_ORDER).next_multiple_of(2 * BATCH);
-        let order = (0..hits).map(|_| Target::of_page(random.below(pages as usize) as u32)).collect();
+        let order = (0..hits).map(|_| HitTarget::of_page(random.below(pages as usize) as u32)).collect();
         Self { pages, order }
     }
 
     /// Makes `pages` pages of which one is hit over and over.
     pub fn hot(pages: u32) -> Self {
-        Self { pages, order: vec![Target::of_page(pages / 2); 2 * BATCH] }
+        Self { pages, order: vec![HitTarget::of_page(pages / 2); 2 * BATCH] }
     }
 
     /// Returns the number of pages in memory.
@@ -82,24 +82,24 @@ impl Working {
     }
 
     /// Returns the hits, a multiple of two batches.
-    pub fn order(&self) -> &[Target] {
+    pub fn order(&self) -> &[HitTarget] {
         &self.order
     }
 
     /// Returns the target of every page.
-    pub fn targets(&self) -> impl Iterator<Item = Target> {
-        (0..self.pages).map(Target::of_page)
+    pub fn targets(&self) -> impl Iterator<Item = HitTarget> {
+        (0..self.pages).map(HitTarget::of_page)
     }
 }
 
 /// A page as the cache libraries keep it.
 #[repr(C, align(64))]
-pub struct Page([u64; WORDS]);
+pub struct CachedPage([u64; WORDS]);
 
-impl Page {
+impl CachedPage {
     /// Makes page number `page`, with the word in it that is read.
     pub fn filled(page: u32) -> Self {
-        let target = Target::of_page(page);
+        let target = HitTarget::of_page(page);
         let mut words = [0; WORDS];
         words[target.word()] = target.word_written();
         Self(words)
@@ -107,7 +107,7 @@ impl Page {
 
     /// Returns the word at `target`.
     #[inline]
-    pub fn word(&self, target: Target) -> u64 {
+    pub fn word(&self, target: HitTarget) -> u64 {
         self.0[target.word()]
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use octavo_measure::direct::{AlignedBytes, nameless_file, pass_the_page_cache};
 
-use super::{Data, Loads, PAGE_BYTES, fill};
+use super::{DataSet, Loads, PAGE_BYTES, fill};
 
 const BLOCK_PAGES: u64 = 256;
 
@@ -19,7 +19,7 @@ pub struct DataFile {
 
 impl DataFile {
     /// Writes the data.
-    pub fn new(data: &Data) -> io::Result<Self> {
+    pub fn new(data: &DataSet) -> io::Result<Self> {
         let file = nameless_file(&data.folder)?;
         pass_the_page_cache(&file)?;
         let mut block = AlignedBytes::new(BLOCK_PAGES as usize * PAGE_BYTES);

@@ -35,7 +35,7 @@ const FILLING: u64 = u32::MAX as u64;
 
 /// The data that the sides read.
 #[derive(Clone, Debug)]
-pub struct Data {
+pub struct DataSet {
     /// Pages of data.
     pub pages: u64,
     /// Bytes of the data that a side may keep in memory.
@@ -60,32 +60,33 @@ pub trait Loads: Sync {
 }
 
 /// A side that can be measured.
-pub trait Bench {
+pub trait MissBench {
     /// Returns the loads a second by `threads` threads, or `None` if a word was wrong. In the same turn, all
     /// sides load the same words.
-    fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64>;
+    fn measure(&self, data: &DataSet, threads: usize, plan: Plan, turn: u64) -> Option<f64>;
 
     /// Fills the side's memory with random pages, as if it had run for long. Returns `false` if a word was
     /// wrong.
-    fn fill(&self, data: &Data) -> bool;
+    fn fill(&self, data: &DataSet) -> bool;
 }
 
-impl<L: Loads> Bench for L {
-    fn measure(&self, data: &Data, threads: usize, plan: Plan, turn: u64) -> Option<f64> {
+impl<L: Loads> MissBench for L {
+    fn measure(&self, data: &DataSet, threads: usize, plan: Plan, turn: u64) -> Option<f64> {
         // Pages loaded in one turn are in memory in the next. The same pages again would only be hits.
-        let ns =
-            workers::batches(threads, plan, |worker| Series::new(self, data, turn << 16 | worker as u64))?;
+        let ns = workers::batches(threads, plan, |worker| {
+            LoadSeries::new(self, data, turn << 16 | worker as u64)
+        })?;
         Some(threads as f64 * 1e9 / ns)
     }
 
-    fn fill(&self, data: &Data) -> bool {
+    fn fill(&self, data: &DataSet) -> bool {
         if !L::KEEPS_PAGES {
             return true;
         }
         // The fillers load more pages than fit, because some pages are loaded twice.
         let loads = 2 * data.memory_bytes / PAGE_BYTES as u64 / FILLERS;
         let fill = |worker| {
-            let mut series = Series::new(self, data, FILLING << 16 | worker);
+            let mut series = LoadSeries::new(self, data, FILLING << 16 | worker);
             (0..loads.div_ceil(BATCH)).all(|_| series.batch().is_some())
         };
         std::thread::scope(|scope| {
@@ -95,21 +96,21 @@ impl<L: Loads> Bench for L {
     }
 }
 
-struct Series<'a, L: Loads> {
+struct LoadSeries<'a, L: Loads> {
     side: &'a L,
     scratch: L::Scratch,
     random: Random,
     pages: usize,
 }
 
-impl<'a, L: Loads> Series<'a, L> {
-    fn new(side: &'a L, data: &Data, stream: u64) -> Self {
+impl<'a, L: Loads> LoadSeries<'a, L> {
+    fn new(side: &'a L, data: &DataSet, stream: u64) -> Self {
         let (scratch, random) = (side.scratch(), Random::new(stream));
         Self { side, scratch, random, pages: data.pages as usize }
     }
 }
 
-impl<L: Loads> Work for Series<'_, L> {
+impl<L: Loads> Work for LoadSeries<'_, L> {
     fn batch(&mut self) -> Option<u64> {
         for _ in 0..BATCH {
             let page = self.random.below(self.pages) as u64;
@@ -138,17 +139,17 @@ fn fill(buffer: &mut [u8], page: u64) {
 }
 
 /// A side's name, and the side, or the reason why it is missing.
-pub type Named = (&'static str, Result<Box<dyn Bench>, String>);
+pub type Named = (&'static str, Result<Box<dyn MissBench>, String>);
 
 /// Makes every side that `wants` leaves in. Each side writes its own copy of the data.
-pub fn sides(data: &Data, wants: impl Fn(&str) -> bool) -> Vec<Named> {
-    let boxed = |bench: Result<Box<dyn Bench>, std::io::Error>| bench.map_err(|error| error.to_string());
+pub fn sides(data: &DataSet, wants: impl Fn(&str) -> bool) -> Vec<Named> {
+    let boxed = |bench: Result<Box<dyn MissBench>, std::io::Error>| bench.map_err(|error| error.to_string());
     let names = ["O_DIRECT pread", "vmcache's scheme", "Octavo"];
     let mut sides = Vec::new();
     for name in names.into_iter().filter(|name| wants(name)) {
         let side = match name {
-            "Octavo" => octavo::Pages::new(data).map(|side| Box::new(side) as Box<dyn Bench>),
-            "vmcache's scheme" => boxed(vmcache::Pool::new(data).map(|side| Box::new(side) as _)),
+            "Octavo" => octavo::SpacePages::new(data).map(|side| Box::new(side) as Box<dyn MissBench>),
+            "vmcache's scheme" => boxed(vmcache::BufferPool::new(data).map(|side| Box::new(side) as _)),
             _ => boxed(DataFile::new(data).map(|side| Box::new(side) as _)),
         };
         sides.push((name, side));
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn every_side_answers_every_word_with_a_quarter_of_the_data_in_memory() {
         let folder = std::env::temp_dir();
-        let data = Data { pages: 16 << 10, memory_bytes: 16 << 20, folder };
+        let data = DataSet { pages: 16 << 10, memory_bytes: 16 << 20, folder };
         let sides = sides(&data, |_| true);
         assert_eq!(sides.len(), 3);
         for (name, side) in sides {

@@ -3,17 +3,17 @@
 use octavo::io::SwapArea;
 use octavo::{Manager, RegionOptions, Space};
 
-use super::{Data, Loads, PAGE_BYTES, fill};
+use super::{DataSet, Loads, PAGE_BYTES, fill};
 
 /// The data in a space.
-pub struct Pages {
+pub struct SpacePages {
     space: Space,
     address: u64,
 }
 
-impl Pages {
+impl SpacePages {
     /// Writes the data.
-    pub fn new(data: &Data) -> Result<Self, String> {
+    pub fn new(data: &DataSet) -> Result<Self, String> {
         let write = || {
             let area = SwapArea::temporary(&data.folder);
             let manager = Manager::builder().budget_bytes(data.memory_bytes).swap_area(area).build()?;
@@ -30,7 +30,7 @@ impl Pages {
     }
 }
 
-impl Loads for Pages {
+impl Loads for SpacePages {
     type Scratch = ();
 
     fn scratch(&self) {}

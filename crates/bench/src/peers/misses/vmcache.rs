@@ -18,8 +18,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::{Data, DataFile, Loads, PAGE_BYTES, PAGE_WORDS};
-use crate::peers::mapping::{HugePages, Mapping};
+use super::{DataFile, DataSet, Loads, PAGE_BYTES, PAGE_WORDS};
+use crate::peers::mapping::{BenchMapping, HugePages};
 
 /// Bytes kept for each page: a state and a page table entry.
 const BYTES_KNOWN: u64 = 16;
@@ -47,8 +47,8 @@ const fn next_version(word: u64, state: u64) -> u64 {
 }
 
 /// The pages, and the number of those in memory.
-pub struct Pool {
-    pages: Mapping,
+pub struct BufferPool {
+    pages: BenchMapping,
     states: Vec<AtomicU64>,
     file: DataFile,
     used: AtomicU64,
@@ -56,12 +56,12 @@ pub struct Pool {
     hand: AtomicU64,
 }
 
-impl Pool {
+impl BufferPool {
     /// Writes the data, all of it evicted.
-    pub fn new(data: &Data) -> io::Result<Self> {
+    pub fn new(data: &DataSet) -> io::Result<Self> {
         let states = (0..data.pages).map(|_| AtomicU64::new(with_state(0, EVICTED))).collect();
         Ok(Self {
-            pages: Mapping::new(data.pages as usize * PAGE_BYTES, HugePages::Refused)?,
+            pages: BenchMapping::new(data.pages as usize * PAGE_BYTES, HugePages::Refused)?,
             states,
             file: DataFile::new(data)?,
             used: AtomicU64::new(0),
@@ -138,7 +138,7 @@ impl Pool {
     }
 }
 
-impl Loads for Pool {
+impl Loads for BufferPool {
     type Scratch = ();
 
     fn scratch(&self) {}
@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn no_more_pages_are_kept_than_there_is_room_for() {
         let memory_bytes = 512 * 4096 + 2048 * BYTES_KNOWN;
-        let data = Data { pages: 2048, memory_bytes, folder: std::env::temp_dir() };
-        let pool = Pool::new(&data).unwrap();
+        let data = DataSet { pages: 2048, memory_bytes, folder: std::env::temp_dir() };
+        let pool = BufferPool::new(&data).unwrap();
         for page in (0..2048).chain(0..2048) {
             assert_eq!(pool.load(&mut (), page, 7), super::super::word_of(page, 7));
             assert!(pool.used.load(Ordering::Relaxed) <= 512 + 1);

@@ -13,7 +13,7 @@ use octavo_platform::kernel_swap;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use serde::{Deserialize, Serialize};
 
-use super::note::{Note, Step, failed};
+use super::note::{KeeperNote, Step, failed};
 
 const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 const ZRAM_CONTROL: &str = "/sys/class/zram-control";
@@ -30,7 +30,7 @@ pub enum AreaChoice {
 }
 
 /// Makes the area, and returns the path by which it is switched on and off.
-pub fn make(note: &mut Note, choice: &AreaChoice, bytes: u64) -> Result<PathBuf, Failure> {
+pub fn make(note: &mut KeeperNote, choice: &AreaChoice, bytes: u64) -> Result<PathBuf, Failure> {
     match choice {
         AreaChoice::FileIn(folder) => {
             let path = folder.join(format!(".octavo-kernel-swap-{}", std::process::id()));
@@ -116,7 +116,7 @@ fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
     write_in_full(&file, bytes)
 }
 
-fn make_zram(note: &mut Note, algorithm: &str, bytes: u64) -> Result<PathBuf, Failure> {
+fn make_zram(note: &mut KeeperNote, algorithm: &str, bytes: u64) -> Result<PathBuf, Failure> {
     let add = Path::new(ZRAM_CONTROL).join("hot_add");
     let number = fs::read_to_string(&add).map_err(|error| {
         Failure::system(

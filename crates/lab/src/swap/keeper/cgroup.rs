@@ -7,24 +7,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use octavo_command::failure::Failure;
-use octavo_measure::control_group::{DELEGATE, Group, Hierarchy};
+use octavo_measure::control_group::{ControlGroup, DELEGATE, Hierarchy};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount as unmount_at};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::note::{Note, Step, failed, ignore_missing};
+use super::note::{KeeperNote, Step, failed, ignore_missing};
 
 /// How long killed processes may take to end: they need longer with much memory in swap.
 const LONGEST_END: Duration = Duration::from_secs(30);
 
 /// Makes the group, noting each step.
-pub fn make(note: &mut Note, limit_bytes: u64) -> Result<Group, Failure> {
+pub fn make(note: &mut KeeperNote, limit_bytes: u64) -> Result<ControlGroup, Failure> {
     let found = Hierarchy::find().map_err(|error| Failure::system("cannot read the mounts", error))?;
     let hierarchy = match found {
         Some(hierarchy) => hierarchy,
         None => Hierarchy::mounted_at(mount_privately(note)?),
     };
     delegate(note, &hierarchy)?;
-    let group = Group::new(&hierarchy, &format!("octavo-swap-{}", std::process::id()));
+    let group = ControlGroup::new(&hierarchy, &format!("octavo-swap-{}", std::process::id()));
     let (path, limit) = (group.path(), group.limit());
     note.add(Step::Group { path: path.into() })?;
     fs::create_dir(path).map_err(|error| failed("make the control group", path, error))?;
@@ -62,7 +62,7 @@ pub fn unmount(at: &Path) -> Result<(), Failure> {
 }
 
 /// Mounts the controller at a place that no other program uses.
-fn mount_privately(note: &mut Note) -> Result<PathBuf, Failure> {
+fn mount_privately(note: &mut KeeperNote) -> Result<PathBuf, Failure> {
     let at = PathBuf::from(format!("/run/octavo/{}.memory", std::process::id()));
     note.add(Step::Mounted { at: at.clone() })?;
     fs::create_dir(&at).map_err(|error| failed("make", &at, error))?;
@@ -78,7 +78,7 @@ fn mount_privately(note: &mut Note) -> Result<PathBuf, Failure> {
 }
 
 /// Gives the controller to the groups below, which version 2 does on request only.
-fn delegate(note: &mut Note, hierarchy: &Hierarchy) -> Result<(), Failure> {
+fn delegate(note: &mut KeeperNote, hierarchy: &Hierarchy) -> Result<(), Failure> {
     let delegation = hierarchy.delegation();
     let delegation =
         delegation.map_err(|error| Failure::system("cannot read what a group delegates", error))?;

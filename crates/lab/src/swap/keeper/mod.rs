@@ -26,7 +26,7 @@ use octavo_command::failure::Failure;
 use serde::{Deserialize, Serialize};
 
 pub use self::area::{AreaChoice, ZramMemory};
-use self::note::{Note, Step, failed};
+use self::note::{KeeperNote, Step, failed};
 use self::undo::{clean_up_after_the_dead, undo, undo_page_cluster};
 use crate::table;
 
@@ -44,7 +44,7 @@ pub struct Setup {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Order {
+enum KeeperOrder {
     SetUp(Setup),
     On,
     Off,
@@ -119,7 +119,7 @@ impl Keeper {
 
     /// Makes the area and the group, but switches nothing on.
     pub fn set_up(&mut self, setup: &Setup) -> Result<Ready, Failure> {
-        match self.ask(&Order::SetUp(setup.clone()))? {
+        match self.ask(&KeeperOrder::SetUp(setup.clone()))? {
             Reply::SetUp(ready) => Ok(ready),
             other => Err(unexpected(&other)),
         }
@@ -127,12 +127,12 @@ impl Keeper {
 
     /// Switches kernel swap on.
     pub fn on(&mut self) -> Result<(), Failure> {
-        self.ask(&Order::On).map(|_| ())
+        self.ask(&KeeperOrder::On).map(|_| ())
     }
 
     /// Switches kernel swap off.
     pub fn off(&mut self) -> Result<(), Failure> {
-        self.ask(&Order::Off).map(|_| ())
+        self.ask(&KeeperOrder::Off).map(|_| ())
     }
 
     /// Makes the keeper undo all steps, and reports those that could not be undone.
@@ -157,7 +157,7 @@ impl Keeper {
         }
     }
 
-    fn ask(&mut self, order: &Order) -> Result<Reply, Failure> {
+    fn ask(&mut self, order: &KeeperOrder) -> Result<Reply, Failure> {
         let mut line = serde_json::to_vec(order).map_err(|error| Failure::Said(error.to_string()))?;
         line.push(b'\n');
         // If this fails, there is no reply either.
@@ -193,7 +193,7 @@ pub fn keeper_main() -> Result<(), Failure> {
     // This fails only for the leader of a process group, which the terminal's signals do not reach anyway.
     let _ = rustix::process::setsid();
     let found = clean_up_after_the_dead();
-    let mut machine = Machine { note: Note::new()?, area: None, no_neighbours: false };
+    let mut machine = SwapFiles { note: KeeperNote::new()?, area: None, no_neighbours: false };
     say(&Reply::Hello(found));
     let mut orders = io::stdin().lock().lines();
     while let Some(Ok(line)) = orders.next() {
@@ -210,16 +210,16 @@ pub fn keeper_main() -> Result<(), Failure> {
     Ok(())
 }
 
-struct Machine {
-    note: Note,
+struct SwapFiles {
+    note: KeeperNote,
     area: Option<PathBuf>,
     no_neighbours: bool,
 }
 
-impl Machine {
-    fn obey(&mut self, order: Order) -> Result<Reply, Failure> {
+impl SwapFiles {
+    fn obey(&mut self, order: KeeperOrder) -> Result<Reply, Failure> {
         match order {
-            Order::SetUp(setup) => {
+            KeeperOrder::SetUp(setup) => {
                 let group = cgroup::make(&mut self.note, setup.limit_bytes)?;
                 let area = area::make(&mut self.note, &setup.area, setup.area_bytes)?;
                 self.no_neighbours = setup.no_neighbours;
@@ -241,7 +241,7 @@ impl Machine {
                     zram,
                 }))
             }
-            Order::On => {
+            KeeperOrder::On => {
                 if self.no_neighbours {
                     let path = PathBuf::from(note::PAGE_CLUSTER);
                     let was = fs::read_to_string(&path).map_err(|error| failed("read", &path, error))?;
@@ -251,7 +251,7 @@ impl Machine {
                 self.area.as_deref().map_or(Ok(()), area::switch_on)?;
                 Ok(Reply::Done)
             }
-            Order::Off => {
+            KeeperOrder::Off => {
                 self.area.as_deref().map_or(Ok(()), area::switch_off)?;
                 undo_page_cluster(&mut self.note)?;
                 Ok(Reply::Done)

@@ -46,14 +46,14 @@ pub enum Step {
 
 /// The steps that one keeper has taken.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Note {
+pub struct KeeperNote {
     pid: u32,
     /// The keeper's start time, which tells it from a later process with the same number.
     started: u64,
     steps: Vec<Step>,
 }
 
-impl Note {
+impl KeeperNote {
     /// Makes an empty note of this process.
     pub fn new() -> Result<Self, Failure> {
         let folder = Path::new(FOLDER);
@@ -125,11 +125,11 @@ impl Note {
 }
 
 /// Returns the notes of killed keepers.
-pub fn notes_of_the_dead() -> Vec<Note> {
+pub fn notes_of_the_dead() -> Vec<KeeperNote> {
     let entries = fs::read_dir(FOLDER).into_iter().flatten().flatten().map(|entry| entry.path());
     let notes = entries.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-    let notes = notes.filter_map(|path| serde_json::from_slice::<Note>(&fs::read(path).ok()?).ok());
-    notes.filter(Note::keeper_is_gone).collect()
+    let notes = notes.filter_map(|path| serde_json::from_slice::<KeeperNote>(&fs::read(path).ok()?).ok());
+    notes.filter(KeeperNote::keeper_is_gone).collect()
 }
 
 fn path_of(pid: u32) -> PathBuf {
@@ -167,8 +167,8 @@ mod tests {
     fn a_process_is_known_by_its_number_and_its_start() {
         let pid = std::process::id();
         let started = start_time(pid).unwrap();
-        assert!(!Note { pid, started, steps: Vec::new() }.keeper_is_gone());
-        assert!(Note { pid, started: started + 1, steps: Vec::new() }.keeper_is_gone());
+        assert!(!KeeperNote { pid, started, steps: Vec::new() }.keeper_is_gone());
+        assert!(KeeperNote { pid, started: started + 1, steps: Vec::new() }.keeper_is_gone());
         assert_eq!(start_time(u32::MAX), None);
     }
 }

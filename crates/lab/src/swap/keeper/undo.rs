@@ -5,7 +5,7 @@ use std::path::Path;
 
 use octavo_command::failure::Failure;
 
-use super::note::{Note, PAGE_CLUSTER, Step, failed, ignore_missing, notes_of_the_dead};
+use super::note::{KeeperNote, PAGE_CLUSTER, Step, failed, ignore_missing, notes_of_the_dead};
 use super::{area, cgroup};
 
 /// Undoes one step. Does no harm if the step was noted but not done.
@@ -29,7 +29,7 @@ pub fn undo(step: &Step) -> Result<(), Failure> {
 }
 
 /// Undoes the last step if it is `PageCluster`.
-pub fn undo_page_cluster(note: &mut Note) -> Result<(), Failure> {
+pub fn undo_page_cluster(note: &mut KeeperNote) -> Result<(), Failure> {
     match note.last() {
         Some(step @ Step::PageCluster { .. }) => undo(step)?,
         _ => return Ok(()),
@@ -39,7 +39,7 @@ pub fn undo_page_cluster(note: &mut Note) -> Result<(), Failure> {
 
 /// Undoes the steps of killed keepers. Returns a sentence for each keeper that it found.
 pub fn clean_up_after_the_dead() -> Vec<String> {
-    let put_right = |note: Note| {
+    let put_right = |note: KeeperNote| {
         let pid = note.pid();
         let complaints = note.undo(undo);
         match complaints.is_empty() {

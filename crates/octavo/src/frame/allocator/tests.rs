@@ -351,9 +351,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The reference model: for each frame, the thread that owns it. It detects a thread that takes another's
 /// frame.
-struct Owners(Vec<AtomicU32>);
+struct FrameOwners(Vec<AtomicU32>);
 
-impl Owners {
+impl FrameOwners {
     fn take(&self, frame: FrameId, order: Order, who: u32) {
         for at in frame.index()..frame.plus(order.frames()).index() {
             assert_eq!(self.0[at].swap(who, Ordering::Relaxed), 0, "frame {at:#x} has two owners");
@@ -367,7 +367,7 @@ impl Owners {
     }
 }
 
-fn run_steps(frames: &FrameAllocator, owners: &Owners, who: u32, steps: &[Step]) {
+fn run_steps(frames: &FrameAllocator, owners: &FrameOwners, who: u32, steps: &[Step]) {
     let mut owned: Vec<(FrameId, Order)> = Vec::new();
     for step in steps {
         match step {
@@ -445,7 +445,7 @@ proptest! {
         }
         let budget_bytes = if tight { 12 << 20 } else { 64 << 20 };
         let frames = FrameAllocator::standalone(&config, budget_bytes).unwrap();
-        let owners = Owners((0..frames.end_frame().0).map(|_| AtomicU32::new(0)).collect());
+        let owners = FrameOwners((0..frames.end_frame().0).map(|_| AtomicU32::new(0)).collect());
         thread::scope(|scope| {
             for (index, steps) in steps.iter().enumerate() {
                 let (frames, owners) = (&frames, &owners);
@@ -470,7 +470,7 @@ fn sections_and_remote_drains_keep_every_frame_single() {
     let mut config = config(64, 1);
     config.form = PercpuForm::Sections;
     let frames = FrameAllocator::standalone(&config, 128 << 20).unwrap();
-    let owners = Owners((0..frames.end_frame().0).map(|_| AtomicU32::new(0)).collect());
+    let owners = FrameOwners((0..frames.end_frame().0).map(|_| AtomicU32::new(0)).collect());
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let workers: Vec<_> = (1..=3u32)

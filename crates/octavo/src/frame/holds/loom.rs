@@ -11,14 +11,14 @@ use ::loom::cell::UnsafeCell;
 
 /// A frame, and the one entry that leads to it (a bit that says "shown").
 #[derive(Default)]
-struct Frame {
+struct ModelFrame {
     shown: AtomicU32,
     holds: HoldWord,
     frees: AtomicU32,
     bytes: UnsafeCell<u32>,
 }
 
-impl Frame {
+impl ModelFrame {
     /// Frees the frame whose last hold is gone. The first time, the allocator hands the frame out again at
     /// once.
     fn freed(&self) {
@@ -55,7 +55,7 @@ impl Frame {
 #[test]
 fn loom_the_last_hold_frees_once_and_late_pins_survive_reuse() {
     bounded(3, || {
-        let frame = Arc::new(Frame::default());
+        let frame = Arc::new(ModelFrame::default());
         frame.holds.begin(true);
         frame.shown.store(1, Ordering::Release);
         let pinners = [(); 2].map(|()| {

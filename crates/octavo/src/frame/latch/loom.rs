@@ -10,7 +10,7 @@ use crate::sync::wait::{WaitTable, Waiting, key_of};
 use crate::sync::{Arc, bounded, fence, thread};
 use ::loom::cell::UnsafeCell;
 
-struct Page {
+struct LatchedPage {
     latch: Latch,
     waits: WaitTable,
     bytes: UnsafeCell<u32>,
@@ -18,7 +18,7 @@ struct Page {
     words: [AtomicU64; 2],
 }
 
-impl Page {
+impl LatchedPage {
     fn new() -> Arc<Self> {
         let (latch, waits, bytes) = (Latch::default(), WaitTable::new(), UnsafeCell::new(0));
         Arc::new(Self { latch, waits, bytes, words: Default::default() })
@@ -64,8 +64,8 @@ impl Page {
 #[test]
 fn loom_a_writer_is_alone_and_everybody_is_woken() {
     bounded(3, || {
-        let page = Page::new();
-        let others = [Page::write, Page::read].map(|work| {
+        let page = LatchedPage::new();
+        let others = [LatchedPage::write, LatchedPage::read].map(|work| {
             let page = Arc::clone(&page);
             thread::spawn(move || work(&page))
         });
@@ -81,8 +81,8 @@ fn loom_a_writer_is_alone_and_everybody_is_woken() {
 #[test]
 fn loom_a_downgrade_lets_readers_in_and_loses_no_writer() {
     bounded(3, || {
-        let page = Page::new();
-        let others = [Page::write, Page::read].map(|work| {
+        let page = LatchedPage::new();
+        let others = [LatchedPage::write, LatchedPage::read].map(|work| {
             let page = Arc::clone(&page);
             thread::spawn(move || work(&page))
         });
@@ -103,7 +103,7 @@ fn loom_a_downgrade_lets_readers_in_and_loses_no_writer() {
 #[test]
 fn loom_an_optimistic_copy_that_validates_is_whole() {
     bounded(3, || {
-        let page = Page::new();
+        let page = LatchedPage::new();
         let writer = {
             let page = Arc::clone(&page);
             thread::spawn(move || {

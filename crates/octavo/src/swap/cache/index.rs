@@ -3,8 +3,8 @@
 //! | form | frames and shadows stand in | changes take | start and end of a writeback |
 //! |---|---|---|---|
 //! | `TaggedTree` (base) | a mapping for each area, with tags | its lock, once a page | its lock, and set and clear tags |
-//! | `Tree` (patched) | a mapping for each area, without | its lock, once a page | flip the frame's flag, no lock |
-//! | `Table` (best) | the slot's own word | the cluster's lock, which is held anyway | as `Tree` |
+//! | `IndexTree` (patched) | a mapping for each area, without | its lock, once a page | flip the frame's flag, no lock |
+//! | `Table` (best) | the slot's own word | the cluster's lock, which is held anyway | as `IndexTree` |
 //!
 //! Every change of a slot is made under its cluster's lock, and the mapping's lock comes after. So in every
 //! form, a slot keeps its frame under the cluster's lock.
@@ -19,19 +19,19 @@ use crate::sync::Arc;
 use crate::units::{FrameId, SwapSlot};
 
 #[derive(Debug)]
-pub(super) enum Index {
+pub(super) enum SlotIndex {
     /// One tree for each area, in the order of their slots.
-    Trees(Box<[Tree]>),
+    Trees(Box<[IndexTree]>),
     Table,
 }
 
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct IndexTree {
     first: u32,
     mapping: Mapping,
 }
 
-impl Index {
+impl SlotIndex {
     /// Makes an index for areas that begin at the slots `areas`, with `end` slots in all.
     pub(super) fn new(
         form: SwapCache,
@@ -47,7 +47,7 @@ impl Index {
         let tree = |(at, &first): (usize, &u32)| {
             let slots = areas.get(at + 1).unwrap_or(&end) - first;
             let mapping = Mapping::new(slots as usize, u64::from(slots), tags, Arc::clone(budget))?;
-            Ok(Tree { first, mapping })
+            Ok(IndexTree { first, mapping })
         };
         Ok(Self::Trees(areas.iter().enumerate().map(tree).collect::<std::io::Result<_>>()?))
     }
@@ -190,7 +190,7 @@ impl Index {
     /// work.
     pub(super) fn validate(&self, is_written: &dyn Fn(FrameId) -> bool) {
         let Self::Trees(trees) = self else { return };
-        for Tree { mapping, first } in trees {
+        for IndexTree { mapping, first } in trees {
             let changes = mapping.lock();
             changes.validate();
             if mapping.keeps_tags() {

@@ -23,13 +23,13 @@ const NEW: u64 = 8;
 
 /// The state of the slots.
 #[derive(Debug, Default)]
-struct Slots {
+struct SlotStates {
     writing: [AtomicU32; SLOTS as usize],
     in_use: [AtomicU32; SLOTS as usize],
 }
 
 #[derive(Debug)]
-struct Sink(Shared<Slots>);
+struct Sink(Shared<SlotStates>);
 
 impl FreeSlot for Sink {
     fn slot_freed(&self, _frames: &FrameAllocator, slot: SwapSlot, _content: u64) {
@@ -41,7 +41,7 @@ impl FreeSlot for Sink {
 struct Model {
     cache: Cache,
     frames: FrameAllocator,
-    slots: Shared<Slots>,
+    slots: Shared<SlotStates>,
     device: [AtomicU64; SLOTS as usize],
     /// By frame.
     bytes: Vec<AtomicU64>,
@@ -68,7 +68,7 @@ impl Model {
         let counters = Arc::new(Counters::new().unwrap());
         let frames =
             FrameAllocator::new(&FrameConfig::tiny(), Arc::clone(&budget), Arc::clone(&counters)).unwrap();
-        let slots = Shared::new(Slots::default());
+        let slots = Shared::new(SlotStates::default());
         let sink = Box::new(Sink(Shared::clone(&slots)));
         let count = frames.end_frame().index();
         Arc::new(Self {

@@ -59,7 +59,7 @@ use crate::swap::clusters::{CLUSTER_SLOTS, SlotRun};
 use crate::sync::{Arc, Mutex, MutexGuard, WordArray};
 use crate::units::{FrameId, SwapSlot};
 
-use index::Index;
+use index::SlotIndex;
 pub use standalone::StandaloneSwapCache;
 use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
@@ -74,7 +74,7 @@ pub(crate) trait FreeSlot: std::fmt::Debug + Send + Sync {
 /// The cache.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    index: Index,
+    index: SlotIndex,
     words: WordArray<SlotWords>,
     locks: Box<[CachePadded<Mutex<()>>]>,
     sink: Box<dyn FreeSlot>,
@@ -98,7 +98,7 @@ impl Cache {
         counters: Arc<Counters>,
     ) -> std::io::Result<Self> {
         Ok(Self {
-            index: Index::new(form, areas, end, budget)?,
+            index: SlotIndex::new(form, areas, end, budget)?,
             words: WordArray::new((end as usize).next_multiple_of(CLUSTER_SLOTS).max(1))?,
             locks: (0..LOCKS).map(|_| CachePadded::new(Mutex::new(()))).collect(),
             sink,
@@ -189,7 +189,7 @@ impl Cache {
             if lock.is_none() || (slot.0 as usize).is_multiple_of(CLUSTER_SLOTS) {
                 drop(lock.take());
                 lock = Some(self.lock(slot));
-                if matches!(self.index, Index::Table) {
+                if matches!(self.index, SlotIndex::Table) {
                     self.counters.count(Counter::SwapLockAdd);
                 }
             }
@@ -207,7 +207,7 @@ impl Cache {
             set_slot(frame_words, None);
             return false;
         }
-        if !matches!(self.index, Index::Table) {
+        if !matches!(self.index, SlotIndex::Table) {
             self.counters.count(Counter::SwapLockAdd);
         }
         self.index.put(slot, words, frame);
@@ -415,7 +415,7 @@ impl Cache {
             if lock.is_none() || locked != cluster {
                 drop(lock.take());
                 (lock, locked) = (Some(self.lock(slot)), cluster);
-                if matches!(self.index, Index::Table) {
+                if matches!(self.index, SlotIndex::Table) {
                     self.counters.count(Counter::SwapLockRemove);
                 }
             }
@@ -447,7 +447,7 @@ impl Cache {
             return Evicted::Kept;
         }
         let left = PageWord::left(shadow.filter(|_| words.references() != 0));
-        if !matches!(self.index, Index::Table) {
+        if !matches!(self.index, SlotIndex::Table) {
             self.counters.count(Counter::SwapLockRemove);
         }
         // One compare-and-swap freezes the count and checks that the frame is clean.

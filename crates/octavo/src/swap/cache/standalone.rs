@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::frame::{Dropped, FrameAllocator, FrameConfig, PageIs, PinnedFrame};
 use crate::store::{Begun, Evicted, Orphan, Started};
 use crate::swap::cache::{Cache, FreeSlot};
-use crate::swap::clusters::{AreaShape, Ask, Clusters};
+use crate::swap::clusters::{AreaShape, Clusters, SlotRequest};
 use crate::sync::{Arc, Cpus};
 use crate::units::{FrameId, Order, SwapSlot};
 
@@ -23,9 +23,9 @@ pub struct StandaloneSwapCache {
 }
 
 #[derive(Debug)]
-struct Slots(Arc<Clusters>);
+struct TestSlots(Arc<Clusters>);
 
-impl FreeSlot for Slots {
+impl FreeSlot for TestSlots {
     fn slot_freed(&self, _frames: &FrameAllocator, slot: SwapSlot, _content: u64) {
         self.0.free(slot);
     }
@@ -47,7 +47,7 @@ impl StandaloneSwapCache {
         let clusters = Clusters::new(&[shape], Arc::clone(&budget), Cache::BYTES_PER_CLUSTER, Cpus::real())
             .map_err(system)?;
         let clusters = Arc::new(clusters);
-        let sink = Box::new(Slots(Arc::clone(&clusters)));
+        let sink = Box::new(TestSlots(Arc::clone(&clusters)));
         let cache = Cache::new(form, &[0], capacity_pages, sink, &budget, counters).map_err(system)?;
         Ok(Self { cache, clusters, frames })
     }
@@ -59,7 +59,7 @@ impl StandaloneSwapCache {
     /// If no slots or frames are free.
     pub fn out_and_back(&self, most: u32) -> u32 {
         let Self { cache, clusters, frames } = self;
-        let run = clusters.allocate(most, Ask { may_grow: true, shunned: &[] }).expect("free slots");
+        let run = clusters.allocate(most, SlotRequest { may_grow: true, shunned: &[] }).expect("free slots");
         let slots = || (run.first.0..run.first.0 + run.count).map(SwapSlot);
         cache.reserve(run);
         let pages: Vec<FrameId> = (0..run.count).map(|_| self.shown()).collect();

@@ -21,7 +21,7 @@ impl FreeSlot for Freed {
     }
 }
 
-struct Setup {
+struct CacheSetup {
     cache: Cache,
     frames: FrameAllocator,
     freed: Freed,
@@ -29,7 +29,7 @@ struct Setup {
     budget: Arc<Budget>,
 }
 
-fn setup(form: SwapCache, areas: &[u32], end: u32) -> Setup {
+fn setup(form: SwapCache, areas: &[u32], end: u32) -> CacheSetup {
     let budget = Arc::new(Budget::new(1 << 30));
     let counters = Arc::new(Counters::new().unwrap());
     let config = FrameConfig::one_zone(4 * CHUNK_BYTES as u64, Backing::BasePages);
@@ -37,18 +37,18 @@ fn setup(form: SwapCache, areas: &[u32], end: u32) -> Setup {
     let freed = Freed::default();
     let cache =
         Cache::new(form, areas, end, Box::new(freed.clone()), &budget, Arc::clone(&counters)).unwrap();
-    Setup { cache, frames, freed, counters, budget }
+    CacheSetup { cache, frames, freed, counters, budget }
 }
 
 /// The outcome of `begin_read`.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum ReadSeen {
     Reading(Option<Shadow>),
     Cached(FrameId),
     Gone,
 }
 
-impl Setup {
+impl CacheSetup {
     /// Makes a dirty frame with one use, like a page that one entry shows.
     fn shown(&self) -> FrameId {
         let frame = self.frames.alloc(Order::ZERO).unwrap().into_frame();
@@ -84,19 +84,19 @@ impl Setup {
     }
 
     /// Begins a read. Its pins and frames are kept by number.
-    fn begin_read(&self, slot: SwapSlot, fresh: FrameId) -> Seen {
+    fn begin_read(&self, slot: SwapSlot, fresh: FrameId) -> ReadSeen {
         match self.cache.begin_read(&self.frames, slot, Block::kept(fresh)) {
             Begun::Reading(pin, shadow) => {
                 assert_eq!(pin.into_frame(), fresh);
-                Seen::Reading(shadow)
+                ReadSeen::Reading(shadow)
             }
             Begun::Cached(pin, block) => {
                 assert_eq!(block.into_frame(), fresh);
-                Seen::Cached(pin.into_frame())
+                ReadSeen::Cached(pin.into_frame())
             }
             Begun::Gone(block) => {
                 assert_eq!(block.into_frame(), fresh);
-                Seen::Gone
+                ReadSeen::Gone
             }
         }
     }
@@ -137,7 +137,7 @@ fn a_page_on_its_way_out_takes_the_lock_four_times_twice_and_by_the_cluster() {
     let expected = [[64, 64, 64, 64, 0], [64, 0, 0, 64, 0], [1, 0, 0, 1, 0]];
     for (form, expected) in FORMS.into_iter().zip(expected) {
         let setup = setup(form, &[0], 512);
-        let Setup { cache, frames, .. } = &setup;
+        let CacheSetup { cache, frames, .. } = &setup;
         let pages: Vec<_> = (0..PAGES).map(|_| setup.shown()).collect();
         pages.iter().for_each(|frame| setup.pin(*frame));
         cache.reserve(SlotRun { first: SwapSlot(0), count: PAGES });
@@ -172,7 +172,7 @@ fn a_run_across_clusters_takes_the_lock_of_each() {
 fn a_shadow_is_found_by_the_next_read_and_goes_with_its_slot() {
     for form in FORMS {
         let setup = setup(form, &[0], 512);
-        let Setup { cache, frames, freed, .. } = &setup;
+        let CacheSetup { cache, frames, freed, .. } = &setup;
         let slot = SwapSlot(7);
         for round in 1..3 {
             let frame = if round == 1 { setup.shown() } else { setup.look_up(slot).unwrap() };
@@ -183,10 +183,10 @@ fn a_shadow_is_found_by_the_next_read_and_goes_with_its_slot() {
             frames.free(frame, Order::ZERO).unwrap();
             assert_eq!(setup.look_up(slot), None);
             let fresh = frames.alloc(Order::ZERO).unwrap().into_frame();
-            assert_eq!(setup.begin_read(slot, fresh), Seen::Reading(Some(Shadow::at(16 * round))));
+            assert_eq!(setup.begin_read(slot, fresh), ReadSeen::Reading(Some(Shadow::at(16 * round))));
             assert_eq!(cache.content(slot), 99);
             let second = frames.alloc(Order::ZERO).unwrap().into_frame();
-            assert_eq!(setup.begin_read(slot, second), Seen::Cached(fresh), "one reads");
+            assert_eq!(setup.begin_read(slot, second), ReadSeen::Cached(fresh), "one reads");
             assert!(!setup.unpin(fresh));
             setup.holds(fresh).end_read(true);
             assert!(!setup.unpin(fresh));
@@ -205,7 +205,7 @@ fn a_page_that_is_out_again_leaves_a_fresh_shadow_unless_others_have_it() {
     let (before, after) = (Shadow::at(16), Shadow::at(32));
     for (form, is_shared) in FORMS.into_iter().flat_map(|form| [(form, false), (form, true)]) {
         let setup = setup(form, &[0], 512);
-        let Setup { cache, frames, .. } = &setup;
+        let CacheSetup { cache, frames, .. } = &setup;
         let (slot, frame) = (SwapSlot(7), setup.shown());
         setup.move_out(slot, frame, 99);
         if is_shared {
@@ -219,7 +219,7 @@ fn a_page_that_is_out_again_leaves_a_fresh_shadow_unless_others_have_it() {
         cache.leave(slot, after);
         let fresh = frames.alloc(Order::ZERO).unwrap().into_frame();
         let shadow = if is_shared { before } else { after };
-        assert_eq!(setup.begin_read(slot, fresh), Seen::Reading(Some(shadow)), "{form:?}");
+        assert_eq!(setup.begin_read(slot, fresh), ReadSeen::Reading(Some(shadow)), "{form:?}");
     }
 }
 
@@ -227,7 +227,7 @@ fn a_page_that_is_out_again_leaves_a_fresh_shadow_unless_others_have_it() {
 fn a_page_under_writeback_stays_with_its_slot() {
     for form in FORMS {
         let setup = setup(form, &[0], 512);
-        let Setup { cache, frames, freed, .. } = &setup;
+        let CacheSetup { cache, frames, freed, .. } = &setup;
         let (slot, frame) = (SwapSlot(3), setup.shown());
         setup.pin(frame);
         cache.reserve(SlotRun { first: slot, count: 1 });
@@ -255,7 +255,7 @@ fn a_page_under_writeback_stays_with_its_slot() {
 fn a_detached_frame_is_dirty_and_its_slot_free() {
     for form in FORMS {
         let setup = setup(form, &[0], 512);
-        let Setup { cache, frames, freed, .. } = &setup;
+        let CacheSetup { cache, frames, freed, .. } = &setup;
         let (slot, frame) = (SwapSlot(3), setup.shown());
         setup.move_out(slot, frame, 5);
         cache.detach(frames, frame);
@@ -359,7 +359,7 @@ struct Known {
 
 fn run(form: SwapCache, steps: &[Step]) {
     let setup = setup(form, &[0, 1024], 2048);
-    let Setup { cache, frames, .. } = &setup;
+    let CacheSetup { cache, frames, .. } = &setup;
     let mut model = BTreeMap::<usize, Known>::new();
     let mut expected_free = Vec::new();
     for (time, &step) in steps.iter().enumerate() {
@@ -416,7 +416,7 @@ fn run(form: SwapCache, steps: &[Step]) {
             (Step::Fault(_), Some(known)) if known.swapped > 0 => {
                 let frame = setup.look_up(slot).unwrap_or_else(|| {
                     let fresh = frames.alloc(Order::ZERO).unwrap().into_frame();
-                    assert_eq!(setup.begin_read(slot, fresh), Seen::Reading(known.shadow.take()));
+                    assert_eq!(setup.begin_read(slot, fresh), ReadSeen::Reading(known.shadow.take()));
                     setup.holds(fresh).end_read(true);
                     known.frame = Some(fresh);
                     fresh
@@ -480,19 +480,19 @@ fn run(form: SwapCache, steps: &[Step]) {
                 let begun = setup.begin_read(slot, fresh);
                 match known {
                     Some(known) if known.swapped > 0 && known.frame.is_none() => {
-                        assert_eq!(begun, Seen::Reading(known.shadow.take()));
+                        assert_eq!(begun, ReadSeen::Reading(known.shadow.take()));
                         setup.holds(fresh).end_read(true);
                         known.frame = Some(fresh);
                         assert!(!setup.unpin(fresh));
                     }
                     Some(known) if known.swapped > 0 => {
                         let cached = known.frame.expect("the arm above");
-                        assert_eq!(begun, Seen::Cached(cached));
+                        assert_eq!(begun, ReadSeen::Cached(cached));
                         assert!(!setup.unpin(cached));
                         frames.free(fresh, Order::ZERO).unwrap();
                     }
                     _ => {
-                        assert_eq!(begun, Seen::Gone);
+                        assert_eq!(begun, ReadSeen::Gone);
                         frames.free(fresh, Order::ZERO).unwrap();
                     }
                 }

@@ -9,7 +9,7 @@ use crate::sizes::{CLUSTER_LOCKS as LOCKS, CLUSTER_SLOTS};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 use super::bits::SlotBits;
-use super::lists::{ListHints, Lists};
+use super::lists::{AreaLists, ListHints};
 
 /// The most slots by which a lock's count may differ from what it has told.
 const MOST_UNTOLD: u32 = 64;
@@ -18,7 +18,7 @@ const UNTOLD: u32 = 16;
 
 /// An area's clusters and their state.
 #[derive(Debug)]
-pub(super) struct Area {
+pub(super) struct AreaClusters {
     pub(super) first_cluster: u32,
     pub(super) clusters: u32,
     /// Slots.
@@ -26,16 +26,16 @@ pub(super) struct Area {
     /// As [`MOST_UNTOLD`], for this area.
     untold: u32,
     /// Clusters with the same number, modulo the number of locks, share one.
-    locks: Box<[CachePadded<Counted>]>,
+    locks: Box<[CachePadded<ClusterBits>]>,
     /// Slots in use, as the locks have told.
     told: CachePadded<AtomicU32>,
-    pub(super) lists: CachePadded<Mutex<Lists>>,
+    pub(super) lists: CachePadded<Mutex<AreaLists>>,
     pub(super) hints: CachePadded<ListHints>,
 }
 
 /// A lock over the bits of some clusters, and how many of their slots are in use.
 #[derive(Debug, Default)]
-struct Counted {
+struct ClusterBits {
     /// How many the lock has told.
     told: Mutex<u32>,
     /// Changes under the lock. Relaxed: the lock orders.
@@ -45,7 +45,7 @@ struct Counted {
 /// The lock over the bits of a cluster.
 #[derive(Debug)]
 pub(super) struct ClusterLock<'a> {
-    area: &'a Area,
+    area: &'a AreaClusters,
     used: &'a AtomicU32,
     told: MutexGuard<'a, u32>,
 }
@@ -72,7 +72,7 @@ impl ClusterLock<'_> {
     }
 }
 
-impl Area {
+impl AreaClusters {
     pub(super) fn new(first_slot: u64, capacity: u32) -> Self {
         let clusters = (capacity as usize).div_ceil(CLUSTER_SLOTS) as u32;
         let locks = (clusters as usize).clamp(1, LOCKS);
@@ -84,7 +84,7 @@ impl Area {
             untold: (capacity / UNTOLD / locks as u32).min(MOST_UNTOLD),
             locks: (0..locks).map(|_| CachePadded::default()).collect(),
             told: CachePadded::default(),
-            lists: CachePadded::new(Mutex::new(Lists::new(clusters))),
+            lists: CachePadded::new(Mutex::new(AreaLists::new(clusters))),
             hints: CachePadded::new(ListHints::new(clusters)),
         }
     }

@@ -2,8 +2,8 @@
 //! `Manager::validate`.
 
 use crate::swap::clusters::bits::SlotBits;
-use crate::swap::clusters::lists::{ClusterState, List};
-use crate::swap::clusters::{Area, Clusters, Current};
+use crate::swap::clusters::lists::{ClusterState, ListId};
+use crate::swap::clusters::{AreaClusters, Clusters, Current};
 
 impl Clusters {
     /// Returns the first state, list or count that contradicts the bits. Linear, and exact only while no
@@ -24,11 +24,11 @@ impl Clusters {
         })
     }
 
-    fn used_of(&self, area: &Area, index: u32) -> usize {
+    fn used_of(&self, area: &AreaClusters, index: u32) -> usize {
         area.slots_of(index) - SlotBits::load(&self.cluster(index).bits).free_slots()
     }
 
-    fn misplaced(&self, area: &Area, index: u32) -> Option<String> {
+    fn misplaced(&self, area: &AreaClusters, index: u32) -> Option<String> {
         let bits = SlotBits::load(&self.cluster(index).bits);
         let state = ClusterState::of(self.cluster(index));
         let currents = self.groups.iter().flat_map(|group| &group.currents);
@@ -39,9 +39,9 @@ impl Clusters {
             ClusterState::NeverUsed => false,
             ClusterState::Held => bits.free_slots() > 0,
             ClusterState::Full | ClusterState::FullHuge => bits.free_slots() == 0,
-            ClusterState::On(List::FREE) => is_whole,
-            ClusterState::On(List::PARTLY) => bits.free_slots() > 0 && !is_whole,
-            ClusterState::On(List(class)) => {
+            ClusterState::On(ListId::FREE) => is_whole,
+            ClusterState::On(ListId::PARTLY) => bits.free_slots() > 0 && !is_whole,
+            ClusterState::On(ListId(class)) => {
                 bits.longest().is_some_and(|run| run.1.ilog2() == class) && !is_whole
             }
         };

@@ -22,18 +22,18 @@ pub(super) const RUN_CLASSES: usize = CLUSTER_SLOTS.ilog2() as usize;
 
 /// A list, as its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct List(pub(super) u32);
+pub(super) struct ListId(pub(super) u32);
 
-impl List {
+impl ListId {
     /// Clusters that were used, and are free again.
-    pub(super) const FREE: List = List(RUN_CLASSES as u32);
+    pub(super) const FREE: ListId = ListId(RUN_CLASSES as u32);
     /// Blocks of order 9 some of whose slots were freed.
-    pub(super) const PARTLY: List = List(RUN_CLASSES as u32 + 1);
+    pub(super) const PARTLY: ListId = ListId(RUN_CLASSES as u32 + 1);
     pub(super) const COUNT: usize = RUN_CLASSES + 2;
 
     /// Clusters whose longest run is of this class.
-    pub(super) const fn runs(class: usize) -> List {
-        List(class as u32)
+    pub(super) const fn runs(class: usize) -> ListId {
+        ListId(class as u32)
     }
 
     /// The list's bit among [`ListHints`].
@@ -54,7 +54,7 @@ pub(super) enum ClusterState {
     /// All slots in use, by one block of order 9.
     FullHuge,
     /// On a list.
-    On(List),
+    On(ListId),
 }
 
 impl ClusterState {
@@ -74,7 +74,7 @@ impl ClusterState {
             1 => ClusterState::Held,
             2 => ClusterState::Full,
             3 => ClusterState::FullHuge,
-            on => ClusterState::On(List(on - 4)),
+            on => ClusterState::On(ListId(on - 4)),
         }
     }
 
@@ -98,7 +98,7 @@ impl ClusterState {
 #[derive(Debug)]
 pub(super) struct ListHints(AtomicU32);
 
-const NEVER_USED: u32 = 1 << List::COUNT;
+const NEVER_USED: u32 = 1 << ListId::COUNT;
 const ONE_HELD: u32 = NEVER_USED << 1;
 /// The most that the word has room for. There are no more CPUs.
 const MOST_HELD: u32 = u32::MAX / ONE_HELD;
@@ -113,7 +113,7 @@ impl ListHints {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    pub(super) fn may_have(&self, list: List) -> bool {
+    pub(super) fn may_have(&self, list: ListId) -> bool {
         self.0.load(Ordering::Relaxed) & list.bit() != 0
     }
 
@@ -131,8 +131,8 @@ struct Ends {
 
 /// The lists of one area.
 #[derive(Debug)]
-pub(super) struct Lists {
-    ends: [Ends; List::COUNT],
+pub(super) struct AreaLists {
+    ends: [Ends; ListId::COUNT],
     /// Clusters of the area.
     clusters: u32,
     /// Current clusters of CPUs.
@@ -143,9 +143,9 @@ pub(super) struct Lists {
     pub(super) moves: u64,
 }
 
-impl Lists {
+impl AreaLists {
     pub(super) fn new(clusters: u32) -> Self {
-        Self { ends: [Ends::default(); List::COUNT], clusters, held: 0, touched: 0, moves: 0 }
+        Self { ends: [Ends::default(); ListId::COUNT], clusters, held: 0, touched: 0, moves: 0 }
     }
 
     /// What the hints say whenever the lock is free.
@@ -157,7 +157,7 @@ impl Lists {
     }
 
     /// The cluster that has been on the list longest.
-    pub(super) fn head(&self, list: List) -> Option<u32> {
+    pub(super) fn head(&self, list: ListId) -> Option<u32> {
         self.ends[list.0 as usize].head.checked_sub(1)
     }
 
@@ -193,7 +193,7 @@ impl Lists {
         }
     }
 
-    fn unlink(&mut self, clusters: &[Cluster], cluster: &Cluster, list: List) {
+    fn unlink(&mut self, clusters: &[Cluster], cluster: &Cluster, list: ListId) {
         let ends = &mut self.ends[list.0 as usize];
         let (next, previous) =
             (cluster.next.load(Ordering::Relaxed), cluster.previous.load(Ordering::Relaxed));
@@ -216,7 +216,7 @@ impl Lists {
         listed: usize,
     ) -> Option<String> {
         let mut count = 0;
-        for (list, ends) in (0..).map(List).zip(self.ends) {
+        for (list, ends) in (0..).map(ListId).zip(self.ends) {
             let (mut at, mut before) = (ends.head, 0);
             while at != 0 && count <= listed {
                 let cluster = &clusters[at as usize - 1];

@@ -7,8 +7,8 @@ use super::*;
 use crate::sync::percpu::run_on;
 use crate::sync::{bounded, thread};
 
-fn ask(may_grow: bool) -> Ask<'static> {
-    Ask { may_grow, shunned: &[] }
+fn ask(may_grow: bool) -> SlotRequest<'static> {
+    SlotRequest { may_grow, shunned: &[] }
 }
 
 /// Areas as given, and a flag for each slot. A thread that gets the slot finds the flag clear.

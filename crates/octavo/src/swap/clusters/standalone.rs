@@ -1,6 +1,6 @@
 //! The slots of one area alone, for measurements.
 
-use super::{AreaShape, Ask, Clusters, SlotRun};
+use super::{AreaShape, Clusters, SlotRequest, SlotRun};
 use crate::budget::Budget;
 use crate::sync::Arc;
 use crate::sync::Cpus;
@@ -23,7 +23,9 @@ impl StandaloneSlots {
 
     /// Takes a run of up to `count` slots. Returns the first slot and the length.
     pub fn allocate(&self, count: u32) -> Option<(u32, u32)> {
-        self.0.allocate(count, Ask { may_grow: true, shunned: &[] }).map(|run| (run.first.0, run.count))
+        self.0
+            .allocate(count, SlotRequest { may_grow: true, shunned: &[] })
+            .map(|run| (run.first.0, run.count))
     }
 
     /// Frees a run, or a part of one.

@@ -10,8 +10,8 @@ use crate::sync::{AtomicBool, thread};
 use crate::units::StoredPage;
 
 /// Slots of any area.
-fn ask(may_grow: bool) -> Ask<'static> {
-    Ask { may_grow, shunned: &[] }
+fn ask(may_grow: bool) -> SlotRequest<'static> {
+    SlotRequest { may_grow, shunned: &[] }
 }
 
 const BYTES: u64 = 8192;
@@ -38,7 +38,7 @@ fn free_all(clusters: &Clusters, slots: &BTreeSet<u32>) {
 
 /// What the model knows of a cluster before a step.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct ClusterBefore {
     state: ClusterState,
     free: usize,
     longest: usize,
@@ -60,7 +60,7 @@ impl Model<'_> {
         (0..self.shapes.len()).find(inside).unwrap_or_else(|| panic!("slot {slot} is in no area"))
     }
 
-    fn see(&self, cluster: u32) -> Seen {
+    fn see(&self, cluster: u32) -> ClusterBefore {
         let area = self.clusters.area_of(cluster);
         let slots = area.slots_of(cluster);
         let first = cluster * CLUSTER;
@@ -73,11 +73,11 @@ impl Model<'_> {
         let touched = cluster - area.first_cluster < area.lists.lock().touched;
         let state =
             if touched { ClusterState::of(self.clusters.cluster(cluster)) } else { ClusterState::NeverUsed };
-        Seen { state, free, longest }
+        ClusterBefore { state, free, longest }
     }
 
     /// All clusters of the areas of a priority.
-    fn see_priority(&self, priority: i32) -> Vec<Seen> {
+    fn see_priority(&self, priority: i32) -> Vec<ClusterBefore> {
         let members = (0..self.shapes.len()).filter(|&area| self.shapes[area].1 == priority);
         members
             .map(|area| &self.clusters.areas[area])
@@ -86,7 +86,7 @@ impl Model<'_> {
             .collect()
     }
 
-    fn best_priority(&self, has_room: impl Fn(&Seen) -> bool) -> Option<i32> {
+    fn best_priority(&self, has_room: impl Fn(&ClusterBefore) -> bool) -> Option<i32> {
         let priorities = self.shapes.iter().map(|shape| shape.1);
         priorities.filter(|&priority| self.see_priority(priority).iter().any(&has_room)).max()
     }
@@ -119,16 +119,16 @@ impl Model<'_> {
         if may_grow && run.count < good && self.see(run.first.0 / CLUSTER).free > 0 {
             let better = before.iter().find(|other| {
                 other.state != ClusterState::Held
-                    && other.state != ClusterState::On(List::PARTLY)
+                    && other.state != ClusterState::On(ListId::PARTLY)
                     && other.longest >= 1 << GOOD_CLASS
             });
             assert!(better.is_none(), "{run:?} of {count} out of {seen:?}, with {better:?}");
         }
         match seen.state {
-            ClusterState::On(List::PARTLY) => {
+            ClusterState::On(ListId::PARTLY) => {
                 let other = before.iter().find(|other| {
                     matches!(other.state, ClusterState::On(_))
-                        && other.state != ClusterState::On(List::PARTLY)
+                        && other.state != ClusterState::On(ListId::PARTLY)
                         && other.free > 0
                         || may_grow && other.state == ClusterState::NeverUsed
                 });

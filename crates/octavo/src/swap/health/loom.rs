@@ -1,12 +1,12 @@
 //! Models of an area's health.
 
-use crate::swap::health::{Condition, End, Health};
+use crate::swap::health::{Condition, Health, TransferEnd};
 use crate::sync::{Arc, thread};
 
 /// A thread's deadline passes while an answer arrives: afterwards the device is not silent.
 #[test]
 fn loom_an_answer_beside_a_deadline_leaves_no_silence() {
-    for end in [End::Written, End::Read, End::ReadFailed] {
+    for end in [TransferEnd::Written, TransferEnd::Read, TransferEnd::ReadFailed] {
         loom::model(move || {
             let health = Arc::new(Health::default());
             health.begin();
@@ -35,8 +35,8 @@ fn loom_two_ends_count_both() {
         health.begin();
         health.begin();
         let other = Arc::clone(&health);
-        let failing = thread::spawn(move || other.end(End::WriteFailed));
-        let before = health.end(End::Written);
+        let failing = thread::spawn(move || other.end(TransferEnd::WriteFailed));
+        let before = health.end(TransferEnd::Written);
         failing.join().unwrap();
         let seen = health.load();
         assert_eq!(seen.in_flight(), 0);

@@ -23,14 +23,14 @@ const ZSTD_LEVEL: i32 = -1;
 const ZSTD_CONTEXT_BYTES: u64 = 192 << 10;
 const LZ4_TABLE_BYTES: u64 = 8 << 10;
 
-enum Method {
+enum CompressionMethod {
     Lz4(CompressTable),
     Zstd(Compressor<'static>, Decompressor<'static>),
 }
 
 /// The scratch memory to pack or unpack a page.
 pub(super) struct Scratch {
-    method: Method,
+    method: CompressionMethod,
     out: [u8; OUT_BYTES],
 }
 
@@ -38,21 +38,23 @@ impl Scratch {
     /// Packs a page. Returns `None` if the result is too large to be worth keeping.
     pub(super) fn pack(&mut self, page: &[u8]) -> Option<&[u8]> {
         let len = match &mut self.method {
-            Method::Lz4(table) => compress_into_with_table(page, &mut self.out, table).ok()?,
-            Method::Zstd(compressor, _) => compressor.compress_to_buffer(page, &mut self.out[..]).ok()?,
+            CompressionMethod::Lz4(table) => compress_into_with_table(page, &mut self.out, table).ok()?,
+            CompressionMethod::Zstd(compressor, _) => {
+                compressor.compress_to_buffer(page, &mut self.out[..]).ok()?
+            }
         };
         (len <= MAX_PACKED_BYTES).then(|| &self.out[..len])
     }
 }
 
 /// The scratch of a CPU.
-type Home = Mutex<Option<Box<Scratch>>>;
+type CpuScratch = Mutex<Option<Box<Scratch>>>;
 
 /// Scratch for all threads that pack or unpack.
 pub(super) struct Codec {
     compression: Compression,
     /// Idle scratch: one for each CPU. `others` has the scratch given back on a CPU that has one.
-    at_home: Box<[CachePadded<Home>]>,
+    at_home: Box<[CachePadded<CpuScratch>]>,
     others: Mutex<Vec<Box<Scratch>>>,
     made: AtomicU64,
     budget: Arc<Budget>,
@@ -84,7 +86,7 @@ impl Codec {
         }
     }
 
-    fn home(&self) -> &Home {
+    fn home(&self) -> &CpuScratch {
         &self.at_home[self.cpus.current()]
     }
 
@@ -92,8 +94,10 @@ impl Codec {
     fn make(&self) -> Option<Box<Scratch>> {
         let method = match self.compression {
             Compression::Off => return None,
-            Compression::Lz4 => Method::Lz4(CompressTable::small()),
-            Compression::Zstd => Method::Zstd(Compressor::new(ZSTD_LEVEL).ok()?, Decompressor::new().ok()?),
+            Compression::Lz4 => CompressionMethod::Lz4(CompressTable::small()),
+            Compression::Zstd => {
+                CompressionMethod::Zstd(Compressor::new(ZSTD_LEVEL).ok()?, Decompressor::new().ok()?)
+            }
         };
         // A page must be unpacked even if the budget is used up.
         self.budget.charge_over(self.scratch_bytes());
@@ -109,8 +113,10 @@ impl Codec {
         }
         let Some(mut scratch) = self.take() else { return false };
         let unpacked = match &mut scratch.method {
-            Method::Zstd(_, decompressor) => decompressor.decompress_to_buffer(packed, &mut page[..]).ok(),
-            Method::Lz4(_) => decompress_into(packed, page).ok(),
+            CompressionMethod::Zstd(_, decompressor) => {
+                decompressor.decompress_to_buffer(packed, &mut page[..]).ok()
+            }
+            CompressionMethod::Lz4(_) => decompress_into(packed, page).ok(),
         };
         self.give_back(scratch);
         unpacked == Some(PAGE_BYTES)
@@ -130,11 +136,11 @@ mod tests {
     use zstd::zstd_safe::{CCtx, CParameter, DCtx};
 
     use super::*;
-    use crate::swap::pool::tests::{Kind, page};
+    use crate::swap::pool::tests::{Fill, page};
 
     #[test]
     fn zstandard_takes_no_more_than_is_charged() {
-        for kind in [Kind::Repeats, Kind::Half, Kind::Random] {
+        for kind in [Fill::Repeats, Fill::Half, Fill::Random] {
             let page = page(kind, 1);
             let (mut compressor, mut decompressor) = (CCtx::create(), DCtx::create());
             compressor.set_parameter(CParameter::CompressionLevel(ZSTD_LEVEL)).unwrap();

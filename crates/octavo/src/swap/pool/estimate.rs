@@ -32,15 +32,15 @@ const _: () = assert!(PAGE_BYTES / EVERY * RUN == 256);
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::swap::pool::tests::{Kind, page};
+    use crate::swap::pool::tests::{Fill, page};
 
     #[test]
     fn what_cannot_shrink_is_told_from_what_can() {
-        let told = (0..200).filter(|&seed| is_hopeless(&page(Kind::Floats, seed))).count();
+        let told = (0..200).filter(|&seed| is_hopeless(&page(Fill::Floats, seed))).count();
         assert!(told > 180, "{told} of 200 pages of floats");
         for seed in 0..200 {
-            assert!(is_hopeless(&page(Kind::Random, seed)), "seed {seed}");
-            for kind in [Kind::Text, Kind::Half, Kind::Words, Kind::Repeats] {
+            assert!(is_hopeless(&page(Fill::Random, seed)), "seed {seed}");
+            for kind in [Fill::Text, Fill::Half, Fill::Words, Fill::Repeats] {
                 assert!(!is_hopeless(&page(kind, seed)), "{kind:?}, seed {seed}");
             }
         }

@@ -71,8 +71,8 @@ use blocks::spans_of;
 use classes::SPAN_ORDER;
 use codec::Codec;
 pub(crate) use handle::Handle;
-use pace::{Look, WritePace};
-use share::{Share, Size};
+use pace::{WritePace, WriteSample};
+use share::{PoolSize, Share};
 use shrink::{Emptied, SPARE_SPANS};
 use span::SpanWords;
 use spans::{Checksums, Placed, Spans};
@@ -112,7 +112,7 @@ const MOST_GROWTH: u32 = 4;
 /// What the pool's share depends on: it differs between pages reached by handles and pages reached through
 /// translations.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Faults {
+pub(crate) struct FaultPath {
     /// The time of a fault, wherever its page is.
     fault_ns: f64,
     /// So many of the frames that the pool gives up do not go to pages.
@@ -121,7 +121,7 @@ pub(crate) struct Faults {
     growth: u32,
 }
 
-impl Faults {
+impl FaultPath {
     /// For pages that handles reach.
     pub(crate) const BY_HANDLES: Self = Self { fault_ns: 1_000.0, kept_frames: 0, growth: MOST_GROWTH };
 
@@ -319,12 +319,12 @@ impl Pool {
 
     /// If a turn has ended, judges how much of its limit the pool should use. `now` is the shadow of pages
     /// evicted now.
-    pub(crate) fn judge_share(&self, now: Shadow, faults: Faults, turnover: Turnover) {
-        let Faults { fault_ns, kept_frames, growth } = faults;
+    pub(crate) fn judge_share(&self, now: Shadow, faults: FaultPath, turnover: Turnover) {
+        let FaultPath { fault_ns, kept_frames, growth } = faults;
         self.growth.store(growth, Ordering::Relaxed);
         let frame_bytes = PAGE_BYTES as u64;
         let packed_bytes = turnover.packed_bytes.max(1) as f64;
-        let size = Size {
+        let size = PoolSize {
             pages: turnover.pages,
             frames: self.used_bytes.load(Ordering::Relaxed) / frame_bytes,
             packs: FULL_SHARE * (turnover.pages * frame_bytes) as f64 / packed_bytes,
@@ -363,7 +363,7 @@ impl Pool {
 
     /// The state of the devices, with `ended_pages` written so far and `under_way_pages` in flight.
     pub(crate) fn device_view(&self, ended_pages: u64, under_way_pages: u32) -> DeviceView {
-        self.pace.look(Look { ended_pages, under_way_pages, at: self.time.now() });
+        self.pace.look(WriteSample { ended_pages, under_way_pages, at: self.time.now() });
         let assumed = DeviceView::UNMEASURED;
         DeviceView {
             in_flight_bytes: u64::from(under_way_pages) * PAGE_BYTES as u64,

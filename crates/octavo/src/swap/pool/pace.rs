@@ -19,7 +19,7 @@ const BLEND: f64 = 4.0;
 
 /// One look at the pages that are being written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct WriteSample {
     /// Pages whose write has ended, since the start.
     pub(super) ended_pages: u64,
     /// Pages being written, read second.
@@ -30,7 +30,7 @@ pub(super) struct Look {
 /// The devices' time for a page.
 #[derive(Debug, Default)]
 pub(super) struct WritePace {
-    since: Mutex<Option<Look>>,
+    since: Mutex<Option<WriteSample>>,
     /// 0 if not known.
     ns_per_page: AtomicU32,
 }
@@ -42,7 +42,7 @@ impl WritePace {
     }
 
     /// Takes a look. If several threads look at once, one counts.
-    pub(super) fn look(&self, now: Look) {
+    pub(super) fn look(&self, now: WriteSample) {
         let Some(mut since) = self.since.try_lock() else { return };
         let Some(before) = *since else {
             *since = tells(&now).then_some(now);
@@ -65,7 +65,7 @@ impl WritePace {
     }
 }
 
-fn tells(look: &Look) -> bool {
+fn tells(look: &WriteSample) -> bool {
     u64::from(look.under_way_pages) > SPAN_PAGES
 }
 
@@ -78,7 +78,7 @@ mod tests {
     fn measured(pace: &WritePace, ns: u64, queue: u64, every: u64, idle: Duration) {
         let (mut at, mut ended) = (crate::sync::Clock::default().now(), 0);
         for _ in 0..200 {
-            pace.look(Look { ended_pages: ended, under_way_pages: queue as u32, at });
+            pace.look(WriteSample { ended_pages: ended, under_way_pages: queue as u32, at });
             at += Duration::from_nanos(ns * every) + idle;
             ended += every;
         }

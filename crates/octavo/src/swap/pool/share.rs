@@ -60,7 +60,7 @@ mod model;
 
 use crate::policy::Shadow;
 use crate::sync::{AtomicU32, AtomicU64, Clock, Instant, Mutex, Ordering};
-use costs::{Costs, Means, Times};
+use costs::{Means, ReturnCosts, Times};
 
 /// Bins of distances, in units of shadows: four linear ones, then four for each doubling.
 const BINS: usize = 88;
@@ -92,7 +92,7 @@ const MOST_SHY: u32 = 32;
 
 /// The pool at the end of a turn.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
+pub(super) struct PoolSize {
     /// Pages in it, the frames that it uses, and the pages that a full frame holds.
     pub(super) pages: u64,
     pub(super) frames: u64,
@@ -108,14 +108,14 @@ pub(super) struct Size {
 }
 
 /// Returns by their distances.
-type Returns<T> = [T; BINS];
+type ReturnsByDistance<T> = [T; BINS];
 
 /// Notes on returns.
 #[derive(Debug)]
 pub(crate) struct Share {
     clock: Clock,
-    from_pool: Returns<AtomicU32>,
-    from_device: Returns<AtomicU32>,
+    from_pool: ReturnsByDistance<AtomicU32>,
+    from_device: ReturnsByDistance<AtomicU32>,
     /// Pages that went straight to a device, and would have even with a larger pool.
     straight: AtomicU64,
     times: Times,
@@ -130,8 +130,8 @@ struct Past {
     turns: u32,
     evictions: f64,
     straight: f64,
-    pool: Returns<f64>,
-    device: Returns<f64>,
+    pool: ReturnsByDistance<f64>,
+    device: ReturnsByDistance<f64>,
     /// In these turns the program mostly waited.
     waits: bool,
     /// Turns left in which the pool does not grow, and how many there were the last time.
@@ -227,7 +227,7 @@ impl Share {
 
     /// Judges the turn that has ended, if one has. A fault takes `fault_ns`, wherever its page is. Returns
     /// how many parts the pool should use from now on, or `None` for as many as before.
-    pub(super) fn judge(&self, now: Shadow, fault_ns: f64, size: Size) -> Option<u32> {
+    pub(super) fn judge(&self, now: Shadow, fault_ns: f64, size: PoolSize) -> Option<u32> {
         let mut past = self.past.lock();
         let Some((began, began_at)) = past.began else {
             past.began = Some((now, self.clock.now()));
@@ -240,7 +240,7 @@ impl Share {
         }
         let at = self.clock.now();
         past.began = Some((now, at));
-        let take = |bins: &Returns<AtomicU32>| -> Returns<f64> {
+        let take = |bins: &ReturnsByDistance<AtomicU32>| -> ReturnsByDistance<f64> {
             std::array::from_fn(|bin| f64::from(bins[bin].swap(0, Ordering::Relaxed)))
         };
         let (pool, device) = (take(&self.from_pool), take(&self.from_device));
@@ -275,8 +275,15 @@ impl Default for Past {
 
 impl Past {
     /// Adds a turn. Turns in which the program mostly waits are not added to others.
-    fn add(&mut self, pool: Returns<f64>, device: Returns<f64>, evictions: u64, turn_ns: f64, costs: Costs) {
-        let (whole, sum) = (costs.whole(), |bins: &Returns<f64>| bins.iter().sum::<f64>());
+    fn add(
+        &mut self,
+        pool: ReturnsByDistance<f64>,
+        device: ReturnsByDistance<f64>,
+        evictions: u64,
+        turn_ns: f64,
+        costs: ReturnCosts,
+    ) {
+        let (whole, sum) = (costs.whole(), |bins: &ReturnsByDistance<f64>| bins.iter().sum::<f64>());
         let waits = sum(&pool) * whole.0 + sum(&device) * whole.1 > MOSTLY * turn_ns;
         if waits != self.waits {
             self.keep(0.0);
@@ -284,8 +291,9 @@ impl Past {
         self.waits = waits;
         self.turns += 1;
         self.evictions += evictions as f64;
-        let add =
-            |to: &mut Returns<f64>, from: Returns<f64>| to.iter_mut().zip(from).for_each(|(to, n)| *to += n);
+        let add = |to: &mut ReturnsByDistance<f64>, from: ReturnsByDistance<f64>| {
+            to.iter_mut().zip(from).for_each(|(to, n)| *to += n)
+        };
         add(&mut self.pool, pool);
         add(&mut self.device, device);
     }
@@ -297,7 +305,7 @@ impl Past {
         self.pool.iter_mut().chain(&mut self.device).for_each(|n| *n *= share);
     }
 
-    fn end(&mut self, decided: Option<u32>, size: Size) {
+    fn end(&mut self, decided: Option<u32>, size: PoolSize) {
         match decided {
             Some(parts) if parts < size.parts => {
                 self.last_shy = (2 * self.last_shy).min(MOST_SHY);
@@ -358,7 +366,7 @@ impl Past {
     }
 
     /// Returns the number of parts that saves most, if it saves enough.
-    fn decide(&self, costs: Costs, size: Size) -> Option<u32> {
+    fn decide(&self, costs: ReturnCosts, size: PoolSize) -> Option<u32> {
         if self.returned() < FEW_RETURNS || size.frames == 0 {
             return None;
         }
@@ -418,9 +426,9 @@ impl Past {
 mod tests {
     use super::*;
 
-    const COSTS: Costs =
-        Costs { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
-    const SIZE: Size = Size {
+    const COSTS: ReturnCosts =
+        ReturnCosts { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
+    const SIZE: PoolSize = PoolSize {
         pages: 8000,
         frames: 1600,
         packs: 5.0,
@@ -492,7 +500,7 @@ mod tests {
         let just_gone = [(600, EXCHANGED as f64 * 0.9, 0.0)];
         let parts = past(EXCHANGED, &just_gone, true).decide(COSTS, SIZE).unwrap();
         assert!((8..=10).contains(&parts), "{parts}: 600 frames are enough");
-        let kept = Size { kept_frames: 1300, ..SIZE };
+        let kept = PoolSize { kept_frames: 1300, ..SIZE };
         assert_eq!(past(EXCHANGED, &just_gone, true).decide(COSTS, kept), None, "others get the frames");
         assert_eq!(past(EXCHANGED, &just_gone, false).decide(COSTS, SIZE), None, "it computes");
         assert_eq!(past(EXCHANGED / 2, &just_gone, true).decide(COSTS, SIZE), None, "it waits only just now");
@@ -514,24 +522,28 @@ mod tests {
             Some(9),
             "half at the most, though 900 frames are enough for nearly all"
         );
-        assert_eq!(shrinks.decide(COSTS, Size { parts: 8, ..SIZE }), None, "800 of them will be free anyway");
-        let (on_device, small) = (EXCHANGED as f64, Size { pages: 5000, frames: 1000, ..SIZE });
+        assert_eq!(
+            shrinks.decide(COSTS, PoolSize { parts: 8, ..SIZE }),
+            None,
+            "800 of them will be free anyway"
+        );
+        let (on_device, small) = (EXCHANGED as f64, PoolSize { pages: 5000, frames: 1000, ..SIZE });
         let grows = past(2 * EXCHANGED, &[(16, 20.0, 0.0), (5800, 0.0, on_device)], true);
         assert_eq!(grows.decide(COSTS, small), None, "600 more frames are more than enough");
-        let most = grows.decide(COSTS, Size { parts: 10, ..small }).unwrap();
+        let most = grows.decide(COSTS, PoolSize { parts: 10, ..small }).unwrap();
         assert!((11..=13).contains(&most), "{most}");
     }
 
     #[test]
     fn a_small_pool_grows_where_devices_are_the_greater_loss_but_not_just_after_it_shrank() {
-        let small = Size { pages: 1500, frames: 300, parts: 3, ..SIZE };
+        let small = PoolSize { pages: 1500, frames: 300, parts: 3, ..SIZE };
         let returns = [(16, 20.0, 0.0), (1650, 0.0, 500.0), (2500, 0.0, 1500.0)];
         let mut grows = past(EXCHANGED, &returns, false);
         let parts = grows.decide(COSTS, small).unwrap();
         assert!((5..=6).contains(&parts), "{parts}: as many as reach those pages");
-        assert_eq!(grows.decide(COSTS, Size { frames: 200, ..small }), None, "it is not full");
-        assert_eq!(grows.decide(COSTS, Size { most: 4, ..small }), Some(4), "no more pay");
-        let in_blocks = Size { frames: 200, pages: 1000, block_frames: 128, ..small };
+        assert_eq!(grows.decide(COSTS, PoolSize { frames: 200, ..small }), None, "it is not full");
+        assert_eq!(grows.decide(COSTS, PoolSize { most: 4, ..small }), Some(4), "no more pay");
+        let in_blocks = PoolSize { frames: 200, pages: 1000, block_frames: 128, ..small };
         assert_eq!(grows.decide(COSTS, in_blocks), Some(6), "no second block fits");
         grows.end(Some(3), SIZE);
         assert_eq!((grows.evictions, grows.shy), (0.0, 2), "the count begins anew");
@@ -542,7 +554,7 @@ mod tests {
     #[test]
     fn a_turn_ends_after_its_evictions_and_is_counted_once() {
         let share = Share::new(Clock::default());
-        let (begin, size) = (Shadow::at(1 << 20), Size { parts: 3, frames: 300, pages: 1500, ..SIZE });
+        let (begin, size) = (Shadow::at(1 << 20), PoolSize { parts: 3, frames: 300, pages: 1500, ..SIZE });
         let judge = |now: Shadow| share.judge(now, COSTS.fault_ns, size);
         assert_eq!(judge(begin), None);
         for _ in 0..5000 {

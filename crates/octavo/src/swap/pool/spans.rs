@@ -21,7 +21,7 @@ use crate::units::{FrameId, Order, SwapSlot};
 
 /// A class, without its spans.
 #[derive(Debug)]
-struct Class {
+struct SpanClass {
     /// The first span with room. It links the others.
     first: u32,
     generation: u32,
@@ -80,14 +80,19 @@ pub(super) enum Placed {
 #[derive(Debug)]
 pub(super) struct Spans {
     words: WordArray<SpanWords>,
-    classes: Box<[CachePadded<Mutex<Class>>]>,
+    classes: Box<[CachePadded<Mutex<SpanClass>>]>,
     pub(super) blocks: Blocks,
 }
 
 impl Spans {
     pub(super) fn new(most_spans: usize) -> std::io::Result<Self> {
         let class = || {
-            CachePadded::new(Mutex::new(Class { first: NO_SPAN, generation: 0, pages: 0, packed_bytes: 0 }))
+            CachePadded::new(Mutex::new(SpanClass {
+                first: NO_SPAN,
+                generation: 0,
+                pages: 0,
+                packed_bytes: 0,
+            }))
         };
         Ok(Self {
             words: WordArray::new(most_spans)?,
@@ -236,7 +241,7 @@ impl Spans {
 
     /// The number of pages, and their packed bytes.
     pub(super) fn contents(&self) -> (u64, u64) {
-        let add = |sum: (u64, u64), class: &CachePadded<Mutex<Class>>| {
+        let add = |sum: (u64, u64), class: &CachePadded<Mutex<SpanClass>>| {
             let class = class.lock();
             (sum.0 + class.pages, sum.1 + class.packed_bytes)
         };
@@ -300,7 +305,7 @@ impl Spans {
         true
     }
 
-    fn list(&self, held: &mut MutexGuard<'_, Class>, span: u32) {
+    fn list(&self, held: &mut MutexGuard<'_, SpanClass>, span: u32) {
         let words = self.span(span);
         debug_assert!(!words.is(LISTED), "listed twice");
         words.mark(LISTED, true);
@@ -312,7 +317,7 @@ impl Spans {
         held.first = span;
     }
 
-    fn unlist(&self, held: &mut MutexGuard<'_, Class>, span: u32) {
+    fn unlist(&self, held: &mut MutexGuard<'_, SpanClass>, span: u32) {
         let words = self.span(span);
         debug_assert!(words.is(LISTED), "not listed");
         words.mark(LISTED, false);

@@ -10,7 +10,7 @@ use crate::sync::{Clock, Duration, Machine, pause, thread};
 
 /// What pages are filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Fill {
     Random,
     /// Numbers between 0 and 1 in 64-bit floating point.
     Floats,
@@ -23,10 +23,10 @@ pub(crate) enum Kind {
     Repeats,
 }
 
-const KINDS: [Kind; 6] = [Kind::Random, Kind::Floats, Kind::Text, Kind::Half, Kind::Words, Kind::Repeats];
+const KINDS: [Fill; 6] = [Fill::Random, Fill::Floats, Fill::Text, Fill::Half, Fill::Words, Fill::Repeats];
 
 /// A page of that kind, the same for the same seed.
-pub(crate) fn page(kind: Kind, seed: u64) -> Vec<u8> {
+pub(crate) fn page(kind: Fill, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut random = move || {
         state ^= state >> 12;
@@ -40,15 +40,15 @@ pub(crate) fn page(kind: Kind, seed: u64) -> Vec<u8> {
     while bytes.len() < PAGE_BYTES {
         let at = bytes.len();
         match kind {
-            Kind::Random => bytes.extend(random().to_le_bytes()),
-            Kind::Floats => bytes.extend(((random() >> 11) as f64 / (1u64 << 53) as f64).to_le_bytes()),
-            Kind::Text if random() % 4 == 0 => bytes.extend((random() >> 50).to_string().bytes()),
-            Kind::Text => bytes.extend(words[(random() >> 32) as usize % words.len()].bytes()),
-            Kind::Half if at >= PAGE_BYTES / 2 => bytes.extend([0; 8]),
-            Kind::Half => bytes.extend(random().to_le_bytes()),
-            Kind::Words => bytes.extend((random() >> 52).to_le_bytes()),
-            Kind::Repeats if at >= 512 => bytes.push(bytes[at - 512]),
-            Kind::Repeats => bytes.extend(random().to_le_bytes()),
+            Fill::Random => bytes.extend(random().to_le_bytes()),
+            Fill::Floats => bytes.extend(((random() >> 11) as f64 / (1u64 << 53) as f64).to_le_bytes()),
+            Fill::Text if random() % 4 == 0 => bytes.extend((random() >> 50).to_string().bytes()),
+            Fill::Text => bytes.extend(words[(random() >> 32) as usize % words.len()].bytes()),
+            Fill::Half if at >= PAGE_BYTES / 2 => bytes.extend([0; 8]),
+            Fill::Half => bytes.extend(random().to_le_bytes()),
+            Fill::Words => bytes.extend((random() >> 52).to_le_bytes()),
+            Fill::Repeats if at >= 512 => bytes.push(bytes[at - 512]),
+            Fill::Repeats => bytes.extend(random().to_le_bytes()),
         }
     }
     bytes.truncate(PAGE_BYTES);
@@ -114,7 +114,7 @@ fn what_shrinks_comes_back_and_what_does_not_is_refused() {
                 Stored::Kept(handle) => assert_eq!(fixture.load(slot, handle).unwrap(), bytes, "{kind:?}"),
                 refused => {
                     assert_eq!(refused, Stored::Incompressible);
-                    assert!(matches!(kind, Kind::Random | Kind::Floats), "{kind:?} was refused");
+                    assert!(matches!(kind, Fill::Random | Fill::Floats), "{kind:?} was refused");
                 }
             }
         }
@@ -135,13 +135,13 @@ fn the_pool_grows_further_where_pages_shrink_more() {
         fixture.pool.turnover();
         fixture.pool.used_and_wanted_bytes().1 >> 20
     };
-    let halves = kept(Kind::Half, 0..400);
+    let halves = kept(Fill::Half, 0..400);
     assert_eq!(wanted_mib(), 16, "so few tell nothing");
-    let more = kept(Kind::Half, 400..1000);
+    let more = kept(Fill::Half, 400..1000);
     assert_eq!(wanted_mib(), 4, "a frame holds two");
     halves.into_iter().chain(more).for_each(|handle| fixture.pool.free(&fixture.frames, handle));
     assert_eq!(wanted_mib(), 4, "none tell nothing");
-    kept(Kind::Repeats, 0..1000);
+    kept(Fill::Repeats, 0..1000);
     assert_eq!(wanted_mib(), 16, "a frame holds seven");
 }
 
@@ -150,11 +150,11 @@ fn a_pool_is_to_give_way_to_pages_that_a_program_mostly_waits_for() {
     let fixture = fixture(Compression::Lz4, 8 << 20);
     let pool = &fixture.pool;
     let mut slots = 0..;
-    while let Stored::Kept(_) = fixture.store(slots.next().unwrap(), &page(Kind::Repeats, 1)) {}
+    while let Stored::Kept(_) = fixture.store(slots.next().unwrap(), &page(Fill::Repeats, 1)) {}
     let judge = |evictions| {
         pool.judge_share(
             Shadow::at(evictions),
-            Faults { fault_ns: 1e9, ..Faults::BY_HANDLES },
+            FaultPath { fault_ns: 1e9, ..FaultPath::BY_HANDLES },
             pool.turnover(),
         );
         pool.used_and_wanted_bytes().1
@@ -173,11 +173,11 @@ fn a_pool_into_which_no_second_block_fits_may_have_more_parts() {
     let fixture = fixture(Compression::Lz4, Pool::share_of(64 << 20));
     let pool = &fixture.pool;
     for slot in 0..1000 {
-        fixture.kept(slot, &page(Kind::Repeats, 1));
+        fixture.kept(slot, &page(Fill::Repeats, 1));
     }
     pool.parts.store(3, Ordering::Relaxed);
     let judge = |evictions| {
-        pool.judge_share(Shadow::at(evictions), Faults::BY_HANDLES, pool.turnover());
+        pool.judge_share(Shadow::at(evictions), FaultPath::BY_HANDLES, pool.turnover());
         pool.used_and_wanted_bytes()
     };
     let (used_bytes, wanted_bytes) = judge(0);
@@ -191,7 +191,7 @@ fn a_pool_into_which_no_second_block_fits_may_have_more_parts() {
 #[test]
 fn a_pool_that_is_worth_less_gives_its_blocks_back() {
     let fixture = fixture(Compression::Lz4, 6 << 20);
-    let kept: Vec<_> = (0..2600).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
+    let kept: Vec<_> = (0..2600).map(|slot| fixture.kept(slot, &page(Fill::Half, slot.into()))).collect();
     fixture.pool.turnover();
     let (used_bytes, wanted_bytes) = fixture.pool.used_and_wanted_bytes();
     assert!(used_bytes > 2 * wanted_bytes && fixture.pool.is_crowded(), "{used_bytes} of {wanted_bytes}");
@@ -209,7 +209,7 @@ fn a_pool_that_is_worth_less_gives_its_blocks_back() {
 fn a_small_pool_is_judged_once_it_is_half_full() {
     let fixture = fixture(Compression::Lz4, 1 << 20);
     for slot in 0..400 {
-        let _ = fixture.store(slot, &page(Kind::Half, slot.into()));
+        let _ = fixture.store(slot, &page(Fill::Half, slot.into()));
     }
     fixture.pool.turnover();
     assert_eq!(fixture.pool.used_and_wanted_bytes().1 >> 10, 256);
@@ -219,7 +219,7 @@ fn a_small_pool_is_judged_once_it_is_half_full() {
 fn a_page_for_which_there_is_no_scratch_says_nothing_of_pages() {
     // Without a compression method, no scratch can be made.
     let fixture = fixture(Compression::Off, 8 << 20);
-    assert_eq!(fixture.store(1, &page(Kind::Text, 7)), Stored::Full);
+    assert_eq!(fixture.store(1, &page(Fill::Text, 7)), Stored::Full);
     let counters = fixture.counters.snapshot();
     let refused = (Counter::PoolRejectFull, Counter::PoolRejectIncompressible);
     assert_eq!((counters.get(refused.0), counters.get(refused.1)), (1, 0));
@@ -228,8 +228,8 @@ fn a_page_for_which_there_is_no_scratch_says_nothing_of_pages() {
 #[test]
 fn a_pool_that_finds_room_again_is_not_starved() {
     let fixture = fixture(Compression::Lz4, 16 << 20);
-    let store = |slot: u32| fixture.store(slot, &page(Kind::Text, slot.into()));
-    let mut kept: Vec<_> = (0..1000).map(|slot| fixture.kept(slot, &page(Kind::Text, slot.into()))).collect();
+    let store = |slot: u32| fixture.store(slot, &page(Fill::Text, slot.into()));
+    let mut kept: Vec<_> = (0..1000).map(|slot| fixture.kept(slot, &page(Fill::Text, slot.into()))).collect();
     let taken: Vec<_> = std::iter::from_fn(|| fixture.frames.alloc(Order::ZERO)).collect();
     let refused = (1000..).find(|slot| match store(*slot) {
         Stored::Kept(handle) => {
@@ -249,7 +249,7 @@ fn a_pool_that_finds_room_again_is_not_starved() {
 #[test]
 fn everything_freed_gives_all_memory_back() {
     let fixture = fixture(Compression::Lz4, 16 << 20);
-    let kinds = [Kind::Text, Kind::Half, Kind::Words, Kind::Repeats];
+    let kinds = [Fill::Text, Fill::Half, Fill::Words, Fill::Repeats];
     let kept: Vec<_> =
         (0..3000).map(|slot| fixture.kept(slot, &page(kinds[slot as usize % 4], slot.into()))).collect();
     let stats = fixture.pool.stats();
@@ -276,7 +276,7 @@ fn neither_the_limit_nor_the_budget_is_exceeded() {
     let fixture = fixture(Compression::Lz4, 5 << 20);
     let mut full = 0;
     for slot in 0..8000 {
-        full += u32::from(fixture.store(slot, &page(Kind::Half, slot.into())) == Stored::Full);
+        full += u32::from(fixture.store(slot, &page(Fill::Half, slot.into())) == Stored::Full);
         assert!(fixture.pool.stats().used_bytes <= 5 << 20);
     }
     assert!(full > 4000, "{full}");
@@ -285,11 +285,11 @@ fn neither_the_limit_nor_the_budget_is_exceeded() {
     let mut named = Vec::new();
     fixture.pool.coldest(&fixture.frames, 64, &mut named);
     named.iter().for_each(|&(_, handle)| fixture.pool.free(&fixture.frames, handle));
-    assert!(matches!(fixture.store(9000, &page(Kind::Half, 1)), Stored::Kept(_)));
+    assert!(matches!(fixture.store(9000, &page(Fill::Half, 1)), Stored::Kept(_)));
     // The pool takes no memory that is not there.
     fixture.pool.set_limit_bytes(1 << 30);
     (8000..40_000).for_each(|slot| {
-        let _ = fixture.store(slot, &page(Kind::Half, slot.into()));
+        let _ = fixture.store(slot, &page(Fill::Half, slot.into()));
     });
     assert!(fixture.budget.used_bytes() <= fixture.budget.limit_bytes());
     assert!(fixture.counters.snapshot().get(Counter::PoolRejectFull) > u64::from(full));
@@ -299,7 +299,7 @@ fn neither_the_limit_nor_the_budget_is_exceeded() {
 fn damage_of_any_byte_is_told() {
     for compression in [Compression::Lz4, Compression::Zstd] {
         let fixture = fixture(compression, 8 << 20);
-        let bytes = page(Kind::Text, 3);
+        let bytes = page(Fill::Text, 3);
         let handle = fixture.kept(9, &bytes);
         let at = fixture.pool.spans.span(handle.span()).place().home_offset()
             + handle.object() as usize * classes::size(handle.class());
@@ -321,12 +321,12 @@ fn damage_of_any_byte_is_told() {
 #[test]
 fn a_freed_handle_is_gone_also_when_its_place_is_used_again() {
     let fixture = fixture(Compression::Lz4, 8 << 20);
-    let bytes = page(Kind::Half, 1);
+    let bytes = page(Fill::Half, 1);
     let first = fixture.kept(5, &bytes);
     let stays = fixture.kept(6, &bytes);
     fixture.pool.free(&fixture.frames, first);
     assert_eq!(fixture.load(5, first), Err(LoadFailure::Gone));
-    let second = fixture.kept(5, &page(Kind::Half, 2));
+    let second = fixture.kept(5, &page(Fill::Half, 2));
     assert_eq!((first.span(), first.object()), (second.span(), second.object()));
     assert_eq!(fixture.load(5, first), Err(LoadFailure::Gone));
     assert_eq!(fixture.load(7, second), Err(LoadFailure::Gone), "another slot's");
@@ -336,7 +336,7 @@ fn a_freed_handle_is_gone_also_when_its_place_is_used_again() {
 #[test]
 fn the_coldest_are_those_stored_first_and_each_is_named_once() {
     let fixture = fixture(Compression::Lz4, 16 << 20);
-    let handles: Vec<_> = (0..2000).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
+    let handles: Vec<_> = (0..2000).map(|slot| fixture.kept(slot, &page(Fill::Half, slot.into()))).collect();
     let mut named = Vec::new();
     fixture.pool.coldest(&fixture.frames, 256, &mut named);
     assert!((256..256 + 64).contains(&named.len()), "{}", named.len());
@@ -364,7 +364,7 @@ fn the_coldest_are_those_stored_first_and_each_is_named_once() {
 fn sparse_blocks_are_emptied_by_moving() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
     let mut map: HashMap<u32, Handle> =
-        (0..6000).map(|slot| (slot, fixture.kept(slot, &page(Kind::Half, slot.into())))).collect();
+        (0..6000).map(|slot| (slot, fixture.kept(slot, &page(Fill::Half, slot.into())))).collect();
     // Two of every three are freed.
     for slot in (0..6000).filter(|slot| slot % 3 != 0) {
         fixture.pool.free(&fixture.frames, map.remove(&slot).unwrap());
@@ -387,7 +387,7 @@ fn sparse_blocks_are_emptied_by_moving() {
     assert!(given >= 2 && after.used_bytes <= before.used_bytes / 2, "{given}: {before:?}, {after:?}");
     assert_eq!((after.pages, after.packed_bytes), (before.pages, before.packed_bytes));
     for (&slot, &handle) in &map {
-        assert_eq!(fixture.load(slot, handle), Ok(page(Kind::Half, slot.into())));
+        assert_eq!(fixture.load(slot, handle), Ok(page(Fill::Half, slot.into())));
     }
 }
 
@@ -397,7 +397,7 @@ fn a_page_of_a_rare_size_keeps_no_block_from_closing() {
     // One page in 800 has a size that no other span has room for, so that a block has a span with one page.
     let rare = |slot: u32| slot.is_multiple_of(800);
     let sized = |slot: u32| {
-        let mut page = page(Kind::Half, slot.into());
+        let mut page = page(Fill::Half, slot.into());
         let random = if rare(slot) { 256 + slot as usize / 800 * 192 } else { PAGE_BYTES / 2 };
         page[random..].fill(0);
         page
@@ -421,7 +421,7 @@ fn a_block_that_was_never_used_goes_back() {
     let fixture = fixture(Compression::Lz4, 8 << 20);
     // Once as the only block, and once beside another.
     for pages in [0, 100] {
-        (0..pages).for_each(|slot| _ = fixture.kept(slot, &page(Kind::Half, slot.into())));
+        (0..pages).for_each(|slot| _ = fixture.kept(slot, &page(Fill::Half, slot.into())));
         let used_bytes = fixture.pool.stats().used_bytes;
         let block = fixture.frames.alloc(Order::MAX).unwrap();
         assert!(fixture.pool.feed(block).is_none(), "there is room for it");
@@ -439,7 +439,7 @@ fn a_small_block_goes_back_where_its_pages_fit_elsewhere() {
     let fill = |map: &mut HashMap<u32, Handle>, used_bytes: u64| {
         while fixture.pool.stats().used_bytes < used_bytes {
             let slot = map.len() as u32;
-            map.insert(slot, fixture.kept(slot, &page(Kind::Half, slot.into())));
+            map.insert(slot, fixture.kept(slot, &page(Fill::Half, slot.into())));
         }
     };
     fill(&mut map, 1);
@@ -459,7 +459,7 @@ fn a_small_block_goes_back_where_its_pages_fit_elsewhere() {
     assert_eq!(fixture.pool.stats().used_bytes, large);
     assert!(!fixture.pool.give_small_back(&fixture.frames), "there is no other");
     for (&slot, &handle) in &map {
-        assert_eq!(fixture.load(slot, handle), Ok(page(Kind::Half, slot.into())));
+        assert_eq!(fixture.load(slot, handle), Ok(page(Fill::Half, slot.into())));
     }
     taken.into_iter().for_each(|block| fixture.frames.give_back(block));
 }
@@ -467,7 +467,7 @@ fn a_small_block_goes_back_where_its_pages_fit_elsewhere() {
 #[test]
 fn whole_spans_move_unnoticed() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
-    let handles: Vec<_> = (0..4000).map(|slot| fixture.kept(slot, &page(Kind::Half, slot.into()))).collect();
+    let handles: Vec<_> = (0..4000).map(|slot| fixture.kept(slot, &page(Fill::Half, slot.into()))).collect();
     // Runs of more than two spans go, so that whole spans are free in every block.
     let stays = |slot: usize| (slot / 50).is_multiple_of(2);
     (0..4000).filter(|&slot| !stays(slot)).for_each(|slot| fixture.pool.free(&fixture.frames, handles[slot]));
@@ -475,7 +475,7 @@ fn whole_spans_move_unnoticed() {
     let given = fixture.pool.give_back(&fixture.frames, 1, |slot, _, _| panic!("{slot:?} was to be changed"));
     assert!(given == 1 && fixture.pool.stats().used_bytes < before);
     for slot in (0..4000).filter(|&slot| stays(slot)) {
-        assert_eq!(fixture.load(slot as u32, handles[slot]), Ok(page(Kind::Half, slot as u64)));
+        assert_eq!(fixture.load(slot as u32, handles[slot]), Ok(page(Fill::Half, slot as u64)));
     }
 }
 
@@ -620,7 +620,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
                             pool.free(frames, Handle::from_bits(before));
                         }
                         *seed = state;
-                        let kind = [Kind::Text, Kind::Half, Kind::Repeats][state as usize >> 20 & 1];
+                        let kind = [Fill::Text, Fill::Half, Fill::Repeats][state as usize >> 20 & 1];
                         frames.bytes().copy_in(from.home_offset(), &page(kind, *seed));
                         if let Stored::Kept(handle) =
                             pool.store(frames, pool.weights(None), SwapSlot(slot), from, 0)
@@ -637,7 +637,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
                         let handle = Handle::from_bits(word);
                         match pool.load(frames, pool.weights(None), SwapSlot(slot), handle, to) {
                             Ok(()) => {
-                                let kind = [Kind::Text, Kind::Half, Kind::Repeats][*seed as usize >> 20 & 1];
+                                let kind = [Fill::Text, Fill::Half, Fill::Repeats][*seed as usize >> 20 & 1];
                                 let mut bytes = vec![0; PAGE_BYTES];
                                 frames.bytes().copy_out(to.home_offset(), &mut bytes);
                                 assert_eq!(bytes, page(kind, *seed), "slot {slot}");

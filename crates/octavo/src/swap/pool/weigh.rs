@@ -103,7 +103,7 @@ impl PoolPages {
 
 /// The events since the last decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Noted {
+pub(crate) struct EventCounts {
     /// Pages that tried the pool, those of them that it kept, and pages that came back from it.
     pub(crate) tried: u32,
     pub(crate) kept: u32,
@@ -158,7 +158,7 @@ impl Default for Weigher {
 
 impl Weigher {
     /// Adds the events since the last decision.
-    pub(crate) fn note(&mut self, noted: Noted, turnover: Turnover) {
+    pub(crate) fn note(&mut self, noted: EventCounts, turnover: Turnover) {
         self.tried += f64::from(noted.tried);
         self.kept += f64::from(noted.kept);
         while self.tried > WINDOW {
@@ -271,12 +271,12 @@ impl Weights {
         }
     }
 
-    fn taken(&self) -> Noted {
+    fn taken(&self) -> EventCounts {
         let take = |word: &AtomicU64| word.swap(0, Ordering::Relaxed);
         let (pages, tries, loads) = (take(&self.tries), take(&self.try_ns), take(&self.unpack_ns));
         let waits = take(&self.wait_ns);
         let count = |sum: u64| sum as u32 & ((1 << COUNT_BITS) - 1);
-        Noted {
+        EventCounts {
             tried: pages as u32,
             kept: (pages >> 32) as u32,
             came_back: self.came_back.swap(0, Ordering::Relaxed),
@@ -333,7 +333,7 @@ mod tests {
             let came_back = (self.owed as u32).min(self.turnover.pages as u32 + kept_pages);
             self.owed -= f64::from(came_back);
             let (try_ns, unpack_ns) = (if kept { 7000 } else { 160 }, 1500);
-            let noted = Noted {
+            let noted = EventCounts {
                 tried: n,
                 kept: kept_pages,
                 came_back,
@@ -341,7 +341,7 @@ mod tests {
                 timed_tries: n,
                 unpack_ns: unpack_ns * u64::from(came_back),
                 timed_loads: came_back,
-                ..Noted::default()
+                ..EventCounts::default()
             };
             self.turnover.pages += u64::from(kept_pages) - u64::from(came_back);
             let left = self.turnover.pages.saturating_sub(most);
@@ -359,7 +359,8 @@ mod tests {
         }
 
         fn waits(&mut self, wait_ns: u64) {
-            self.weigher.note(Noted { wait_ns, timed_waits: 1, ..Noted::default() }, self.turnover);
+            self.weigher
+                .note(EventCounts { wait_ns, timed_waits: 1, ..EventCounts::default() }, self.turnover);
         }
     }
 
@@ -385,9 +386,9 @@ mod tests {
         let kept = [900, 100];
         for (weigher, kept) in weighers.iter_mut().zip(kept) {
             let turnover = Turnover { pages: 1000, ..Turnover::default() };
-            weigher.note(Noted { tried: kept, kept, ..Noted::default() }, turnover);
+            weigher.note(EventCounts { tried: kept, kept, ..EventCounts::default() }, turnover);
             weigher.note(
-                Noted::default(),
+                EventCounts::default(),
                 Turnover { pages: 800, left: 200, inside: 1000.0, ..Turnover::default() },
             );
         }
@@ -434,7 +435,7 @@ mod tests {
         weights.note_load(None);
         assert!(inside.pages() > 300.0, "{inside:?}");
         weights.reset(&inside);
-        assert_eq!((inside.pages(), weights.taken()), (0.0, Noted::default()));
+        assert_eq!((inside.pages(), weights.taken()), (0.0, EventCounts::default()));
         keep(&weights, 100);
         look(10_000);
         assert_eq!(charged(&weights.weigher.lock()), 0.0, "others left before");
@@ -506,6 +507,6 @@ mod tests {
         assert_eq!((noted.tried, noted.kept, noted.came_back), (2, 0, 1));
         assert_eq!((noted.try_ns, noted.timed_tries, noted.unpack_ns, noted.timed_loads), (3000, 1, 1000, 1));
         assert_eq!((noted.wait_ns, noted.timed_waits), (160_000, 2));
-        assert_eq!(weights.taken(), Noted::default());
+        assert_eq!(weights.taken(), EventCounts::default());
     }
 }

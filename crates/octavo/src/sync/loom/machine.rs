@@ -1,7 +1,7 @@
 //! The machine of a model: time stands still, two CPUs, and the same random bytes each time.
 
 use crate::sync::Duration;
-use crate::sync::machine::Memory;
+use crate::sync::machine::MachineMemory;
 
 pub(crate) use super::percpu::current_cpu;
 
@@ -13,8 +13,8 @@ pub(crate) fn time() -> Duration {
     Duration::ZERO
 }
 
-pub(crate) fn memory() -> Memory {
-    Memory { bytes: 1 << 30, usable_bytes: 1 << 30 }
+pub(crate) fn memory() -> MachineMemory {
+    MachineMemory { bytes: 1 << 30, usable_bytes: 1 << 30 }
 }
 
 pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {

@@ -104,7 +104,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[derive(Debug, Default)]
-    struct Gate {
+    struct WakeGate {
         state: Mutex<GateState>,
         changed: Condvar,
     }
@@ -116,7 +116,7 @@ mod tests {
         passed: usize,
     }
 
-    impl Gate {
+    impl WakeGate {
         fn pass(&self) {
             let mut state = self.state.lock();
             state.waiting += 1;
@@ -150,7 +150,7 @@ mod tests {
     fn threads_of_a_forked_child_are_woken_though_threads_of_the_parent_were_asleep() {
         const PARENTS: usize = 32;
         const CHILDREN: usize = 8;
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(WakeGate::default());
         let parents: Vec<_> = (0..PARENTS)
             .map(|_| {
                 let gate = Arc::clone(&gate);
@@ -159,12 +159,12 @@ mod tests {
             .collect();
         assert!(gate.comes_to(|state| state.waiting == PARENTS));
         let code = octavo_platform::run_in_forked_child(|| {
-            let gates: Arc<Vec<Gate>> = Arc::new((0..512).map(|_| Gate::default()).collect());
+            let gates: Arc<Vec<WakeGate>> = Arc::new((0..512).map(|_| WakeGate::default()).collect());
             for _ in 0..CHILDREN {
                 let gates = Arc::clone(&gates);
-                thread::spawn(move || gates.iter().for_each(Gate::pass));
+                thread::spawn(move || gates.iter().for_each(WakeGate::pass));
             }
-            let all_pass = |gate: &Gate| {
+            let all_pass = |gate: &WakeGate| {
                 let asleep = gate.comes_to(|state| state.waiting == CHILDREN);
                 gate.open();
                 asleep && gate.comes_to(|state| state.passed == CHILDREN)

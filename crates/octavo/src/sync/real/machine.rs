@@ -6,7 +6,7 @@ use std::time::Instant;
 use octavo_platform::usage;
 
 use crate::sync::Duration;
-use crate::sync::machine::Memory;
+use crate::sync::machine::MachineMemory;
 
 pub(crate) use octavo_platform::rseq::current_cpu;
 pub(crate) use octavo_platform::usage::possible_cpus;
@@ -19,8 +19,8 @@ pub(crate) fn time() -> Duration {
     Instant::now().saturating_duration_since(beginning)
 }
 
-pub(crate) fn memory() -> Memory {
-    Memory { bytes: usage::machine_memory_bytes(), usable_bytes: usage::usable_memory_bytes() }
+pub(crate) fn memory() -> MachineMemory {
+    MachineMemory { bytes: usage::machine_memory_bytes(), usable_bytes: usage::usable_memory_bytes() }
 }
 
 pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {

@@ -14,14 +14,14 @@ use super::{EIO, ENOSPC, Random};
 pub(super) type PageBytes = [u8; PAGE_BYTES];
 
 /// `Err(None)` drops the transfer without an answer.
-pub(super) type Outcome = Result<(), Option<io::Error>>;
+pub(super) type TransferOutcome = Result<(), Option<io::Error>>;
 
 /// The places, and the random numbers that decide what happens to them.
-pub(super) struct Bytes {
+pub(super) struct DeviceBytes {
     pub(super) random: Random,
     pub(super) whims: Whims,
     pub(super) happened: Happened,
-    places: HashMap<u32, Place>,
+    places: HashMap<u32, DevicePage>,
     /// The file of the bytes, if they are not in memory.
     file: Option<File>,
     /// Places that are being written. Places that are being read are not tracked: they may have been freed
@@ -29,7 +29,7 @@ pub(super) struct Bytes {
     written: HashSet<u32>,
 }
 
-struct Place {
+struct DevicePage {
     /// `None` if they are in the file.
     bytes: Option<Box<PageBytes>>,
     /// Whether the last write to it succeeded.
@@ -46,7 +46,7 @@ pub(super) fn copy_of(transfer: &Transfer) -> Vec<PageBytes> {
     transfer.pages().map(copy).collect()
 }
 
-impl Bytes {
+impl DeviceBytes {
     pub(super) fn new(seed: u64, whims: Whims) -> Self {
         let (places, written) = (HashMap::new(), HashSet::new());
         Self { random: Random::new(seed), whims, happened: Happened::default(), places, file: None, written }
@@ -75,7 +75,7 @@ impl Bytes {
                 None
             }
         };
-        self.places.insert(place, Place { bytes, whole });
+        self.places.insert(place, DevicePage { bytes, whole });
     }
 
     fn offset(place: u32) -> u64 {
@@ -102,7 +102,7 @@ impl Bytes {
         transfer: &Transfer,
         told: Option<i32>,
         early: Option<Vec<PageBytes>>,
-    ) -> Outcome {
+    ) -> TransferOutcome {
         let fails = match transfer.direction() {
             Direction::Read => self.read(transfer, told.is_some()),
             Direction::Write => self.write(transfer, told.is_some(), early),

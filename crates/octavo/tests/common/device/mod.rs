@@ -30,8 +30,8 @@ use octavo::io::{Device, Direction, Submitted, Transfer, Urgency, Waited};
 
 #[allow(unused_imports, reason = "each test uses some of it")]
 pub use file::TestFile;
-pub use orders::Side;
-use queue::Queue;
+pub use orders::DeviceSide;
+use queue::DeviceQueue;
 pub use random::Random;
 pub use whims::{Happened, Whims};
 
@@ -51,18 +51,18 @@ pub enum Manner {
 /// The device. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct TestDevice {
-    queue: Arc<Queue>,
+    queue: Arc<DeviceQueue>,
     /// The device's threads end when the last handle is gone.
-    handle: Arc<Handle>,
+    handle: Arc<QueueHandle>,
     name: Arc<str>,
-    watch: Option<Watch>,
+    watch: Option<TransferHook>,
 }
 
-type Watch = Arc<dyn Fn(&Transfer) + Send + Sync>;
+type TransferHook = Arc<dyn Fn(&Transfer) + Send + Sync>;
 
-struct Handle(Arc<Queue>);
+struct QueueHandle(Arc<DeviceQueue>);
 
-impl Drop for Handle {
+impl Drop for QueueHandle {
     fn drop(&mut self) {
         // The threads are not joined: the last handle may be dropped inside a completion.
         self.0.stop();
@@ -81,7 +81,7 @@ impl TestDevice {
 
     /// Makes a device that behaves by its whims and its seed.
     pub fn simulated(capacity: u32, seed: u64, manner: Manner, whims: Whims) -> Self {
-        let queue = Arc::new(Queue::new(capacity, seed, manner, whims));
+        let queue = Arc::new(DeviceQueue::new(capacity, seed, manner, whims));
         let threads = match manner {
             Manner::Inline | Manner::AtFlush | Manner::Driven => 0,
             Manner::Served => 1,
@@ -91,7 +91,7 @@ impl TestDevice {
             let queue = Arc::clone(&queue);
             thread::spawn(move || queue.work());
         }
-        let handle = Arc::new(Handle(Arc::clone(&queue)));
+        let handle = Arc::new(QueueHandle(Arc::clone(&queue)));
         Self { queue, handle, name: "the test device".into(), watch: None }
     }
 
@@ -116,13 +116,13 @@ impl TestDevice {
     }
 
     /// Returns the handle for orders to its reads.
-    pub fn reads(&self) -> Side<'_> {
-        Side { queue: &self.queue, direction: Direction::Read }
+    pub fn reads(&self) -> DeviceSide<'_> {
+        DeviceSide { queue: &self.queue, direction: Direction::Read }
     }
 
     /// Returns the handle for orders to its writes.
-    pub fn writes(&self) -> Side<'_> {
-        Side { queue: &self.queue, direction: Direction::Write }
+    pub fn writes(&self) -> DeviceSide<'_> {
+        DeviceSide { queue: &self.queue, direction: Direction::Write }
     }
 
     /// Stays silent in both directions.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use octavo::io::Direction;
 
-use super::queue::Queue;
+use super::queue::DeviceQueue;
 
 /// The orders for one direction, and their effects.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct Orders {
 
 /// The orders for one transfer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct TransferOrders {
     /// The error it ends with.
     pub(super) errno: Option<i32>,
     pub(super) delay: Duration,
@@ -32,24 +32,24 @@ pub(super) struct Told {
 
 impl Orders {
     /// Returns the orders for a new transfer.
-    pub(super) fn begin(&mut self) -> Told {
+    pub(super) fn begin(&mut self) -> TransferOrders {
         self.begun += 1;
         let is_due = |every: u64| every > 0 && self.begun.is_multiple_of(every);
         assert!(!is_due(self.panic_every), "the test device was told to panic");
         let errno = is_due(self.fail_every).then_some(self.errno);
         self.failed += u64::from(errno.is_some());
-        Told { errno, delay: self.delay, hold: self.holding }
+        TransferOrders { errno, delay: self.delay, hold: self.holding }
     }
 }
 
 /// The reads of a device, or its writes. An order applies from the next transfer on.
 #[derive(Clone, Copy)]
-pub struct Side<'d> {
-    pub(super) queue: &'d Queue,
+pub struct DeviceSide<'d> {
+    pub(super) queue: &'d DeviceQueue,
     pub(super) direction: Direction,
 }
 
-impl Side<'_> {
+impl DeviceSide<'_> {
     /// Fails every `n`th transfer. 1 means all, 0 none.
     pub fn fail_every(&self, n: u64, errno: i32) {
         self.with(|orders| (orders.fail_every, orders.errno) = (n, errno));

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use octavo::io::{Direction, Submitted, Transfer, Urgency, Waited};
 
 use super::Manner;
-use super::bytes::{Bytes, PageBytes, copy_of};
-use super::orders::{Orders, Told};
+use super::bytes::{DeviceBytes, PageBytes, copy_of};
+use super::orders::{Orders, TransferOrders};
 use super::whims::{Happened, Whims};
 
 /// Any number without a special meaning.
 const QUEUE: u32 = 7;
 
-pub(super) struct Queue {
+pub(super) struct DeviceQueue {
     capacity: u32,
     manner: Manner,
     begin: Instant,
@@ -24,7 +24,7 @@ pub(super) struct Queue {
 }
 
 struct State {
-    bytes: Bytes,
+    bytes: DeviceBytes,
     reads: Orders,
     writes: Orders,
     /// The time in calls, for `Driven`.
@@ -33,17 +33,17 @@ struct State {
     /// The most transfers before it is full.
     room: usize,
     /// Not flushed yet.
-    collected: Vec<Held>,
-    held: Vec<Held>,
+    collected: Vec<HeldTransfer>,
+    held: Vec<HeldTransfer>,
     /// Transfers kept by order until they are let go.
-    kept: Vec<Held>,
+    kept: Vec<HeldTransfer>,
     /// Transfers taken out of the lists whose completion has not returned yet.
     in_hand: usize,
     serving: bool,
     stop: bool,
 }
 
-struct Held {
+struct HeldTransfer {
     transfer: Transfer,
     due: u64,
     number: u64,
@@ -52,10 +52,10 @@ struct Held {
     early: Option<Vec<PageBytes>>,
 }
 
-impl Queue {
+impl DeviceQueue {
     pub(super) fn new(capacity: u32, seed: u64, manner: Manner, whims: Whims) -> Self {
         let state = State {
-            bytes: Bytes::new(seed, whims),
+            bytes: DeviceBytes::new(seed, whims),
             reads: Orders::default(),
             writes: Orders::default(),
             now: 0,
@@ -127,13 +127,13 @@ impl Queue {
         let kept = std::mem::take(&mut state.kept);
         let (go, stay) = kept.into_iter().partition(|held| held.transfer.direction() == direction);
         state.kept = stay;
-        let go: Vec<Held> = go;
+        let go: Vec<HeldTransfer> = go;
         if matches!(self.manner, Manner::Inline | Manner::AtFlush) {
             state.in_hand += go.len();
             drop(state);
             go.into_iter().for_each(|held| self.complete_here(held));
         } else {
-            state.held.extend(go.into_iter().map(|held| Held { due: now, ..held }));
+            state.held.extend(go.into_iter().map(|held| HeldTransfer { due: now, ..held }));
             drop(state);
             self.changed.notify_all();
         }
@@ -171,13 +171,13 @@ impl Queue {
         if state.is_full() {
             return Submitted::Full(transfer);
         }
-        let Told { errno, delay, hold } = state.orders(direction).begin();
+        let TransferOrders { errno, delay, hold } = state.orders(direction).begin();
         state.bytes.begin(&transfer);
         let now = self.now(&mut state);
         let (inline, whim, early) = state.draw(&transfer);
         let due = now + whim + delay.as_micros() as u64;
         state.submitted += 1;
-        let held = Held { due, number: state.submitted, told: errno, early, transfer };
+        let held = HeldTransfer { due, number: state.submitted, told: errno, early, transfer };
         if hold {
             state.kept.push(held);
             drop(state);
@@ -240,7 +240,7 @@ impl Queue {
     }
 
     /// Waits for the time of the transfer, then completes it.
-    fn complete_here(&self, held: Held) {
+    fn complete_here(&self, held: HeldTransfer) {
         let now = self.begin.elapsed().as_micros() as u64;
         if held.due > now {
             thread::sleep(Duration::from_micros(held.due - now));
@@ -248,8 +248,8 @@ impl Queue {
         self.complete(held);
     }
 
-    fn complete(&self, held: Held) {
-        let Held { transfer, told, early, .. } = held;
+    fn complete(&self, held: HeldTransfer) {
+        let HeldTransfer { transfer, told, early, .. } = held;
         let result = self.lock().bytes.end(&transfer, told, early);
         match result {
             // Dropping a transfer fails it.
@@ -356,7 +356,7 @@ impl State {
     /// Draws by whim whether the transfer ends within `submit`, how long it takes, and whether the bytes of a
     /// write are taken at once.
     fn draw(&mut self, transfer: &Transfer) -> (bool, u64, Option<Vec<PageBytes>>) {
-        let Bytes { random, whims, happened, .. } = &mut self.bytes;
+        let DeviceBytes { random, whims, happened, .. } = &mut self.bytes;
         let delay = if whims.delay == 0 { 0 } else { random.below(whims.delay) };
         let delay = if random.one_in(16) { 8 * delay } else { delay };
         let early = (transfer.direction() == Direction::Write && random.one_in(3)).then(|| copy_of(transfer));
@@ -374,7 +374,7 @@ impl State {
         if under_way == 0 {
             return self.room == 0;
         }
-        let Bytes { random, whims, happened, .. } = &mut self.bytes;
+        let DeviceBytes { random, whims, happened, .. } = &mut self.bytes;
         let full = under_way >= self.room || whims.refused > 0 && random.below(1000) < whims.refused;
         happened.refused += u64::from(full);
         full
@@ -384,7 +384,7 @@ impl State {
         (0..self.held.len()).min_by_key(|at| (self.held[*at].due, self.held[*at].number))
     }
 
-    fn take(&mut self, at: usize) -> Held {
+    fn take(&mut self, at: usize) -> HeldTransfer {
         self.in_hand += 1;
         let held = self.held.swap_remove(at);
         self.now = self.now.max(held.due);

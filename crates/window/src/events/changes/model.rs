@@ -1,4 +1,4 @@
-//! A small kernel that reports changes late, against [`Changes`] and a space that takes them in.
+//! A small kernel that reports changes late, against [`WaitingChanges`] and a space that takes them in.
 //!
 //! ```text
 //!   a call ─► the world changes ─► its events wait, one after the other ─► told
@@ -21,7 +21,7 @@ use std::ops::Range;
 use octavo_platform::userfaultfd::Event;
 use proptest::prelude::*;
 
-use super::Changes;
+use super::WaitingChanges;
 
 const PAGES: u64 = 8;
 /// The pages of each initial mapping. A hole of one page follows each.
@@ -29,16 +29,16 @@ const FIRST_PAGES: u64 = 2;
 
 /// A page of a mapping, and whether its bytes were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Page {
+struct ModelPage {
     mapping: u32,
     number: u64,
     is_dropped: bool,
 }
 
-type Pages = [Option<Page>; PAGES as usize];
+type ModelPages = [Option<ModelPage>; PAGES as usize];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
+enum MappingCall {
     Unmap { start: u64, len: u64 },
     Move { from: u64, len: u64, to: u64 },
     Drop { start: u64, len: u64 },
@@ -47,7 +47,7 @@ enum Call {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Call(usize, Call),
+    Call(usize, MappingCall),
     /// Reports the next event of a thread's call, or ends the call.
     Tell(usize),
     /// Reports all events of a thread's call, and ends it.
@@ -62,7 +62,7 @@ enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum ReportedChange {
     Unmap(u64, u64),
     /// The unmapping of a move's source.
     UnmapLeft(u64, u64),
@@ -71,7 +71,7 @@ enum Told {
     Fork,
 }
 
-impl Told {
+impl ReportedChange {
     fn event(self) -> Event {
         match self {
             Self::Unmap(start, end) | Self::UnmapLeft(start, end) => Event::Unmap { start, end },
@@ -85,54 +85,54 @@ impl Told {
 /// A call that has not ended.
 #[derive(Debug)]
 struct Unfinished {
-    call: Call,
-    untold: VecDeque<Told>,
+    call: MappingCall,
+    untold: VecDeque<ReportedChange>,
 }
 
 impl Unfinished {
     /// Returns whether the call drops a page, or has moved something there.
     fn holds(&self, page: u64) -> bool {
         match self.call {
-            Call::Move { len, to, .. } => (to..to + len).contains(&page),
-            Call::Drop { start, len } => (start..start + len).contains(&page),
-            Call::Unmap { .. } | Call::Fork => false,
+            MappingCall::Move { len, to, .. } => (to..to + len).contains(&page),
+            MappingCall::Drop { start, len } => (start..start + len).contains(&page),
+            MappingCall::Unmap { .. } | MappingCall::Fork => false,
         }
     }
 
     /// Returns whether the call has freed a page's address, and has not reported that yet.
     fn has_freed_untold(&self, page: u64) -> bool {
         self.untold.iter().any(|told| match *told {
-            Told::Unmap(start, end) => (start..end).contains(&page),
-            Told::Remap(from, _, len) => (from..from + len).contains(&page),
-            Told::UnmapLeft(..) | Told::Remove(..) | Told::Fork => false,
+            ReportedChange::Unmap(start, end) => (start..end).contains(&page),
+            ReportedChange::Remap(from, _, len) => (from..from + len).contains(&page),
+            ReportedChange::UnmapLeft(..) | ReportedChange::Remove(..) | ReportedChange::Fork => false,
         })
     }
 }
 
 /// The program's memory, as it is.
 #[derive(Debug, Default)]
-struct World {
-    pages: Pages,
+struct ProgramMemory {
+    pages: ModelPages,
     /// The memory that the last fork's child got.
-    child: Pages,
+    child: ModelPages,
     mappings: u32,
     threads: [Option<Unfinished>; 2],
 }
 
-fn at(pages: &mut Pages, range: Range<u64>) -> &mut [Option<Page>] {
+fn at(pages: &mut ModelPages, range: Range<u64>) -> &mut [Option<ModelPage>] {
     &mut pages[range.start as usize..range.end as usize]
 }
 
-fn move_pages(pages: &mut Pages, from: u64, len: u64, to: u64) {
+fn move_pages(pages: &mut ModelPages, from: u64, len: u64, to: u64) {
     let moved: Vec<_> = at(pages, from..from + len).iter_mut().map(Option::take).collect();
     at(pages, to..to + len).copy_from_slice(&moved);
 }
 
-fn drop_bytes(pages: &mut Pages, range: Range<u64>) {
+fn drop_bytes(pages: &mut ModelPages, range: Range<u64>) {
     at(pages, range).iter_mut().flatten().for_each(|page| page.is_dropped = true);
 }
 
-impl World {
+impl ProgramMemory {
     fn is_mapped(&self, range: Range<u64>) -> bool {
         self.pages[range.start as usize..range.end as usize].iter().any(Option::is_some)
     }
@@ -140,7 +140,7 @@ impl World {
     /// Returns whether a range is one contiguous part of one mapping.
     fn is_one(&self, range: Range<u64>) -> bool {
         let pages = &self.pages[range.start as usize..range.end as usize];
-        let follow = |pair: &[Option<Page>]| match (pair[0], pair[1]) {
+        let follow = |pair: &[Option<ModelPage>]| match (pair[0], pair[1]) {
             (Some(a), Some(b)) => a.mapping == b.mapping && a.number + 1 == b.number,
             _ => false,
         };
@@ -148,37 +148,41 @@ impl World {
     }
 
     /// Returns whether the kernel would allow the call.
-    fn is_possible(&self, call: Call) -> bool {
+    fn is_possible(&self, call: MappingCall) -> bool {
         match call {
-            Call::Unmap { start, len } => self.is_mapped(start..start + len),
-            Call::Move { from, len, to } => {
+            MappingCall::Unmap { start, len } => self.is_mapped(start..start + len),
+            MappingCall::Move { from, len, to } => {
                 let overlap = from < to + len && to < from + len;
                 !overlap && self.is_one(from..from + len)
             }
-            Call::Drop { start, len } => self.is_one(start..start + len),
-            Call::Fork => true,
+            MappingCall::Drop { start, len } => self.is_one(start..start + len),
+            MappingCall::Fork => true,
         }
     }
 
     /// Returns the pages that a call works on. If a range moves to free addresses, the kernel may have chosen
     /// them.
-    fn named(&self, call: Call) -> impl Iterator<Item = u64> {
+    fn named(&self, call: MappingCall) -> impl Iterator<Item = u64> {
         let ranges = match call {
-            Call::Unmap { start, len } | Call::Drop { start, len } => [start..start + len, 0..0],
-            Call::Move { from, len, to } if self.is_mapped(to..to + len) => [from..from + len, to..to + len],
-            Call::Move { from, len, .. } => [from..from + len, 0..0],
-            Call::Fork => [0..0, 0..0],
+            MappingCall::Unmap { start, len } | MappingCall::Drop { start, len } => {
+                [start..start + len, 0..0]
+            }
+            MappingCall::Move { from, len, to } if self.is_mapped(to..to + len) => {
+                [from..from + len, to..to + len]
+            }
+            MappingCall::Move { from, len, .. } => [from..from + len, 0..0],
+            MappingCall::Fork => [0..0, 0..0],
         };
         ranges.into_iter().flatten()
     }
 
     /// Unmaps a range. If a move has left just this range, its event is the same: then the event that is
     /// reported first counts as the move's, and the other as this one's.
-    fn unmap(&mut self, start: u64, len: u64) -> Told {
-        let told = Told::Unmap(start, start + len);
+    fn unmap(&mut self, start: u64, len: u64) -> ReportedChange {
+        let told = ReportedChange::Unmap(start, start + len);
         at(&mut self.pages, start..start + len).fill(None);
         for other in self.threads.iter_mut().flatten().flat_map(|other| &mut other.untold) {
-            if *other == Told::UnmapLeft(start, start + len) {
+            if *other == ReportedChange::UnmapLeft(start, start + len) {
                 *other = told;
             }
         }
@@ -186,33 +190,36 @@ impl World {
     }
 
     /// Makes all changes of a call at once.
-    fn begin(&mut self, thread: usize, call: Call) {
+    fn begin(&mut self, thread: usize, call: MappingCall) {
         let mut untold = VecDeque::new();
         match call {
-            Call::Unmap { start, len } => untold.push_back(self.unmap(start, len)),
-            Call::Move { from, len, to } => {
+            MappingCall::Unmap { start, len } => untold.push_back(self.unmap(start, len)),
+            MappingCall::Move { from, len, to } => {
                 if self.is_mapped(to..to + len) {
                     untold.push_back(self.unmap(to, len));
                 }
                 move_pages(&mut self.pages, from, len, to);
-                untold.extend([Told::Remap(from, to, len), Told::UnmapLeft(from, from + len)]);
+                untold.extend([
+                    ReportedChange::Remap(from, to, len),
+                    ReportedChange::UnmapLeft(from, from + len),
+                ]);
             }
-            Call::Drop { start, len } => untold.push_back(Told::Remove(start, start + len)),
-            Call::Fork => {
+            MappingCall::Drop { start, len } => untold.push_back(ReportedChange::Remove(start, start + len)),
+            MappingCall::Fork => {
                 self.child = self.pages;
-                untold.push_back(Told::Fork);
+                untold.push_back(ReportedChange::Fork);
             }
         }
         self.threads[thread] = Some(Unfinished { call, untold });
     }
 
     /// Continues a thread's call. Returns the event that it reports, if any.
-    fn go_on(&mut self, thread: usize) -> Option<Told> {
+    fn go_on(&mut self, thread: usize) -> Option<ReportedChange> {
         let unfinished = self.threads[thread].as_mut()?;
         if let Some(told) = unfinished.untold.pop_front() {
             return Some(told);
         }
-        if let Some(Unfinished { call: Call::Drop { start, len }, .. }) = self.threads[thread].take() {
+        if let Some(Unfinished { call: MappingCall::Drop { start, len }, .. }) = self.threads[thread].take() {
             drop_bytes(&mut self.pages, start..start + len);
         }
         None
@@ -222,9 +229,9 @@ impl World {
         self.threads.iter().all(Option::is_none)
     }
 
-    fn map(&mut self, start: u64, len: u64) -> Vec<Page> {
+    fn map(&mut self, start: u64, len: u64) -> Vec<ModelPage> {
         self.mappings += 1;
-        let page = |number| Page { mapping: self.mappings, number, is_dropped: false };
+        let page = |number| ModelPage { mapping: self.mappings, number, is_dropped: false };
         let pages: Vec<_> = (0..len).map(page).collect();
         at(&mut self.pages, start..start + len)
             .iter_mut()
@@ -236,41 +243,43 @@ impl World {
 
 /// Returns whether a call works on pages that another thread's unfinished call works on or has just moved. A
 /// program that does so cannot know what it will find.
-fn meets_an_unfinished_call(world: &World, call: Call, other: &Unfinished) -> bool {
+fn meets_an_unfinished_call(world: &ProgramMemory, call: MappingCall, other: &Unfinished) -> bool {
     world.named(call).any(|page| other.holds(page))
 }
 
 /// Returns whether a call names pages that nobody has mapped. Another thread's range may arrive there at any
 /// time.
-fn names_holes(world: &World, call: Call) -> bool {
+fn names_holes(world: &ProgramMemory, call: MappingCall) -> bool {
     world.named(call).any(|page| world.pages[page as usize].is_none())
 }
 
 /// Returns whether a range leaves an address where it has arrived, before the departure of the previous
 /// mapping there was reported. The events are the same as if the previous mapping had left later.
-fn leaves_before_its_forerunner(world: &World, call: Call, other: &Unfinished) -> bool {
+fn leaves_before_its_forerunner(world: &ProgramMemory, call: MappingCall, other: &Unfinished) -> bool {
     match call {
-        Call::Move { .. } | Call::Unmap { .. } => world.named(call).any(|page| other.has_freed_untold(page)),
-        Call::Drop { .. } | Call::Fork => false,
+        MappingCall::Move { .. } | MappingCall::Unmap { .. } => {
+            world.named(call).any(|page| other.has_freed_untold(page))
+        }
+        MappingCall::Drop { .. } | MappingCall::Fork => false,
     }
 }
 
 /// Returns whether mappings change before a fork is reported, or the reverse. The child may have got them
 /// from before or after the change.
-fn is_beside_a_fork(call: Call, other: &Unfinished) -> bool {
-    call == Call::Fork || other.call == Call::Fork
+fn is_beside_a_fork(call: MappingCall, other: &Unfinished) -> bool {
+    call == MappingCall::Fork || other.call == MappingCall::Fork
 }
 
 /// The space, and the driver in front of it.
 #[derive(Debug, Default)]
-struct Space {
-    pages: Pages,
-    child: Pages,
-    changes: Changes,
-    batch: Vec<Told>,
+struct ModelSpace {
+    pages: ModelPages,
+    child: ModelPages,
+    changes: WaitingChanges,
+    batch: Vec<ReportedChange>,
 }
 
-impl Space {
+impl ModelSpace {
     /// Takes in a batch, as the driver does.
     fn read(&mut self) {
         for told in std::mem::take(&mut self.batch) {
@@ -302,15 +311,15 @@ impl Space {
     }
 }
 
-fn is_mapped(pages: &Pages, range: &Range<u64>) -> bool {
+fn is_mapped(pages: &ModelPages, range: &Range<u64>) -> bool {
     pages[range.start as usize..range.end as usize].iter().any(Option::is_some)
 }
 
 /// The world and the space.
 #[derive(Debug, Default)]
 struct Both {
-    world: World,
-    space: Space,
+    world: ProgramMemory,
+    space: ModelSpace,
 }
 
 impl Both {
@@ -330,7 +339,7 @@ impl Both {
             .for_each(|(at, page)| *at = Some(page));
     }
 
-    fn is_allowed(&self, thread: usize, call: Call) -> bool {
+    fn is_allowed(&self, thread: usize, call: MappingCall) -> bool {
         let is_clear = |other: &Unfinished| {
             !meets_an_unfinished_call(&self.world, call, other)
                 && !leaves_before_its_forerunner(&self.world, call, other)
@@ -383,14 +392,14 @@ impl Both {
     }
 }
 
-fn call() -> impl Strategy<Value = Call> {
+fn call() -> impl Strategy<Value = MappingCall> {
     let range = || (1..=2u64).prop_flat_map(|len| (0..=PAGES - len, Just(len)));
     let moves = (1..=2u64).prop_flat_map(|len| (0..=PAGES - len, Just(len), 0..=PAGES - len));
     prop_oneof![
-        3 => range().prop_map(|(start, len)| Call::Unmap { start, len }),
-        8 => moves.prop_map(|(from, len, to)| Call::Move { from, len, to }),
-        2 => range().prop_map(|(start, len)| Call::Drop { start, len }),
-        1 => Just(Call::Fork),
+        3 => range().prop_map(|(start, len)| MappingCall::Unmap { start, len }),
+        8 => moves.prop_map(|(from, len, to)| MappingCall::Move { from, len, to }),
+        2 => range().prop_map(|(start, len)| MappingCall::Drop { start, len }),
+        1 => Just(MappingCall::Fork),
     ]
 }
 

@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// The times that a return takes, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Costs {
+pub(super) struct ReturnCosts {
     /// A fault, wherever its page is.
     pub(super) fault_ns: f64,
     /// Packing the page that is evicted for the one that returns.
@@ -21,7 +21,7 @@ pub(super) struct Costs {
     pub(super) wait_ns: f64,
 }
 
-impl Costs {
+impl ReturnCosts {
     /// The time of a return from the pool, and of one from a device.
     pub(super) fn whole(self) -> (f64, f64) {
         let common = self.fault_ns + self.try_ns;
@@ -94,8 +94,8 @@ impl Means {
     }
 
     /// Returns the costs, given that a fault takes `fault_ns`, wherever its page is.
-    pub(super) fn costs(&self, fault_ns: f64) -> Costs {
-        Costs { fault_ns, try_ns: self.tries.ns, unpack_ns: self.unpacks.ns, wait_ns: self.waits.ns }
+    pub(super) fn costs(&self, fault_ns: f64) -> ReturnCosts {
+        ReturnCosts { fault_ns, try_ns: self.tries.ns, unpack_ns: self.unpacks.ns, wait_ns: self.waits.ns }
     }
 }
 

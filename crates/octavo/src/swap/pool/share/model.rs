@@ -7,19 +7,20 @@
 //! holes of old spans. Then a full pool also takes no page that a device has had. The clock adds up what all
 //! this costs.
 
-use super::{Costs, SEND_NS, Share, Size};
+use super::{PoolSize, ReturnCosts, SEND_NS, Share};
 use crate::policy::Shadow;
 use crate::sync::{Arc, AtomicU64, Duration, Machine, Ordering};
 
 const BUDGET_PAGES: u64 = 8192;
 const MOST_PARTS: u32 = 16;
 const PART_FRAMES: u64 = BUDGET_PAGES * 7 / 25 / MOST_PARTS as u64;
-const COSTS: Costs = Costs { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
+const COSTS: ReturnCosts =
+    ReturnCosts { fault_ns: 25_000.0, try_ns: 10_000.0, unpack_ns: 5_000.0, wait_ns: 100_000.0 };
 const HIT_NS: f64 = 100.0;
 
 /// The pages of a program. The cold ones compress.
 #[derive(Clone, Copy)]
-struct Program {
+struct ModelProgram {
     hot: u32,
     cold: u32,
     /// The percentage of accesses that go to hot pages.
@@ -33,7 +34,7 @@ struct Program {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PagePlace {
     Nowhere,
     Memory,
     Pool,
@@ -41,9 +42,9 @@ enum Place {
 }
 
 /// Two lists of pages, in order of arrival: in memory, and in the pool. Each page is in at most one of them.
-struct Lists(Vec<(u32, u32)>);
+struct PageLists(Vec<(u32, u32)>);
 
-impl Lists {
+impl PageLists {
     fn remove(&mut self, page: u32) {
         let (older, younger) = self.0[page as usize];
         self.0[older as usize].1 = younger;
@@ -65,11 +66,11 @@ impl Lists {
 }
 
 struct Model {
-    program: Program,
+    program: ModelProgram,
     /// Where each page is, and the count of evictions when it was last evicted.
-    pages: Vec<(Place, u64)>,
+    pages: Vec<(PagePlace, u64)>,
     was_on_device: Vec<bool>,
-    lists: Lists,
+    lists: PageLists,
     in_memory: u64,
     in_pool: u64,
     evictions: u64,
@@ -81,14 +82,14 @@ struct Model {
 }
 
 impl Model {
-    fn new(program: Program, parts: u32) -> Self {
+    fn new(program: ModelProgram, parts: u32) -> Self {
         let pages = program.hot + program.cold;
         Self {
             program,
-            pages: vec![(Place::Nowhere, 0); pages as usize],
+            pages: vec![(PagePlace::Nowhere, 0); pages as usize],
             was_on_device: vec![false; pages as usize],
             // The links of the list heads come after those of the pages.
-            lists: Lists((0..pages + 2).map(|at| (at, at)).collect()),
+            lists: PageLists((0..pages + 2).map(|at| (at, at)).collect()),
             in_memory: 0,
             in_pool: 0,
             evictions: 0,
@@ -99,7 +100,7 @@ impl Model {
         }
     }
 
-    fn judged(program: Program, parts: u32) -> Self {
+    fn judged(program: ModelProgram, parts: u32) -> Self {
         let model = Self::new(program, parts);
         let now_ns = Arc::clone(&model.now_ns);
         let machine =
@@ -133,7 +134,7 @@ impl Model {
     fn run(&mut self, accesses: u32) -> u64 {
         let began_ns = self.now_ns.load(Ordering::Relaxed);
         for _ in 0..accesses {
-            let Program { hot, cold, hot_percent, .. } = self.program;
+            let ModelProgram { hot, cold, hot_percent, .. } = self.program;
             let page = match self.random(100) < hot_percent {
                 true => self.random(u64::from(hot)) as u32,
                 false => hot + self.random(u64::from(cold)) as u32,
@@ -147,25 +148,25 @@ impl Model {
         let (place, gone) = self.pages[page as usize];
         let whole = COSTS.whole();
         self.spend(match place {
-            Place::Nowhere | Place::Memory => HIT_NS,
-            Place::Pool => whole.0,
-            Place::Device => whole.1,
+            PagePlace::Nowhere | PagePlace::Memory => HIT_NS,
+            PagePlace::Pool => whole.0,
+            PagePlace::Device => whole.1,
         });
-        if let (Some(share), Place::Pool | Place::Device) = (&self.share, place) {
-            share.note(Shadow::at(gone), Shadow::at(self.evictions), place == Place::Device);
+        if let (Some(share), PagePlace::Pool | PagePlace::Device) = (&self.share, place) {
+            share.note(Shadow::at(gone), Shadow::at(self.evictions), place == PagePlace::Device);
             let times = share.times();
             times.tries.note(COSTS.try_ns as u64);
             match place {
-                Place::Device => times.waits.note(COSTS.wait_ns as u64),
+                PagePlace::Device => times.waits.note(COSTS.wait_ns as u64),
                 _ => times.unpacks.note(COSTS.unpack_ns as u64),
             }
         }
-        if let Place::Memory | Place::Pool = place {
+        if let PagePlace::Memory | PagePlace::Pool = place {
             self.lists.remove(page);
         }
-        self.in_pool -= u64::from(place == Place::Pool);
-        self.in_memory += u64::from(place != Place::Memory);
-        self.pages[page as usize].0 = Place::Memory;
+        self.in_pool -= u64::from(place == PagePlace::Pool);
+        self.in_memory += u64::from(place != PagePlace::Memory);
+        self.pages[page as usize].0 = PagePlace::Memory;
         self.lists.push(self.memory(), page);
         while self.in_memory + self.pool_frames() > BUDGET_PAGES {
             self.evict();
@@ -175,7 +176,7 @@ impl Model {
     fn any_in_pool(&mut self) -> u32 {
         loop {
             let page = self.random(self.pages.len() as u64) as u32;
-            if self.pages[page as usize].0 == Place::Pool {
+            if self.pages[page as usize].0 == PagePlace::Pool {
                 self.lists.remove(page);
                 return page;
             }
@@ -194,7 +195,8 @@ impl Model {
         let is_full = self.pool_frames() >= u64::from(self.parts()) * PART_FRAMES;
         let stays_out = self.program.mixed && is_full && self.was_on_device[page as usize];
         let goes_in = shrinks && !stays_out;
-        self.pages[page as usize] = (if goes_in { Place::Pool } else { Place::Device }, self.evictions);
+        self.pages[page as usize] =
+            (if goes_in { PagePlace::Pool } else { PagePlace::Device }, self.evictions);
         if goes_in {
             self.lists.push(self.pool(), page);
             self.in_pool += 1;
@@ -207,7 +209,7 @@ impl Model {
                 true => self.any_in_pool(),
                 false => self.lists.take_oldest(self.pool()),
             };
-            self.pages[leaves as usize].0 = Place::Device;
+            self.pages[leaves as usize].0 = PagePlace::Device;
             self.was_on_device[leaves as usize] = true;
             self.in_pool -= 1;
             self.spend(SEND_NS + COSTS.unpack_ns);
@@ -215,7 +217,7 @@ impl Model {
     }
 
     fn judge(&mut self) {
-        let size = Size {
+        let size = PoolSize {
             pages: self.in_pool,
             frames: self.pool_frames(),
             packs: self.program.packs as f64,
@@ -235,7 +237,7 @@ const SETTLED: u32 = 300_000;
 const MEASURED: u32 = 300_000;
 
 /// Returns the sizes that a judged pool has had, in parts, and its time over that of a pool of `best` parts.
-fn compared(program: Program, parts: u32, best: u32) -> (Vec<u32>, f64) {
+fn compared(program: ModelProgram, parts: u32, best: u32) -> (Vec<u32>, f64) {
     let (mut judged, mut fixed) = (Model::judged(program, parts), Model::new(program, best));
     let [judged_ns, fixed_ns] = [&mut judged, &mut fixed].map(|model| {
         model.run(SETTLED);
@@ -248,7 +250,7 @@ fn compared(program: Program, parts: u32, best: u32) -> (Vec<u32>, f64) {
 fn a_pool_does_not_grow_for_pages_that_never_enter_it() {
     for hot_percent in [90, 98] {
         let program =
-            Program { hot: 9000, cold: 20_000, hot_percent, hot_shrink: false, mixed: false, packs: 5 };
+            ModelProgram { hot: 9000, cold: 20_000, hot_percent, hot_shrink: false, mixed: false, packs: 5 };
         for parts in [3, MOST_PARTS] {
             let (parts, ratio) = compared(program, parts, 3);
             assert!(parts.len() <= 4 && parts.is_sorted_by(|a, b| a > b), "{hot_percent} %: {parts:?}");
@@ -260,7 +262,7 @@ fn a_pool_does_not_grow_for_pages_that_never_enter_it() {
 #[test]
 fn a_pool_grows_where_its_pages_return_from_devices() {
     let program =
-        Program { hot: 12_000, cold: 30_000, hot_percent: 95, hot_shrink: true, mixed: false, packs: 5 };
+        ModelProgram { hot: 12_000, cold: 30_000, hot_percent: 95, hot_shrink: true, mixed: false, packs: 5 };
     let (parts, ratio) = compared(program, 3, 13);
     assert!(parts.is_sorted() && ratio < 1.1, "{parts:?}: {ratio} of the time that 13 parts take");
 }
@@ -270,7 +272,8 @@ fn a_pool_grows_where_its_pages_return_from_devices() {
 #[test]
 fn a_pool_grows_until_all_that_does_not_fit_is_in_it() {
     for mixed in [false, true] {
-        let program = Program { hot: 4700, cold: 4700, hot_percent: 50, hot_shrink: true, mixed, packs: 2 };
+        let program =
+            ModelProgram { hot: 4700, cold: 4700, hot_percent: 50, hot_shrink: true, mixed, packs: 2 };
         let (parts, ratio) = compared(program, 3, 10);
         assert!(
             parts.is_sorted() && ratio < 1.1,
@@ -282,7 +285,7 @@ fn a_pool_grows_until_all_that_does_not_fit_is_in_it() {
 #[test]
 fn a_pool_shrinks_where_hot_pages_fit_without_it_and_stays_so() {
     let program =
-        Program { hot: 9000, cold: 20_000, hot_percent: 98, hot_shrink: true, mixed: false, packs: 5 };
+        ModelProgram { hot: 9000, cold: 20_000, hot_percent: 98, hot_shrink: true, mixed: false, packs: 5 };
     let (parts, ratio) = compared(program, MOST_PARTS, 3);
     assert!(parts.len() <= 3 && ratio < 1.05, "{parts:?}: {ratio} of the time that 3 parts take");
 }

@@ -4,7 +4,7 @@
 pub(super) const DIRTY: Option<u8> = None;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum ModelEntry {
     Empty,
     /// The program has the page. It is clean if its place still has its bytes.
     Away(Option<u8>),
@@ -13,14 +13,14 @@ pub(super) enum Entry {
 }
 
 #[derive(Debug)]
-pub(super) struct Engine {
-    pub(super) entries: [Entry; 2],
+pub(super) struct ModelEngine {
+    pub(super) entries: [ModelEntry; 2],
     pub(super) is_mapped: [bool; 2],
-    pub(super) child: [Entry; 2],
+    pub(super) child: [ModelEntry; 2],
 }
 
-impl Engine {
-    pub(super) fn new(entries: [Entry; 2]) -> Self {
-        Self { entries, is_mapped: [true; 2], child: [Entry::Empty; 2] }
+impl ModelEngine {
+    pub(super) fn new(entries: [ModelEntry; 2]) -> Self {
+        Self { entries, is_mapped: [true; 2], child: [ModelEntry::Empty; 2] }
     }
 }

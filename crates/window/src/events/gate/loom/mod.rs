@@ -11,30 +11,30 @@ mod sides;
 mod world;
 
 use self::entry::DIRTY;
-use self::entry::Entry::{self, Away, Empty, Out};
+use self::entry::ModelEntry::{self, Away, Empty, Out};
 use self::rules::{ALL, Rules};
-use self::world::{Page, World};
+use self::world::{ModelPage, World};
 use ::loom::sync::Arc;
 use ::loom::thread;
 
 /// A page that is watched and present.
-fn there(value: u8) -> Page {
-    Page { is_registered: true, value: Some(value), ..Page::default() }
+fn there(value: u8) -> ModelPage {
+    ModelPage { is_registered: true, value: Some(value), ..ModelPage::default() }
 }
 
 /// A page that is watched and missing.
-const MISSING: Page =
-    Page { is_registered: true, value: None, is_protected: false, is_shared: false, is_pinned: false };
+const MISSING: ModelPage =
+    ModelPage { is_registered: true, value: None, is_protected: false, is_shared: false, is_pinned: false };
 
 /// A thread of a model.
-type Side = fn(&World);
+type ModelThread = fn(&World);
 
 /// Explores a model of two pages. The last of the program's threads runs on the model's own thread.
 fn check(
     rules: Rules,
-    pages: [(Page, Entry); 2],
-    program: &'static [Side],
-    evictor: Option<Side>,
+    pages: [(ModelPage, ModelEntry); 2],
+    program: &'static [ModelThread],
+    evictor: Option<ModelThread>,
     after: fn(&World),
 ) {
     let mut builder = ::loom::model::Builder::new();
@@ -42,7 +42,7 @@ fn check(
     builder.max_branches = 10_000;
     builder.check(move || {
         let world = Arc::new(World::new(rules, pages, program.len()));
-        let start = |side: Side, is_program: bool| {
+        let start = |side: ModelThread, is_program: bool| {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 side(&world);
@@ -84,7 +84,7 @@ fn nothing(_: &World) {}
 
 /// The program unmaps a page, maps another there and stores to it, while the page is being taken out.
 fn replaced(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         world.unmap(0);
         world.store(0, 2);
         assert_eq!(world.load(0), 2, "the new mapping lost its page");
@@ -119,7 +119,7 @@ fn loom_where_unsettled_pages_are_taken_a_new_mapping_loses_its_page() {
 
 /// One thread unmaps a range. Before its event comes, another thread moves a page there.
 fn reused(rules: Rules) {
-    let program: &[Side] = &[
+    let program: &[ModelThread] = &[
         |world| world.unmap(0),
         |world| {
             // The kernel hands out addresses that are free.
@@ -144,7 +144,7 @@ fn loom_where_late_events_are_not_waited_for_a_range_that_moved_is_forgotten() {
 
 /// Like [`replaced`], but the side whose page is refused reads the change in place of the driver.
 fn replaced_and_read_by_others(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         world.unmap(1);
         world.unmap(0);
         world.store(0, 2);
@@ -193,7 +193,7 @@ fn loom_where_a_dropped_page_counts_as_there_its_bytes_come_back() {
 
 /// A fault of another thread is read together with the event.
 fn dropped_during_a_fault(rules: Rules) {
-    let program: &[Side] = &[|world| assert!(world.load(0) <= 1), drop_it];
+    let program: &[ModelThread] = &[|world| assert!(world.load(0) <= 1), drop_it];
     check(rules, [(MISSING, Out(1)), (MISSING, Empty)], program, None, nothing);
 }
 
@@ -210,7 +210,7 @@ fn loom_where_unsettled_pages_are_shown_a_fault_brings_dropped_bytes_back() {
 
 /// A fault at the page beside it brings the dropped page along, before the program's call has dropped it.
 fn dropped_and_brought_along(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         world.fault_of_another(1);
         drop_it(world);
     }];
@@ -232,7 +232,7 @@ fn loom_where_a_page_that_is_found_there_is_taken_dropped_bytes_come_back() {
 
 /// The program reads a page that was out, and stores to it.
 fn stored_when_clean(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         assert_eq!(world.load(0), 1);
         world.store(0, 2);
         assert_eq!(world.load(0), 2, "a store was lost");
@@ -255,7 +255,7 @@ fn loom_where_clean_pages_are_not_protected_a_store_is_lost() {
 
 /// The program stores to a page that an evictor would rather have clean.
 fn stored_when_dirty(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         world.store(0, 2);
         assert_eq!(world.load(0), 2, "a store was lost");
     }];
@@ -278,15 +278,15 @@ fn loom_where_pages_are_made_clean_in_place_a_store_is_lost() {
 // --- pages that devices write ---
 
 /// A device writes to a page, beside other threads of the program. No fault reports such a write.
-fn written_by_a_device(rules: Rules, page: (Page, Entry), program: &'static [Side]) {
+fn written_by_a_device(rules: Rules, page: (ModelPage, ModelEntry), program: &'static [ModelThread]) {
     let evictor = if program.len() > 1 { evict } else { evict_twice };
     check(rules, [page, (MISSING, Empty)], program, Some(evictor), |world| {
         assert_eq!(world.now(0), 2, "what a device wrote was lost");
     });
 }
 
-const READ: Side = |world| world.read_directly(0, 2);
-const LOOK: Side = |world| assert!([1, 2].contains(&world.load(0)));
+const READ: ModelThread = |world| world.read_directly(0, 2);
+const LOOK: ModelThread = |world| assert!([1, 2].contains(&world.load(0)));
 
 #[test]
 fn loom_what_a_device_writes_is_kept() {
@@ -316,12 +316,12 @@ fn loom_where_pages_are_shown_before_they_are_protected_what_a_device_writes_is_
 
 /// The program stores to memory that is being taken over.
 fn taken_over(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         world.store(0, 2);
         assert_eq!(world.load(0), 2, "a store was lost");
     }];
-    let unwatched = Page { is_registered: false, ..there(1) };
-    let evictor: Side = |world| {
+    let unwatched = ModelPage { is_registered: false, ..there(1) };
+    let evictor: ModelThread = |world| {
         world.take_over(0);
         world.evict(0);
     };
@@ -350,7 +350,7 @@ fn child_has(world: &World, expected: u8) {
 
 /// The program forks, and stores afterwards, while pages go out.
 fn forked(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         world.fork();
         world.store(0, 2);
     }];
@@ -363,7 +363,7 @@ fn forked(rules: Rules) {
 
 /// A fault of another thread is read together with the fork.
 fn forked_during_a_fault(rules: Rules) {
-    let program: &[Side] = &[|world| assert_eq!(world.load(0), 1), World::fork];
+    let program: &[ModelThread] = &[|world| assert_eq!(world.load(0), 1), World::fork];
     check(rules, [(MISSING, Out(1)), (MISSING, Empty)], program, None, |world| child_has(world, 1));
 }
 
@@ -388,7 +388,7 @@ fn loom_where_pages_are_shown_during_a_fork_the_child_has_none() {
 /// The program reads a page that was out, and forks. It stores to the page while the page is being taken out.
 /// For that, the page is first made the program's own.
 fn stored_when_shared(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         assert_eq!(world.load(0), 1);
         world.fork();
         world.store(0, 2);
@@ -414,7 +414,7 @@ fn loom_where_clean_pages_that_a_fork_shares_are_opened_a_store_is_lost() {
 
 /// A range is searched for pages to adopt, while a page that was adopted before goes out.
 fn adopted_again(rules: Rules) {
-    let adopter: &[Side] = &[|world| world.adopt(0)];
+    let adopter: &[ModelThread] = &[|world| world.adopt(0)];
     check(rules, [(there(1), Away(DIRTY)), (MISSING, Empty)], adopter, Some(evict), |world| {
         assert_eq!(world.now(0), 1, "the page got zeros in place of its bytes");
     });
@@ -434,12 +434,12 @@ fn loom_where_a_page_goes_out_between_the_look_and_the_question_it_gets_zeros() 
 /// A page is out when the program forks. Then something else is mapped in its place, and is searched for
 /// pages to adopt.
 fn forked_and_adopted(rules: Rules) {
-    let program: &[Side] = &[|world| {
+    let program: &[ModelThread] = &[|world| {
         world.fork();
         world.unmap(0);
         world.store(0, 2);
     }];
-    let adopter: Side = |world| {
+    let adopter: ModelThread = |world| {
         world.read_for_driver();
         world.read_for_driver();
         world.adopt(0);

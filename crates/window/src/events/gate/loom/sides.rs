@@ -5,17 +5,17 @@
 use ::loom::sync::MutexGuard;
 
 use super::super::Unsettled;
-use super::entry::Entry::{self, Away, Busy, Empty, Out};
-use super::entry::{DIRTY, Engine};
-use super::world::{Answer, Event, Fault, PAGE, Told, World, address};
+use super::entry::ModelEntry::{self, Away, Busy, Empty, Out};
+use super::entry::{DIRTY, ModelEngine};
+use super::world::{ModelEvent, ModelFault, ModelRead, PAGE, WindowAnswer, World, address};
 
 impl World {
-    fn engine(&self) -> MutexGuard<'_, Engine> {
+    fn engine(&self) -> MutexGuard<'_, ModelEngine> {
         self.engine.lock().unwrap()
     }
 
     /// Waits until the entry is not Busy.
-    fn settled(&self, page: usize) -> MutexGuard<'_, Engine> {
+    fn settled(&self, page: usize) -> MutexGuard<'_, ModelEngine> {
         let mut engine = self.engine();
         while engine.entries[page] == Busy {
             engine = self.published.wait(engine).unwrap();
@@ -23,11 +23,11 @@ impl World {
         engine
     }
 
-    fn make_busy(&self, page: usize) -> Entry {
+    fn make_busy(&self, page: usize) -> ModelEntry {
         std::mem::replace(&mut self.settled(page).entries[page], Busy)
     }
 
-    fn publish(&self, page: usize, entry: Entry) {
+    fn publish(&self, page: usize, entry: ModelEntry) {
         self.engine().entries[page] = entry;
         self.published.notify_all();
     }
@@ -41,18 +41,18 @@ impl World {
             waiting.retain(|fault| !self.serve(*fault));
             for told in self.read() {
                 match told {
-                    Told::Fault(fault) if self.serve(fault) => {}
-                    Told::Fault(fault) => waiting.push(fault),
-                    Told::Change(event @ Event::Remap(_, to))
+                    ModelRead::Fault(fault) if self.serve(fault) => {}
+                    ModelRead::Fault(fault) => waiting.push(fault),
+                    ModelRead::Change(event @ ModelEvent::Remap(_, to))
                         if self.rules.waits_for_late_events && self.engine().is_mapped[to] =>
                     {
                         late.push(event);
                     }
-                    Told::Change(event) => self.take_in(event),
+                    ModelRead::Change(event) => self.take_in(event),
                 }
             }
             late.retain(|event| {
-                let Event::Remap(_, to) = *event else { unreachable!("only these wait") };
+                let ModelEvent::Remap(_, to) = *event else { unreachable!("only these wait") };
                 let is_late = self.engine().is_mapped[to];
                 if !is_late {
                     self.take_in(*event);
@@ -66,24 +66,24 @@ impl World {
     }
 
     /// Takes a change in.
-    fn take_in(&self, event: Event) {
+    fn take_in(&self, event: ModelEvent) {
         match event {
-            Event::Unmap(page) => {
+            ModelEvent::Unmap(page) => {
                 let mut engine = self.settled(page);
                 (engine.entries[page], engine.is_mapped[page]) = (Empty, false);
             }
-            Event::Remove(page) => {
+            ModelEvent::Remove(page) => {
                 let mut engine = self.settled(page);
                 let is_there = !self.rules.dropped_is_empty && self.kernel().pages[page].value.is_some();
                 engine.entries[page] = if is_there { Away(None) } else { Empty };
             }
-            Event::Remap(from, to) => {
+            ModelEvent::Remap(from, to) => {
                 drop(self.settled(to));
                 let mut engine = self.settled(from);
                 engine.entries[to] = std::mem::replace(&mut engine.entries[from], Empty);
                 (engine.is_mapped[from], engine.is_mapped[to]) = (false, true);
             }
-            Event::Fork => {
+            ModelEvent::Fork => {
                 for page in 0..2 {
                     let mut engine = self.settled(page);
                     if let Out(_) = engine.entries[page] {
@@ -95,17 +95,17 @@ impl World {
     }
 
     /// Serves a fault, and brings the page beside it along. Returns false if the fault has to wait.
-    fn serve(&self, fault: Fault) -> bool {
+    fn serve(&self, fault: ModelFault) -> bool {
         let is_served = self.serve_page(fault);
         if fault.page == 1 && is_served && self.engine().entries[0] == Empty {
             let before = self.make_busy(0);
-            let answer = if before == Empty { self.install(0, 0, false) } else { Answer::Busy };
-            self.publish(0, if answer == Answer::Done { Away(None) } else { before });
+            let answer = if before == Empty { self.install(0, 0, false) } else { WindowAnswer::Busy };
+            self.publish(0, if answer == WindowAnswer::Done { Away(None) } else { before });
         }
         is_served
     }
 
-    fn serve_page(&self, fault: Fault) -> bool {
+    fn serve_page(&self, fault: ModelFault) -> bool {
         let page = fault.page;
         let before = self.make_busy(page);
         let (answer, after) = match before {
@@ -119,7 +119,7 @@ impl World {
             Away(_) if fault.is_protected => {
                 let answer = self.protect(page, false);
                 self.publish(page, Away(None));
-                return answer == Answer::Done;
+                return answer == WindowAnswer::Done;
             }
             Away(_) => {
                 // The page was missing. It came meanwhile, or the program has dropped it.
@@ -136,12 +136,12 @@ impl World {
             }
             Busy => unreachable!("it was waited for"),
         };
-        self.publish(page, if answer == Answer::Done { after } else { before });
-        if answer == Answer::Unsupported {
+        self.publish(page, if answer == WindowAnswer::Done { after } else { before });
+        if answer == WindowAnswer::Unsupported {
             // The thread tries again, and meets what is there now.
             self.wake(page);
         }
-        answer != Answer::Busy
+        answer != WindowAnswer::Busy
     }
 
     // --- eviction ---
@@ -178,7 +178,7 @@ impl World {
         let Some(place) = self.begin(page) else { return };
         let bytes = || self.kernel().pages[page].value;
         let before = bytes();
-        let is_clean = self.protect(page, true) == Answer::Done;
+        let is_clean = self.protect(page, true) == WindowAnswer::Done;
         let written = if self.rules.never_cleans { bytes() } else { before };
         self.publish(page, Away(if is_clean { written } else { place }));
     }
@@ -203,7 +203,7 @@ impl World {
             let is_there = self.kernel().pages[page].value.is_some();
             if is_there { self.put_zeros(page) } else { None }
         };
-        let look_settled = |unsettled: &mut Unsettled<Told>| {
+        let look_settled = |unsettled: &mut Unsettled<ModelRead>| {
             let is_settled = !unsettled.concerns(address(page), PAGE) || !self.rules.adopts_settled;
             if is_settled { look() } else { None }
         };

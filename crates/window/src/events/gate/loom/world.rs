@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use ::loom::sync::{Condvar, Mutex, MutexGuard};
 
 use super::super::{Gate, Unsettled};
-use super::entry::{Engine, Entry};
+use super::entry::{ModelEngine, ModelEntry};
 use super::rules::Rules;
 
 /// Bytes of a page, by which the gate counts.
 pub(super) const PAGE: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Page {
+pub(super) struct ModelPage {
     pub(super) is_registered: bool,
     /// `None` if the page is missing.
     pub(super) value: Option<u8>,
@@ -34,7 +34,7 @@ pub(super) struct Page {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ModelEvent {
     Unmap(usize),
     Remove(usize),
     Remap(usize, usize),
@@ -42,7 +42,7 @@ pub(super) enum Event {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fault {
+pub(super) struct ModelFault {
     number: u32,
     pub(super) page: usize,
     pub(super) is_store: bool,
@@ -52,24 +52,24 @@ pub(super) struct Fault {
 
 /// What is read.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Told {
-    Fault(Fault),
-    Change(Event),
+pub(super) enum ModelRead {
+    Fault(ModelFault),
+    Change(ModelEvent),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Kernel {
-    pub(super) pages: [Page; 2],
+pub(super) struct ModelKernel {
+    pub(super) pages: [ModelPage; 2],
     /// Changes whose calls have not continued yet.
     changing: u32,
-    events: VecDeque<Event>,
+    events: VecDeque<ModelEvent>,
     /// Events so far, and how many of them were read.
     raised: u32,
     read: u32,
     /// Others have read events that the driver has not taken.
     has_told: bool,
     /// Threads that wait.
-    faults: Vec<Fault>,
+    faults: Vec<ModelFault>,
     last_fault: u32,
     /// Threads of the program that have not ended.
     running: usize,
@@ -79,7 +79,7 @@ pub(super) struct Kernel {
 
 /// The window's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum WindowAnswer {
     Done,
     Busy,
     Unsupported,
@@ -87,29 +87,29 @@ pub(super) enum Answer {
 
 pub(super) struct World {
     pub(super) rules: Rules,
-    pub(super) gate: Gate<Told>,
-    kernel: Mutex<Kernel>,
+    pub(super) gate: Gate<ModelRead>,
+    kernel: Mutex<ModelKernel>,
     /// Something has happened in the kernel.
     happened: Condvar,
-    pub(super) engine: Mutex<Engine>,
+    pub(super) engine: Mutex<ModelEngine>,
     /// An entry is no longer Busy.
     pub(super) published: Condvar,
 }
 
 impl World {
-    pub(super) fn new(rules: Rules, pages: [(Page, Entry); 2], running: usize) -> Self {
-        let kernel = Kernel { pages: pages.map(|(page, _)| page), running, ..Kernel::default() };
+    pub(super) fn new(rules: Rules, pages: [(ModelPage, ModelEntry); 2], running: usize) -> Self {
+        let kernel = ModelKernel { pages: pages.map(|(page, _)| page), running, ..ModelKernel::default() };
         Self {
             rules,
             gate: Gate::default(),
             kernel: Mutex::new(kernel),
             happened: Condvar::new(),
-            engine: Mutex::new(Engine::new(pages.map(|(_, entry)| entry))),
+            engine: Mutex::new(ModelEngine::new(pages.map(|(_, entry)| entry))),
             published: Condvar::new(),
         }
     }
 
-    pub(super) fn kernel(&self) -> MutexGuard<'_, Kernel> {
+    pub(super) fn kernel(&self) -> MutexGuard<'_, ModelKernel> {
         self.kernel.lock().unwrap()
     }
 
@@ -122,7 +122,7 @@ impl World {
     }
 
     /// Reports a change, and waits until it is read.
-    fn raise(&self, event: Event) {
+    fn raise(&self, event: ModelEvent) {
         let mut kernel = self.kernel();
         let number = kernel.raised;
         kernel.raised += 1;
@@ -140,10 +140,10 @@ impl World {
         {
             let mut kernel = self.kernel();
             kernel.changing += 1;
-            kernel.pages[page] = Page::default();
+            kernel.pages[page] = ModelPage::default();
             kernel.is_unmapped[page] = true;
         }
-        self.raise(Event::Unmap(page));
+        self.raise(ModelEvent::Unmap(page));
     }
 
     /// Moves a page to another address, unless something is mapped there.
@@ -156,14 +156,14 @@ impl World {
             kernel.changing += 1;
             kernel.pages[to] = std::mem::take(&mut kernel.pages[from]);
         }
-        self.raise(Event::Remap(from, to));
+        self.raise(ModelEvent::Remap(from, to));
         true
     }
 
     /// Drops the bytes of a page, as MADV_DONTNEED does.
     pub(super) fn drop_pages(&self, page: usize) {
         self.kernel().changing += 1;
-        self.raise(Event::Remove(page));
+        self.raise(ModelEvent::Remove(page));
         let mut kernel = self.kernel();
         (kernel.pages[page].value, kernel.pages[page].is_protected) = (None, false);
     }
@@ -176,13 +176,19 @@ impl World {
             // A child has a copy of a pinned page at once.
             kernel.pages.iter_mut().for_each(|page| page.is_shared = page.value.is_some() && !page.is_pinned);
         }
-        self.raise(Event::Fork);
+        self.raise(ModelEvent::Fork);
     }
 
     /// Makes a thread outside the model wait for a page.
     pub(super) fn fault_of_another(&self, page: usize) {
         let mut kernel = self.kernel();
-        kernel.faults.push(Fault { number: 0, page, is_store: false, is_protected: false, is_read: false });
+        kernel.faults.push(ModelFault {
+            number: 0,
+            page,
+            is_store: false,
+            is_protected: false,
+            is_read: false,
+        });
         self.happened.notify_all();
     }
 
@@ -205,7 +211,7 @@ impl World {
     }
 
     /// Accesses a page, and returns its old value. A page that is written becomes the program's own.
-    fn access(&self, page: usize, is_store: bool, act: impl FnOnce(&mut Page)) -> u8 {
+    fn access(&self, page: usize, is_store: bool, act: impl FnOnce(&mut ModelPage)) -> u8 {
         let mut kernel = self.kernel();
         loop {
             let there = &mut kernel.pages[page];
@@ -224,7 +230,7 @@ impl World {
             let is_protected = there.value.is_some();
             kernel.last_fault += 1;
             let number = kernel.last_fault;
-            kernel.faults.push(Fault { number, page, is_store, is_protected, is_read: false });
+            kernel.faults.push(ModelFault { number, page, is_store, is_protected, is_read: false });
             self.happened.notify_all();
             while kernel.faults.iter().any(|fault| fault.number == number) {
                 kernel = self.happened.wait(kernel).unwrap();
@@ -255,7 +261,7 @@ impl World {
     }
 
     /// Reads all events, under the gate, and takes them with those that others have read before.
-    pub(super) fn read(&self) -> Vec<Told> {
+    pub(super) fn read(&self) -> Vec<ModelRead> {
         self.gate.alone(|unsettled| {
             self.read_alone(unsettled);
             self.kernel().has_told = false;
@@ -274,20 +280,22 @@ impl World {
         self.happened.notify_all();
     }
 
-    fn read_alone(&self, unsettled: &mut Unsettled<Told>) {
+    fn read_alone(&self, unsettled: &mut Unsettled<ModelRead>) {
         let mut kernel = self.kernel();
         for fault in kernel.faults.iter_mut().filter(|fault| !fault.is_read) {
             fault.is_read = true;
-            unsettled.told().push(Told::Fault(*fault));
+            unsettled.told().push(ModelRead::Fault(*fault));
         }
         let events: Vec<_> = kernel.events.drain(..).collect();
         for event in &events {
-            unsettled.told().push(Told::Change(*event));
+            unsettled.told().push(ModelRead::Change(*event));
             match *event {
-                Event::Fork if self.rules.forks_concern_all => unsettled.add_all(),
-                Event::Fork => {}
-                Event::Unmap(page) | Event::Remove(page) => unsettled.add(address(page), address(page + 1)),
-                Event::Remap(from, to) => {
+                ModelEvent::Fork if self.rules.forks_concern_all => unsettled.add_all(),
+                ModelEvent::Fork => {}
+                ModelEvent::Unmap(page) | ModelEvent::Remove(page) => {
+                    unsettled.add(address(page), address(page + 1))
+                }
+                ModelEvent::Remap(from, to) => {
                     unsettled.add(address(from), address(from + 1));
                     unsettled.add(address(to), address(to + 1));
                 }
@@ -320,23 +328,23 @@ impl World {
 
     // --- the window ---
 
-    fn under_gate(&self, page: usize, ask: impl FnOnce() -> Answer) -> Answer {
+    fn under_gate(&self, page: usize, ask: impl FnOnce() -> WindowAnswer) -> WindowAnswer {
         let unsettled = self.gate.hold();
         if self.rules.refuses_unsettled && unsettled.concerns(address(page), PAGE) {
-            return Answer::Busy;
+            return WindowAnswer::Busy;
         }
         ask()
     }
 
-    pub(super) fn install(&self, page: usize, value: u8, protected: bool) -> Answer {
+    pub(super) fn install(&self, page: usize, value: u8, protected: bool) -> WindowAnswer {
         self.under_gate(page, || {
             let mut kernel = self.kernel();
             if kernel.changing > 0 {
-                return Answer::Busy;
+                return WindowAnswer::Busy;
             }
             let there = &mut kernel.pages[page];
             if !there.is_registered {
-                return Answer::Unsupported;
+                return WindowAnswer::Unsupported;
             }
             let is_new = there.value.is_none();
             if is_new {
@@ -352,20 +360,24 @@ impl World {
             }
             wake(&mut kernel, page);
             self.happened.notify_all();
-            if is_new || !self.rules.leaves_what_it_finds { Answer::Done } else { Answer::Unsupported }
+            if is_new || !self.rules.leaves_what_it_finds {
+                WindowAnswer::Done
+            } else {
+                WindowAnswer::Unsupported
+            }
         })
     }
 
-    pub(super) fn protect(&self, page: usize, on: bool) -> Answer {
+    pub(super) fn protect(&self, page: usize, on: bool) -> WindowAnswer {
         self.under_gate(page, || {
             let mut kernel = self.kernel();
             if kernel.changing > 0 {
-                return Answer::Busy;
+                return WindowAnswer::Busy;
             }
             kernel.pages[page].is_protected = on && kernel.pages[page].value.is_some();
             wake(&mut kernel, page);
             self.happened.notify_all();
-            Answer::Done
+            WindowAnswer::Done
         })
     }
 
@@ -374,7 +386,7 @@ impl World {
         let mut is_there = None;
         self.under_gate(page, || {
             is_there = Some(self.kernel().pages[page].value.is_some());
-            Answer::Done
+            WindowAnswer::Done
         });
         is_there
     }
@@ -413,8 +425,8 @@ impl World {
                 return None;
             }
         }
-        let Page { is_registered, value: taken, .. } = kernel.pages[page];
-        kernel.pages[page] = Page { is_registered, ..Page::default() };
+        let ModelPage { is_registered, value: taken, .. } = kernel.pages[page];
+        kernel.pages[page] = ModelPage { is_registered, ..ModelPage::default() };
         drop(gate);
         Some(taken.unwrap_or(0))
     }
@@ -439,6 +451,6 @@ pub(super) fn address(page: usize) -> u64 {
     page as u64 * PAGE
 }
 
-fn wake(kernel: &mut Kernel, page: usize) {
+fn wake(kernel: &mut ModelKernel, page: usize) {
     kernel.faults.retain(|fault| fault.page != page);
 }
