@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Each round runs the program in 96 MiB over a separate device. A round is good if the program succeeds, or
-//! if it was stopped with a reason. It is bad if the program fails, since it checks what it reads, or if it
-//! hangs. A bad round prints its seed. The seed determines the device's faults, but not which thread they
-//! hit.
+//! if it was stopped with a reason. A round is bad if the program hangs, or if the program fails: the program
+//! checks the bytes that it reads. A bad round prints its seed. The seed determines the device's faults, but
+//! not which thread they hit.
 
 #[path = "../../octavo/tests/common/device/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -95,7 +95,8 @@ fn many_rounds(options: &Options) -> ExitCode {
     ExitCode::from(u8::from(bad > 0))
 }
 
-/// Returns the exit code, or `None` if the round was ended by a signal, or by us because it hung.
+/// Returns the exit code. Returns `None` if a signal ended the round, or if the round hung and was killed
+/// here.
 fn round_apart(seed: u64, options: &Options) -> io::Result<Option<i32>> {
     let mut command = Command::new(env::current_exe()?);
     command.args(["--seed", &seed.to_string(), "--no-writes-for", &options.no_writes_ms.to_string(), "--"]);
@@ -169,7 +170,8 @@ fn one_round(options: &Options) -> ExitCode {
     }
 }
 
-/// Returns failures that pass, for most devices. For some, so many fail that the program has to be stopped.
+/// Returns how the device of a round fails. Most devices fail now and then, and the program continues. Some
+/// devices fail so often that the program has to be stopped.
 fn whims(seed: u64) -> Whims {
     let mut random = Random::new(seed);
     let mut pick = |of: &[u64]| of[random.below(of.len() as u64) as usize];

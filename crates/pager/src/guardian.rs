@@ -1,10 +1,11 @@
 //! The guardians: two small processes that end the tree if the runner dies.
 //!
 //! When the last descriptor of a userfaultfd is closed, missing pages read as zeros. So each guardian shares
-//! the runner's descriptor table ([`Heir`]): it has a fork's descriptor from the moment the kernel creates
-//! it. The runner keeps a [list](list) of the processes entrusted to the guardians, and the guardians wait.
-//! When the runner dies, the guardians act before any descriptor is closed: they kill the programs whose
-//! pages only the runner had, let processes that stood still continue, and print a message.
+//! the runner's descriptor table ([`Heir`]): a guardian has a fork's descriptor from the moment when the
+//! kernel creates the descriptor. The runner keeps a [list](list) of the processes entrusted to the
+//! guardians, and the guardians wait. When the runner dies, the guardians act before any descriptor is
+//! closed: they kill the programs whose pages only the runner had, let processes that stood still continue,
+//! and print a message.
 //!
 //! ```text
 //!   first:  waits beside the runner ─► the runner is dead ─► kills, sends SIGCONT, searches for survivors
@@ -14,8 +15,8 @@
 //! ```
 //!
 //! There are two because one may die together with the runner. If a guardian ends while the runner lives, the
-//! monitor starts another. The thread that reads a fork's event entrusts the child, long before it is known
-//! which process the child is.
+//! monitor starts another. The thread that reads a fork's event entrusts the child at once. Only much later,
+//! the runner learns which process the child is.
 
 mod list;
 
@@ -39,7 +40,7 @@ use list::{EntrustedList, EntrustedProcess, Trust};
 pub const SUBCOMMAND: &str = "__guardian";
 /// The name that `ps` shows.
 const NAME: &CStr = c"octavo-guard";
-/// The arguments, after its name, that make this program a guardian.
+/// The arguments that make this program a guardian. They follow the program's name.
 #[cfg(not(test))]
 const ARGUMENTS: &[&str] = &[SUBCOMMAND];
 #[cfg(test)]
@@ -47,8 +48,8 @@ const ARGUMENTS: &[&str] = &["--exact", "guardian::tests::guardian", "--ignored"
 
 /// How many guardians there are.
 const COUNT: usize = 2;
-/// How long a guardian searches without pause for processes whose numbers it does not know, and how often it
-/// searches afterwards.
+/// How long a guardian searches every few milliseconds for processes whose numbers it does not know, and the
+/// time between two searches after that.
 const SEARCH: Duration = Duration::from_secs(10);
 const SEARCH_LATER: Duration = Duration::from_secs(1);
 
@@ -59,7 +60,7 @@ pub(crate) struct Guardian(Arc<Mutex<Ward>>);
 #[derive(Debug)]
 struct Ward {
     list: EntrustedList,
-    /// This process.
+    /// A descriptor of this process, which is the runner.
     own: OwnedFd,
     guards: Vec<Guard>,
 }
@@ -193,7 +194,7 @@ impl Ward {
     fn end_guards(&mut self) {
         for guard in self.guards.drain(..) {
             kill(guard.pid, Signal::KILL);
-            // Another thread may have reaped it already.
+            // Another thread may have reaped the guardian already.
             let _ = Pid::from_raw(guard.pid as i32).map(|pid| waitpid(Some(pid), WaitOptions::empty()));
         }
     }
@@ -325,7 +326,8 @@ fn kill_with_children(mut doomed: Vec<u32>) {
     }
     for pid in doomed {
         kill(pid, Signal::KILL);
-        // It may stand still until it is taken over.
+        // The process may be stopped, to wait until it is taken over. A stopped process ends only after it
+        // continues.
         kill(pid, Signal::CONT);
     }
 }

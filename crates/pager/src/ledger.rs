@@ -1,8 +1,8 @@
 //! The one limit for the tree, and how much of it each part uses.
 //!
 //! The manager counts the pages that it owns, in the runner (*at home*) and in the processes (*away*). All
-//! other memory of the tree and the runner is *outside*. It is measured, and the manager is told the amount
-//! and makes room for it.
+//! other memory of the tree and the runner is *outside*. The monitor measures that memory and tells the
+//! manager the amount. The manager then makes room for it.
 //!
 //! ```text
 //!   limit = outside (measured) + pages away + pages and tables at home - what forks share (measured)
@@ -44,7 +44,7 @@ pub(crate) struct Use {
 pub(crate) struct Ledger {
     limit_bytes: u64,
     peak_bytes: AtomicU64,
-    /// Held while memory outside is measured and the manager is told.
+    /// Held while memory outside is measured, and until the manager has the result.
     measuring: Mutex<()>,
 }
 
@@ -77,7 +77,8 @@ impl Ledger {
     /// While pages have yet to be adopted, room is kept for their page table nodes: without these, they could
     /// not be adopted. At other times, the manager also makes `kept_bytes` of room for growth outside, as far
     /// as that growth and the memory outside fit in three quarters of the limit. Returns the bytes outside,
-    /// with shared pages counted as often as the kernel counts them. The manager may have been told fewer.
+    /// with shared pages counted as often as the kernel counts them. The manager may have been told fewer
+    /// bytes.
     pub(crate) fn tell(
         &self,
         manager: &Manager,

@@ -52,7 +52,7 @@ pub(crate) const STAGING: u64 = 2 << 20;
 /// The reason why a process cannot be taken over.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// A sentence that says it.
+    /// A sentence with the reason.
     pub(crate) why: String,
     /// Whether the reason may pass: another tracer may detach, or a thread may become stoppable.
     pub(crate) may_pass: bool,
@@ -311,8 +311,8 @@ impl Managed {
         self.window.is_settled()
     }
 
-    /// Records that the process has `anonymous` bytes now, how many of them are outside of management, and
-    /// how many it got there since the last call. Returns whether the resident bytes of its space have
+    /// Records that the process has `anonymous` bytes now. The bytes outside of management, and their growth
+    /// since the last call, follow from this number. Returns whether the resident bytes of its space have
     /// changed.
     pub(crate) fn note_growth(&mut self, anonymous: u64) -> bool {
         let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
@@ -320,7 +320,7 @@ impl Managed {
         self.outside.note(anonymous, resident, is_settled)
     }
 
-    /// Returns whether it got much memory outside of management between the last two calls of
+    /// Returns whether the process got much memory outside of management between the last two calls of
     /// [`note_growth`](Self::note_growth).
     pub(crate) fn grows(&self) -> bool {
         self.outside.grows()
@@ -382,8 +382,8 @@ impl Managed {
         }
     }
 
-    /// Returns whether a process would read zeros if this were let go: the program, or a fork's child that
-    /// cannot be served.
+    /// Returns whether a process would read zeros if this value were dropped. That process is the program, or
+    /// a fork's child that cannot be served.
     pub(crate) fn is_needed(&self) -> bool {
         let unserved = self.shared.unserved.lock().expect("nobody panics here");
         self.is_current() || unserved.iter().any(|child| !child.has_ended())
@@ -406,12 +406,12 @@ impl Managed {
         said.or_else(lost).or_else(unserved)
     }
 
-    /// Returns the driver's counts, up to about now.
+    /// Returns the driver's counts. The last few events may be missing.
     pub(crate) fn served(&self) -> Served {
         *self.shared.served.lock().expect("nobody panics here")
     }
 
-    /// Records that its process has ended. Another process may get its number.
+    /// Records that the process has ended. Another process may get its number.
     pub(crate) fn gone(&self) {
         self.entrusted.found(0);
     }

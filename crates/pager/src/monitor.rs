@@ -127,13 +127,14 @@ pub(crate) struct Monitor {
     room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
-    /// Whether processes have survived the kill that would read zeros without the runner's descriptors.
+    /// Whether processes have survived the kill, and would read zeros without the runner's descriptors.
     has_survivors: bool,
     standstill: Standstill,
     queue: ProcessQueue,
     /// Smaller processes are not taken over at this look.
     least_process: u64,
-    /// Set if processes stood still in vain, until memory fits again. Meanwhile, no process is stopped.
+    /// Set if processes stood still in vain. While this is set, no process is stopped. Cleared when memory
+    /// fits again.
     stops_none: bool,
     /// Children of forks, not yet matched with processes of the tree.
     forks: Vec<Managed>,
@@ -347,8 +348,8 @@ impl Monitor {
             } else {
                 continue;
             }
-            // Taking one over takes long enough for new processes to start and fill the memory, so look for
-            // those before the next one.
+            // While one process is taken over, new processes may start and fill the memory. So look for new
+            // processes before the next one is taken over.
             return Ok(true);
         }
         self.note_taken(Instant::now());
@@ -434,7 +435,7 @@ impl Monitor {
                 self.tree.leave_out(managed.mover_pid());
                 self.manage(pid, managed);
             }
-            // It has just ended.
+            // The process has just ended.
             Err(_) if !proc::has_memory(pid) => {}
             Err(Refusal { why, may_pass }) => {
                 let again_at = may_pass.then(|| Instant::now() + TRIED_AGAIN_AFTER);

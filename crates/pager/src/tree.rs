@@ -56,8 +56,8 @@ pub(crate) const LEAST_GROWN: u64 = 256 << 10;
 /// How long a process counts as new: its memory is still to come.
 const NEW_FOR: Duration = Duration::from_millis(250);
 
-/// While there is a process younger than this that was not asked for its share, no process is asked. That
-/// lasts for at most [`ASKED_WITHIN`].
+/// While there is a process younger than this that was not asked for its share, no process is asked. This
+/// pause lasts for at most [`ASKED_WITHIN`].
 const ASKED_AFTER: Duration = Duration::from_millis(50);
 const ASKED_WITHIN: Duration = Duration::from_millis(150);
 
@@ -424,7 +424,7 @@ impl Tree {
     pub(crate) fn grown(&self) -> Vec<(u64, u32)> {
         let has_grown = |process: &Process| {
             let is_more = |settled| process.memory.anonymous > settled + LEAST_GROWN;
-            // It is no use to stop a process that has no memory of its own, or none any more.
+            // It is no use to stop a process that has no memory of its own, or has lost its memory.
             !process.is_vforked
                 && process.memory != MemoryInUse::default()
                 && process.settled.is_none_or(is_more)

@@ -13,7 +13,7 @@ use zerocopy::{Immutable, IntoBytes, TryFromBytes};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable)]
 #[repr(u32)]
 pub(super) enum Trust {
-    /// Nothing: the place is free.
+    /// The entry is free.
     #[default]
     Free,
     /// The runner has pages of the process.
@@ -31,7 +31,7 @@ pub(super) struct EntrustedProcess {
     pub(super) pid: u32,
     /// When it started. If its number was reused, the new process has a later start.
     pub(super) start: u64,
-    /// Where its stack begins.
+    /// The address at which the process's stack begins.
     pub(super) stack: u64,
 }
 
@@ -66,7 +66,7 @@ impl EntrustedList {
     /// Changes the entry at a place.
     pub(super) fn change(&mut self, place: usize, change: impl FnOnce(&mut EntrustedProcess)) {
         change(&mut self.entries[place]);
-        // The place has memory already, so this cannot fail.
+        // The file has memory at this place already, so the write cannot fail.
         let _ = self.write(place, self.entries[place]);
     }
 
@@ -91,7 +91,7 @@ impl EntrustedList {
 /// Reads the list from a file.
 pub(super) fn read(mut file: &File) -> io::Result<Vec<EntrustedProcess>> {
     let mut bytes = Vec::new();
-    // Another guardian may have read it.
+    // Another guardian may have read the file to its end.
     file.rewind()?;
     file.read_to_end(&mut bytes)?;
     let entries = bytes

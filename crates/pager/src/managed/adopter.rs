@@ -1,12 +1,12 @@
 //! What the driver of a managed process does besides serving faults: it adopts the pages that are there
 //! already, updates the layout when mappings change, and hands over the children of forks.
 //!
-//! All of it runs in the driver's thread, between faults. So no change is taken in between a look at pages
-//! and their adoption. If another thread has read a change of a range, the range is looked at only after the
-//! driver has taken the change in. Until then, another mapping may be there already, while the space has yet
-//! to move its pages or to pass them to a child. A range that the program drops before it was adopted is
-//! never adopted: its event comes before its pages go. Pages are adopted as far as there is room. The rest
-//! waits until the driver has made room.
+//! All of it runs in the driver's thread, between faults. So the mappings in the layout do not change after a
+//! look at pages and before the adoption of these pages. If another thread has read a change of a range, the
+//! range is looked at only after the driver has taken the change in. Until then, another mapping may be there
+//! already, while the space has yet to move its pages or to pass them to a child. A range that the program
+//! drops before it was adopted is never adopted: its event comes before its pages go. Pages are adopted as
+//! far as there is room. The rest waits until the driver has made room.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
@@ -44,7 +44,7 @@ pub(crate) struct Adopter<'a> {
 /// Faults or adoption find no room.
 #[derive(Clone, Copy, Debug)]
 struct LacksRoom {
-    /// When that began, or when pages last went out.
+    /// When the lack of room began, or when pages last went out.
     since: Instant,
     last: Instant,
     /// Pages that had gone out by `last`.
@@ -56,9 +56,9 @@ struct LacksRoom {
 struct FoundPages {
     /// Pages that are present and watched.
     present: Vec<(u64, u64)>,
-    /// Ranges where another, unwatched mapping is by now.
+    /// Ranges that belong to another mapping by now, which is not watched.
     unwatched: Vec<(u64, u64)>,
-    /// Ranges where a mapping is changing just now. Its event says how.
+    /// Ranges where a mapping is changing just now. The event of the change will say how.
     changing: Vec<(u64, u64)>,
 }
 
@@ -131,8 +131,8 @@ impl<'a> Adopter<'a> {
     }
 
     /// Sorts present pages by whether they are certainly watched. Memory that was mapped after the look at
-    /// the mappings is not: its pages would read as zeros once they are out. To test that, the kernel is
-    /// asked to put zeros there: if the range is watched, it answers that the pages exist; if not, that it
+    /// the mappings is not watched: its pages would read as zeros once they are out. To test that, the kernel
+    /// is asked to put zeros there: if the range is watched, it answers that the pages exist; if not, that it
     /// has no such range.
     fn ask_whether_watched(&self, start: u64, end: u64, found: &mut FoundPages) {
         let mut rest = (start, end);
@@ -164,7 +164,7 @@ impl<'a> Adopter<'a> {
         let counters = self.shared.manager.counters();
         let gone_pages = counters.get(Counter::StealDirect) + counters.get(Counter::StealBackground);
         // A device may take long to fail, and time without failures must not use up the patience. So each
-        // failure counts for at most a quarter of it.
+        // failure uses up at most a quarter of the patience.
         let since = |lack: LacksRoom| lack.since + (now - lack.last).saturating_sub(ROOM_PATIENCE / 4);
         let since = self.lacks_room.filter(|lack| gone_pages <= lack.gone_pages).map_or(now, since);
         self.lacks_room = Some(LacksRoom { since, last: now, gone_pages });

@@ -3,9 +3,9 @@
 //! The loader maps bss right behind the data of its file, as a mapping without a name. The kernel may place
 //! other memory right behind the bss, and then shows both as one mapping. The ELF headers tell them apart: if
 //! a segment is larger in memory than in the file, the rest is bss. The headers are read from the process's
-//! memory, so no file is opened, and the file may be deleted. They are read only if they are in memory, as
-//! those of a running program nearly always are: otherwise the read might wait for a file system that does
-//! not answer.
+//! memory, so no file is opened, and the file may be deleted. The headers of a running program are nearly
+//! always in memory. If they are not, they are not read: the read might wait for a file system that does not
+//! answer.
 //!
 //! Bss that was found once stays bss as long as the program runs (`layout.rs`), since the headers of an idle
 //! program may leave memory.

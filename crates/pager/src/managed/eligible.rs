@@ -8,8 +8,8 @@
 //! - the data of programs and libraries, which the dynamic linker and libc use in any context (`bss.rs`);
 //! - mappings and parts of mappings below [`LEAST_BYTES`], unless they are growth of a taken mapping, or all
 //!   such parts add up to more than [`LEAST_TOGETHER`];
-//! - read-only and inaccessible memory, which usually holds few bytes. Memory that becomes so later stays
-//!   taken.
+//! - read-only and inaccessible memory, which usually holds few bytes. Memory that is taken first, and
+//!   becomes read-only or inaccessible later, stays taken.
 //!
 //! A mapping's neighbours prove nothing: the kernel puts mappings between libraries, and allocators make
 //! guards like those of stacks. `docs/pager.md` says what a wrong guess costs.

@@ -13,7 +13,7 @@ use serde::Serialize;
 pub enum MemoryKind {
     /// Private anonymous memory that the program reads and writes.
     Private,
-    /// The same, in mappings or parts of mappings below 128 KiB.
+    /// Memory like `Private`, in mappings or parts of mappings below 128 KiB.
     Small,
     /// Stacks of threads, their descriptors, and memory that the kernel may write to when threads end.
     Stacks,

@@ -89,8 +89,8 @@ impl Managed {
         let seen = self.see(pid)?;
         let result = self.take_all(pid, seen);
         if self.droppers.is_none() && self.window.ask_about_dropped() {
-            // List the threads after that: a thread that starts later cannot be dropping pages that were
-            // reported before.
+            // List the threads only now. Threads that start after the question about dropped pages cannot be
+            // dropping the pages that were reported before it.
             self.droppers = Droppers::of(pid).ok();
         }
         self.bell.ring();

@@ -13,7 +13,7 @@ pub(super) struct Outside {
     bytes: u64,
     /// The fewest bytes outside since the last look at the mappings.
     at_look: u64,
-    /// What the process had at the last note of its growth, and how much of it was outside.
+    /// The bytes that the process had at the last note of its growth, and how many of them were outside.
     before: (u64, u64),
     growth: u64,
     /// The resident bytes of its space at the last note.

@@ -49,7 +49,7 @@ impl Outlook {
         self.total + self.margin() > self.limit
     }
 
-    /// Returns what the tree may still get until the processes that must stand still do so.
+    /// Returns how many bytes the tree may still get before all processes that must stand still are stopped.
     fn soon(self) -> u64 {
         self.coming.max(self.margin() / 2)
     }
@@ -197,8 +197,8 @@ impl Monitor {
             let process = self.tree.processes.get(pid);
             if managed.note_growth(process.map_or(0, |process| process.memory.anonymous)) && process.is_some()
             {
-                // The manager's count is already new, and is subtracted from the process's count. So that one
-                // must be new as well.
+                // The manager's count is new already, and is subtracted from the process's count. So the
+                // process's count must be new as well.
                 moved.push(*pid);
             }
             managed.take_kept();

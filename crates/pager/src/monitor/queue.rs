@@ -1,9 +1,9 @@
 //! The queue of small processes that wait for room near the limit.
 //!
-//! A small process is not worth taking over, and most end soon. But many together can exceed a limit as a
-//! large one does. So near the limit, each one that grows stands still, and so do processes that start more
-//! of them. They continue one after another when there is room, usually because others have ended. If none
-//! ends, they are taken over while they wait, the largest first.
+//! A small process is not worth taking over, and most end soon. But many small processes together can exceed
+//! a limit, just like a large one. So near the limit, each one that grows stands still, and so do processes
+//! that start more of them. They continue one after another when there is room, usually because others have
+//! ended. If none ends, they are taken over while they wait, the largest first.
 //!
 //! ```text
 //!   grows, and there is no room ─► waits ─► has room, and its turn ─► continues ─► ends or settles: next
@@ -47,9 +47,9 @@ const ENDS_WITHIN: Duration = Duration::from_millis(500);
 const MOST_WAIT: Duration = Duration::from_secs(1);
 /// While there is no room, a process continues when this long has passed since the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same for the first one since they began to wait.
+/// Like [`PATIENCE`], for the first process that continues after processes have begun to wait.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
-/// The same after a process that has not grown.
+/// Like [`PATIENCE`], if the last process that continued has not grown.
 const IDLE_PATIENCE: Duration = Duration::from_millis(100);
 /// The manager keeps room for this long after a process last continued.
 const KEEPS_ROOM: Duration = Duration::from_secs(1);
@@ -79,9 +79,9 @@ pub(super) struct ProcessQueue {
 /// Why a process has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It has got memory, or gets copies of shared pages.
+    /// The process has got memory, or gets copies of shared pages.
     Grown,
-    /// It is new, and has got no memory yet.
+    /// The process is new, and has got no memory yet.
     New,
     /// It has started others.
     Starts,
@@ -155,7 +155,7 @@ impl ProcessQueue {
             if bytes > going.bytes + LEAST_GROWN {
                 (going.bytes, going.grown_at) = (bytes, now);
             }
-            // It did not grow, so the next one may not grow either.
+            // This process did not grow, so the next process may not grow either.
             if going.grown_at == going.since && now - going.since >= SETTLED {
                 self.patience = self.patience.min(IDLE_PATIENCE);
             }
@@ -189,7 +189,7 @@ impl ProcessQueue {
         self.going.is_empty() && (now - self.moved_at >= ENDS_WITHIN || is_late)
     }
 
-    /// Records that some have been taken over.
+    /// Records that waiting processes have been taken over.
     fn taken(&mut self, now: Instant) {
         self.moved_at = now;
     }

@@ -42,7 +42,7 @@ pub(crate) struct Standstill {
 struct StoppedProcess {
     /// Its ancestors, except those that something else had stopped when it was stopped.
     ancestors: Vec<u32>,
-    /// Whether it waits for its turn, instead of continuing with the others.
+    /// Whether the process waits for its turn, instead of continuing with the others.
     waits: bool,
     since: Instant,
 }
@@ -54,8 +54,8 @@ struct GoingOn {
     until: Instant,
 }
 
-/// Since when processes stand still, and how many bytes were left at the last look: those not adopted yet,
-/// and adopted ones that were still in memory.
+/// Since when processes stand still, and how many bytes were left at the last look: bytes that were not
+/// adopted yet, and adopted bytes that were still in memory.
 #[derive(Debug)]
 struct StandstillStart {
     began: Instant,
@@ -146,7 +146,8 @@ impl Standstill {
     pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool, guardian: Option<&Guardian>) {
         for (pid, stopped) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
             self.stood += stopped.since.elapsed();
-            // A look may miss a process for a moment when its parent ends. If it still exists, continue it.
+            // When a parent ends, a look may miss its child for a moment. If the child still exists, continue
+            // it.
             if is_stopped(pid) {
                 signals::kill(pid, Signal::CONT);
             }

@@ -30,7 +30,7 @@ const MOST_NAMED: usize = 3;
 struct Unpaged {
     kind: MemoryKind,
     bytes: u64,
-    /// The process that has most of it, and whether others have much of it as well.
+    /// The process that has most of this memory, and whether others have much of it as well.
     pid: u32,
     has_others: bool,
 }
@@ -53,7 +53,7 @@ impl fmt::Display for Unpaged {
 struct Lasting(Option<Instant>);
 
 impl Lasting {
-    /// Records whether the amount is too large now. Returns whether it has been for long.
+    /// Records whether the amount is too large now. Returns whether it has been too large for long.
     fn lasts(&mut self, now: Instant, is_much: bool) -> bool {
         self.0 = is_much.then(|| self.0.unwrap_or(now));
         self.0.is_some_and(|since| now - since >= LONG)
@@ -129,8 +129,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Counts by kind the memory of the process that has changed most since its last count. One process a
-    /// look, since counting may take long.
+    /// Counts by kind the memory of the process that has changed most since its last count. Each look counts
+    /// only one process, since counting may take long.
     fn count_one(&mut self, now: Instant) {
         if self.excess.next_count.is_some_and(|at| now < at) {
             return;

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 /// The most time that can be saved.
 const MOST: Duration = Duration::from_micros(1500);
-/// The part 1/[`SHARE`] of the elapsed time is earned.
+/// The allowance grows by 1/[`SHARE`] of the elapsed time.
 const SHARE: u32 = 33;
-/// After the allowance was used up, this much must be saved first, since changing the priority takes time,
-/// too.
+/// After the allowance was used up, it is used again only when it has grown to this. Otherwise, the changes
+/// of priority would take too much time.
 const ENOUGH: Duration = Duration::from_micros(500);
 
 /// Returns the allowance that is earned within `time`.

@@ -101,7 +101,8 @@ fn number(digits: &[u8]) -> u64 {
     digits.iter().filter(|byte| byte.is_ascii_digit()).fold(0, |n, byte| n * 10 + u64::from(byte - b'0'))
 }
 
-/// Returns the number of the machine's newest process or thread. It changes with every new one.
+/// Returns the number of the machine's newest process or thread. The number changes with every new process or
+/// thread.
 pub(crate) fn newest() -> u32 {
     static LOAD: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/loadavg").ok());
     let mut text = [0; 128];
@@ -109,7 +110,7 @@ pub(crate) fn newest() -> u32 {
     text[..len].split(|byte| *byte == b' ').next_back().map_or(0, number) as u32
 }
 
-/// Returns whether a number is that of a process, and not of one of its other threads.
+/// Returns whether a number is a process's own, and not the number of one of its other threads.
 pub(crate) fn is_process(pid: u32) -> bool {
     Pid::from_raw(pid as i32).is_some_and(|pid| pidfd_open(pid, PidfdFlags::empty()).is_ok())
 }

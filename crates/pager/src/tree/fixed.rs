@@ -17,7 +17,7 @@ use crate::tree::shares::{FaultMark, Newcomer, SharingGroup};
 const LEAST_PROCESS: u64 = 8 << 20;
 /// A process is asked again after this long, or if at least [`LEAST_CHANGE`] has changed.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// The same for a process that does not change.
+/// Like [`ASK_EVERY`], for a process that does not change.
 const ASK_CALM_EVERY: Duration = Duration::from_secs(5);
 const LEAST_CHANGE: u64 = 1 << 20;
 

@@ -25,16 +25,16 @@ const ROUND_CALM_EVERY: Duration = Duration::from_secs(5);
 /// Asking known processes takes at most 1/[`KNOWN_SHARE`] of the time, and this long in one look.
 const KNOWN_SHARE: i64 = 10;
 const KNOWN_AT_ONCE: Duration = Duration::from_millis(4);
-/// The same for new processes.
+/// Like [`KNOWN_SHARE`], for new processes.
 const NEW_SHARE: i64 = 5;
 const NEW_AT_ONCE: Duration = Duration::from_millis(2);
 
 /// What is known of a process to ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessToAsk {
-    /// It belongs to a group that has an answer from it.
+    /// Whether the process belongs to a group that has an answer from it.
     pub(crate) is_known: bool,
-    /// It belongs to a group that has none.
+    /// Whether the process belongs to a group that has no answer from it.
     pub(crate) is_new: bool,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Rounds {
     asked: BTreeMap<u32, u64>,
     /// Whether processes have come or gone since the round began.
     has_changed: bool,
-    /// Whether processes have got or lost pages since then.
+    /// Whether processes have got or lost pages since the round began.
     is_lively: bool,
     known: Allowance,
     new: Allowance,
@@ -127,7 +127,7 @@ impl Rounds {
             && self.new.is_left()
         {
             if !is_any_known {
-                // Asking all the new ones is as good as a round.
+                // No process is known yet. So asking all new ones has the effect of a round.
                 self.began_at = Some(now);
             }
             return Some(self.ask(pid, now, true));

@@ -372,7 +372,7 @@ mod tests {
         keep(&mut group, &[1, 2, 3]);
         group.note(3, mark(102 * PAGE, 7));
         assert_eq!(pages(&group), 129, "and with what it has beyond the others");
-        // The others' shares have shrunk for it.
+        // Member 3 maps pages of the others, so the others' shares have shrunk.
         group.answered(1, Some(40 * PAGE));
         assert_eq!(pages(&group), 129);
         group.note(3, mark(122 * PAGE, 27));
