@@ -9,8 +9,8 @@
 //! A nap is a short sleep of bounded length. The driver may nap even if it was rung.
 //!
 //! A thread publishes its work, and then rings. The driver announces that it looks, and then looks. Both
-//! exchange the same word, so the later exchange sees the earlier: the driver finds the work, or finds that
-//! it was rung.
+//! exchange the same word, so the later exchange sees the earlier one. Either the driver finds the work, or
+//! it finds that the bell was rung.
 //!
 //! Costs: one exchange per ring, and one per turn of the driver. A ring makes a system call only if the
 //! driver sleeps.
@@ -155,7 +155,8 @@ impl Bell {
         self.sleep(events, moment)
     }
 
-    /// Returns whether there are events, and whether somebody has woken the driver.
+    /// Waits until there are events or somebody has woken the driver, for at most `longest`. Returns whether
+    /// there are events, and whether somebody has woken the driver.
     fn poll(&self, events: BorrowedFd<'_>, longest: &Timespec) -> rustix::io::Result<(bool, bool)> {
         let mut both = [PollFd::new(&events, PollFlags::IN), PollFd::new(&self.descriptor, PollFlags::IN)];
         poll(&mut both, Some(longest))?;
@@ -163,7 +164,7 @@ impl Bell {
     }
 }
 
-/// A watcher's memory of a driver that it checks now and then.
+/// The facts about a driver that a watcher keeps between two looks at it.
 #[derive(Debug, Default)]
 pub struct Lateness {
     /// The driver's turn at the last look, if it was busy or had events then.
@@ -171,9 +172,9 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Looks at a bell's driver. Returns whether it has kept its events waiting since the last look: at both
-    /// looks it was busy, or asleep although it `has_events`, and it has begun no turn in between. A driver
-    /// that was woken may have to wait for a CPU.
+    /// Looks at a bell's driver. Returns whether the driver has kept its events waiting since the last look.
+    /// That is so if it has begun no turn since then, and was busy at both looks, or asleep although it
+    /// `has_events`. A driver that was woken may have to wait for a CPU.
     pub fn look(&mut self, bell: &Bell, has_events: bool) -> bool {
         let turn = (has_events || !bell.is_asleep()).then(|| bell.turns.load(Ordering::Relaxed));
         let before = std::mem::replace(&mut self.turn, turn);

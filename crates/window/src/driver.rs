@@ -22,15 +22,16 @@
 //! | `wakefulness` | decides whether to sleep or to stay awake |
 //!
 //! **The driver never waits for room while it must read events.** While an event is unread, the kernel lets
-//! no page of the target go: a driver that waited for room would wait for itself. So making room is a future
-//! like a fault, and yields after each batch of pages. Memory is adopted as far as there is room for it.
-//! Longer work (a fork that copies pages, a batch of another process) keeps the driver from reading. Then
-//! [others read](Window::read_for_driver): threads whose moves are refused, and a thread that watches for
-//! late drivers. The driver takes those events in its next turn, and all changes in their order.
+//! no page of the target go. So a driver that waited for room before it has read the events would wait for
+//! itself. So making room is a future like a fault, and yields after each batch of pages. Memory is adopted
+//! as far as there is room for it. Longer work (a fork that copies pages, a batch of another process) keeps
+//! the driver from reading. Then [others read](Window::read_for_driver): threads whose moves are refused, and
+//! a thread that watches for late drivers. The driver takes those events in its next turn, and all changes in
+//! their order.
 //!
 //! **Devices are kept busy.** The driver handles only a few ended reads at a time, and begins new reads in
-//! between. While reads are in flight, the driver polls for their ends as long as that pays: sleeping and
-//! waking takes longer than many reads.
+//! between. While reads are in flight, the driver polls for their ends as long as polling pays: to sleep and
+//! wake takes longer than many reads.
 
 pub(crate) mod ahead;
 mod intake;
@@ -65,14 +66,14 @@ const LEAST_BEFOREHAND: u64 = 32;
 const RECENT: usize = 64;
 /// The pause between two looks for a page that a waiting change will bring.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
-/// With this many wake-ups queued, the driver ends no more waits in a turn: the threads to wake, and new
-/// faults, wait meanwhile.
+/// With this many wake-ups queued, the driver ends no more waits in a turn: threads that must be woken, and
+/// new faults, would wait meanwhile.
 const MOST_USABLE: usize = 8;
 /// How long the driver looks for the next fault before it sleeps.
 const LINGERS: Duration = Duration::from_micros(20);
 /// How long the driver looks for the end of a read before it sleeps.
 const ATTENDS: Duration = Duration::from_micros(200);
-/// If more time lies between two looks, others had the CPU.
+/// If more time than this lies between two looks, other threads had the CPU.
 const UNDISTURBED: Duration = Duration::from_micros(100);
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long the driver sleeps before faults look again at pages that others hold.
@@ -103,7 +104,7 @@ struct DriverFault {
     page: u64,
     access: Access,
     is_protected: bool,
-    /// A thread waits for the page. If false, no thread does, but the kernel will need the page.
+    /// Whether a thread waits for the page. If not, the kernel will need the page.
     is_met: bool,
 }
 
@@ -151,7 +152,7 @@ pub struct Driver<'a, R, L> {
     attended: Option<Instant>,
     /// `None` if the driver stays where the kernel puts it.
     placement: Option<Placement>,
-    /// Room was lacking, or another passing error came: try again.
+    /// Whether room was lacking, or another error came that may pass. The driver then tries again.
     lacks_room: bool,
     served: Served,
     changes: WaitingChanges,
@@ -194,8 +195,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         }
     }
 
-    /// Lets the driver run beside the thread that faults, if that is better. Call this on the thread that
-    /// will run the driver, and have another thread call [`Watch::look`] every few milliseconds.
+    /// Lets the driver run beside the thread that faults, if faults are served faster there. Call this on the
+    /// thread that will run the driver, and have another thread call [`Watch::look`] every few milliseconds.
     #[must_use]
     pub fn watched_by(mut self, watch: Arc<Watch>) -> Self {
         self.placement = Placement::new(watch);
@@ -314,8 +315,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         let has_begun = !hand.to_wait.is_empty();
         for fault in hand.to_wait.drain(..) {
             let mut future: BoxFuture<'a, _> = Box::pin(wait(self.space, fault));
-            // Begins its read before the driver handles ended waits, so that the device always has work. The
-            // next turn polls again.
+            // Begin the read of this fault before the driver handles ended waits, so that the device always
+            // has work. The next turn polls again.
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Pending => hand.waiting.push(future),
                 Poll::Ready((fault, result)) => {
@@ -352,7 +353,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Ok(())
     }
 
-    /// Continues the listener's work, or making room for it. Returns whether there is more to do at once.
+    /// Continues the listener's work, or continues to make room for that work. Returns whether there is more
+    /// to do at once.
     fn work(
         &mut self,
         making_room: &mut Option<BoxFuture<'a, octavo::Result<()>>>,
@@ -376,7 +378,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         self.placement.as_ref().is_some_and(Placement::is_beside)
     }
 
-    /// Stays awake for a moment, if that was worth it lately. Returns whether something has come.
+    /// Stays awake for a moment, if this has saved time lately. Returns whether something has come.
     fn stay_awake(&mut self, waits: bool) -> std::io::Result<bool> {
         if waits {
             return if self.attends { self.attend() } else { Ok(false) };
@@ -494,8 +496,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         Some(fault)
     }
 
-    /// Serves a fault by one read, for which the driver blocks, since it has nothing else to do. Returns
-    /// false if more is needed.
+    /// Serves a fault by one read. The driver blocks during the read, since it has nothing else to do.
+    /// Returns false if the fault needs more than that.
     fn serve_now(&mut self, fault: DriverFault) -> bool {
         if fault.is_protected {
             return false;
@@ -552,8 +554,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Ends the protection of a fault's page against stores. A page that a fork has left to its child may be
-    /// protected, although Octavo counts it as open to stores. If Octavo has protected it again in the
-    /// meantime, it counts as written.
+    /// protected, although Octavo counts it as open to stores. If Octavo has protected the page again in the
+    /// meantime, the page counts as written.
     fn open(&self, fault: DriverFault) {
         let opened = self.window.reach().protect(fault.page, PAGE, false);
         // If a thread waits, a refusal needs no handling: the thread's next fault tries again. A page that is
@@ -564,8 +566,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     }
 
     /// Queues the wake-up of the threads that wait for these pages, to be sent with the other wake-ups of the
-    /// same turn. Waking a CPU costs several microseconds, and a thread that is woken alone soon sleeps
-    /// again, and so does its CPU.
+    /// same turn. Waking a CPU costs several microseconds. A thread that is woken alone soon sleeps again,
+    /// and its CPU sleeps too.
     fn wake_later(&mut self, start: u64, len: u64) {
         self.usable.push((start, len));
     }
@@ -584,7 +586,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         if let Ok(shown @ 1..) = self.space.show(start, pages * PAGE, access) {
             self.ahead.came_beforehand(advice, start / PAGE, shown);
             self.served.along += shown;
-            // The program may be there already.
+            // The program may have reached these pages already.
             self.wake_later(start, shown * PAGE);
         }
     }
@@ -658,9 +660,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     /// Handles the error of a page that no thread waits for.
     fn answer_unmet(&self, fault: DriverFault, why: ErrorKind) {
         match why {
-            // It is unmapped, or has lost its bytes; a thread that needs them will get the error.
+            // The page is unmapped, or has lost its bytes. A thread that needs the bytes will get the error.
             ErrorKind::NotMapped | ErrorKind::Corrupt => {}
-            // It may be present without Octavo's doing.
+            // The page may be present although Octavo did not bring it.
             ErrorKind::Unsupported => self.open(fault),
             // The error may pass.
             _ => self.window.reach().still_wanted(fault.page),

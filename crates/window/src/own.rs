@@ -4,8 +4,9 @@
 //! only a window hands out, so nothing unmaps or drops them behind Octavo's back, and no events are needed.
 //!
 //! **A thread that serves faults must never fault itself.** The engine keeps its structures in memory of its
-//! own, and the driver allocates from the program's allocator. That may be a `WindowAlloc`, which uses
-//! windows only for threads that ask for it, and only while they are outside the engine.
+//! own, and the driver allocates from the program's allocator. The program's allocator may be a
+//! `WindowAlloc`. It uses windows only for threads that ask for them, and only while these threads are
+//! outside the engine.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +33,7 @@ const STAGED: usize = 64;
 pub(crate) struct Own {
     faults: Userfaultfd,
     staging: Mutex<Reservation>,
-    /// Staging could not be discarded, so nothing more may go there.
+    /// Whether staging could not be discarded, so that nothing more may go there.
     is_stuck: AtomicBool,
     pagemap: Pagemap,
     process: OwnedFd,
@@ -86,7 +87,7 @@ impl Own {
     /// Takes up to [`STAGED`] pages out.
     ///
     /// # Safety
-    /// As for [`Reach::take_out`].
+    /// The same as for [`Reach::take_out`].
     unsafe fn take(&self, staging: &Reservation, address: u64, len: u64, to: *mut u8) -> CallProgress {
         let staged = staging.base().as_ptr();
         // SAFETY: the window's users wait for missing pages, and staging is ours, under its lock.

@@ -7,15 +7,15 @@
 //!            (on the thread's own CPU)
 //! ```
 //!
-//! Waking a CPU takes much longer than serving a fault. By default every fault pays for that: the kernel
-//! looks for an idle CPU for each woken thread. So a driver that is *beside* a thread is bound to the CPU on
+//! Waking a CPU takes much longer than serving a fault. By default, the kernel looks for an idle CPU for each
+//! woken thread, so every fault wakes a CPU. So a driver that is *beside* a thread is bound to the CPU on
 //! which the thread ran last. It also has the policy `SCHED_IDLE`. The kernel then counts that CPU as idle,
 //! leaves the woken thread there, and runs it at once.
 //!
-//! The price: such a driver gets no CPU time if others want the CPU, and does nothing while the thread runs.
-//! So the driver measures which place is better, in epochs of [`EPOCH`] faults of one thread. The measure is
-//! the time that the thread loses per fault: the time that has passed, minus the thread's CPU time. Now and
-//! then it tries the other place again. If several threads fault, the driver stays apart.
+//! This place has a price: such a driver gets no CPU time if others want the CPU, and does nothing while the
+//! thread runs. So the driver measures which place is better, in epochs of [`EPOCH`] faults of one thread.
+//! The measure is the time that the thread loses per fault: the time that has passed, minus the thread's CPU
+//! time. Now and then it tries the other place again. If several threads fault, the driver stays apart.
 //!
 //! A watcher calls the driver back if it is awaited and gets no CPU ([`Watch::look`]).
 //!
@@ -43,12 +43,12 @@ pub use watch::Watch;
 const EPOCH: u32 = 128;
 /// The faults between two looks at the thread's CPU.
 const LOOK_EVERY: u32 = 16;
-/// After this many sleeps, the driver looks too.
+/// After this many sleeps, the driver looks at the thread's CPU as well.
 const LOOK_AFTER_SLEEPS: u32 = 2;
 /// An epoch with more faults of other threads than this does not count.
 const FEW: u32 = 4;
-/// After some faults of other threads, the driver follows another thread. That opens two files, so the number
-/// of faults doubles each time until an epoch completes, up to this.
+/// After some faults of other threads, the driver follows another thread. The change opens two files. So the
+/// number of faults doubles each time until an epoch completes, up to this.
 const MANY: u32 = 256;
 
 /// The place of a driver.
@@ -101,15 +101,16 @@ impl Placement {
         self.place == DriverPlace::Beside
     }
 
-    /// Tells the watcher that the driver runs: even if it is awaited, it does get a CPU.
+    /// Tells the watcher that the driver runs. So the driver gets a CPU, even if it is awaited.
     pub(crate) fn turn(&self) {
         if self.is_beside() {
             self.watch.turn();
         }
     }
 
-    /// Notes that the driver is about to sleep, and no fault waits. Beside a thread that it has woken, this
-    /// is rare, since the thread takes the CPU. If it happens, the thread may have moved to another CPU.
+    /// Notes that the driver is about to sleep, and no fault waits. A driver beside a thread that it has
+    /// woken seldom sleeps, since the thread takes the CPU. If it does sleep, the thread may have moved to
+    /// another CPU.
     pub(crate) fn sleeps(&mut self) {
         self.sleeps = self.sleeps.saturating_add(1);
     }
@@ -196,7 +197,7 @@ impl Placement {
         if self.bound_to != Some(cpu) && cpu < CpuSet::MAX_CPU {
             let mut there = CpuSet::new();
             there.set(cpu);
-            // The driver may not be allowed on that CPU, and then is bound to none.
+            // If the driver may not run on that CPU, it is bound to none.
             self.bound_to = sched_setaffinity(None, &there).is_ok().then_some(cpu);
             self.watch.note_bound(self.bound_to);
         }

@@ -16,7 +16,8 @@ pub struct Taking {
     pub len: u64,
     /// The destination of the bytes; null if nobody wants them.
     pub to: *mut u8,
-    /// The pages count as clean: a store to one must be noticed, both before it leaves and if it stays.
+    /// Whether the pages count as clean. A store to a clean page must be noticed before the page leaves, and
+    /// also if the page stays.
     pub is_clean: bool,
 }
 
@@ -28,7 +29,7 @@ impl Taking {
     }
 }
 
-/// The outcome for pages that should leave.
+/// The result for pages that should leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeOutcome {
     /// All of them are gone, and their bytes are at their destination.
@@ -82,8 +83,8 @@ pub trait Reach: Send + Sync {
     fn look(&self, start: u64, len: u64, there: &mut dyn FnMut(u64)) -> io::Result<()>;
 
     /// Calls `used` for each page that is known to have been used since it was last reported: those of the
-    /// runs, and possibly others. A page that has come in since may look used. `runs` hold addresses and
-    /// lengths in bytes, in order. This is a hint.
+    /// runs, and possibly others. A page that has come in since the last report may look used. `runs` hold
+    /// addresses and lengths in bytes, in order. This is a hint.
     ///
     /// # Errors
     /// `Unsupported` if use cannot be known; otherwise the kernel's error.
@@ -106,8 +107,8 @@ pub trait Reach: Send + Sync {
     fn read_events(&self, events: &mut Vec<Event>) -> io::Result<usize>;
 
     /// Notes that this many fork events were just read. No thread reads more events before this returns.
-    /// Returns a question about the memory, for facts that a fork event does not carry. The caller asks it as
-    /// soon as other threads may continue.
+    /// Returns a function that asks about the memory, for facts that a fork event does not carry. The caller
+    /// calls it as soon as other threads may continue.
     fn has_forked(&self, _forks: usize) -> impl FnOnce() {
         || {}
     }

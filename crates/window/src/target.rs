@@ -69,14 +69,14 @@ pub struct Target {
     /// The process and its mover. Empty at first for a fork's child: the driver serves it before its process
     /// is known.
     process: OnceLock<TargetProcess>,
-    /// Held while pages are moved.
+    /// Locked while pages are moved.
     moving: Mutex<Moving>,
-    /// Pages have left since the last look at which pages hold mutexes.
+    /// Whether pages have left since the last search for pages with held mutexes.
     has_moved: AtomicBool,
     /// Pages with mutexes that could not be made usable.
     unusable: Mutex<Vec<u64>>,
     used: Mutex<Used>,
-    /// One for each fork that was read, in order.
+    /// One value for each fork event that was read, in order.
     wiped: Mutex<VecDeque<Wiped>>,
     /// See [`unfaulted_pages`](Self::unfaulted_pages).
     unfaulted_pages: AtomicU64,
@@ -94,11 +94,11 @@ struct TargetProcess {
 
 #[derive(Debug)]
 struct Moving {
-    /// The second staging range holds pages that have been read.
+    /// Whether the second staging range has pages that have been read.
     is_staged: bool,
-    /// The staging ranges are executable.
+    /// Whether the staging ranges are executable.
     is_executable: bool,
-    /// Until then, no attempt is made to stop the program.
+    /// Until this time, no attempt is made to stop the program.
     left_alone_until: Option<Instant>,
     /// `None` if the process is not known yet.
     mutexes: Option<RobustMutexes>,
@@ -124,8 +124,8 @@ struct Equipment<'a> {
 }
 
 impl Target {
-    /// Makes a target of the process that the descriptor is for. Its faults can be served, but no page can be
-    /// taken out until the target is [equipped](Self::equip) with a mover.
+    /// Makes a target of the process whose events the descriptor carries. Its faults can be served, but no
+    /// page can be taken out until the target is [equipped](Self::equip) with a mover.
     pub fn new(events: Userfaultfd) -> Self {
         let moving = Mutex::new(Moving {
             is_staged: true,
@@ -158,7 +158,7 @@ impl Target {
         self.process.set(process).map_err(|_| io::Error::other("the target has a mover already"))
     }
 
-    /// Returns whether it has a mover.
+    /// Returns whether the target has a mover.
     pub fn is_equipped(&self) -> bool {
         self.process.get().is_some()
     }
@@ -206,9 +206,9 @@ impl Target {
         next.expect("each fork is asked about once, by whoever reads of it")
     }
 
-    /// Asks the kernel which ranges a fork's child does not get. No event reports `MADV_WIPEONFORK`, so this
-    /// asks at each fork. The mover keeps the parent's memory even if the program has since ended or run
-    /// `exec`.
+    /// Asks the kernel which ranges a fork's child does not get. No event reports `MADV_WIPEONFORK`, so
+    /// Octavo asks at each fork. The mover keeps the parent's memory even if the program has since ended or
+    /// run `exec`.
     fn ask_wiped(&self) -> io::Result<Vec<Range<u64>>> {
         let Some(TargetProcess { mover, .. }) = self.process.get() else { return Ok(Vec::new()) };
         // Keeps the memory during the question, even if the program ends right after its fork.
@@ -251,8 +251,8 @@ impl Target {
     }
 
     /// Returns how many pages the process has got so far without a fault that the kernel counts: pages that
-    /// came along with another, and shared pages that were made its own on their way out. Some of the latter
-    /// needed no copy, since no other process had the page any more.
+    /// came along with another, and shared pages that were made its own on their way out. Some of the shared
+    /// pages needed no copy, since no other process had the page any more.
     pub fn unfaulted_pages(&self) -> u64 {
         // Relaxed: a statistic.
         self.unfaulted_pages.load(Ordering::Relaxed)
@@ -309,7 +309,7 @@ impl Reach for Target {
         if !self.has_moved() {
             return;
         }
-        // A batch in progress looks itself.
+        // If a batch is in progress, its own thread looks.
         if let Ok(mut moving) = self.moving.try_lock()
             && let Some(mutexes) = &mut moving.mutexes
         {
@@ -339,7 +339,7 @@ impl Reach for Target {
 
     fn harvest(&self, runs: &[(u64, u64)], used: &mut dyn FnMut(u64)) -> io::Result<()> {
         let process = self.process.get().ok_or(io::ErrorKind::NotFound)?;
-        // The mover keeps the program's memory as long as this needs it.
+        // The mover keeps the program's memory for as long as the harvest needs it.
         let (pid, descriptor) = (process.mover.pid(), process.mover.process());
         let asked = AskedProcess { pid, descriptor, pagemap: &process.pagemap };
         self.used.lock().expect("nobody panics here").harvest(asked, runs, used)

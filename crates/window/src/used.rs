@@ -7,9 +7,9 @@
 //!
 //! Clearing the bit of a page interrupts every CPU that runs the process. In a virtual machine that takes
 //! longer than bringing the page back: 40 µs on the CPU that clears the bit, and 25 µs on the other CPU. It
-//! takes hardly longer for many adjacent pages. So a query does not clear the bit; *sweeps* do. They go round
-//! the memory in which pages are asked about, one block of 2 MiB after another. They also report used pages
-//! that nobody has asked about. Between two sweeps of its block, a page is reported at most once. A use
+//! takes hardly longer for many adjacent pages. So a query does not clear the bit. *Sweeps* do: they go round
+//! the memory in which pages are asked about, one block of 2 MiB after another. A sweep also reports used
+//! pages that nobody has asked about. Between two sweeps of its block, a page is reported at most once. A use
 //! during a sweep may go unreported.
 //!
 //! The kernel does not clear the bit of a page that a fork shares, nor of a locked page. Such a page would
@@ -19,9 +19,9 @@
 //! A page that came in since the last sweep looks used: the kernel has set its bit.
 //!
 //! Costs: up to 0.1 µs per page that is asked about. A sweep of four blocks takes about 100 µs, and comes
-//! after 128 queried pages; the program loses about 80 µs, and half a microsecond at the next use of each
-//! page. If the blocks are not adjacent, or consist of several mappings, there are several interruptions. A
-//! block takes about 200 bytes.
+//! after 128 queried pages. The program loses about 80 µs for each sweep, and half a microsecond at the next
+//! use of each page. If the blocks are not adjacent, or consist of several mappings, there are several
+//! interruptions. A block takes about 200 bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,7 +40,7 @@ const ASKED_FOR_A_SWEEP: u64 = 32;
 const SWEPT_TOGETHER: usize = 4;
 /// Adjacent blocks are swept as one range if at most this many bytes between them were never asked about.
 const LARGEST_GAP: u64 = 64 * PAGE;
-/// Above this many blocks, all are forgotten.
+/// If there are more blocks than this, all are forgotten.
 const MOST_BLOCKS: usize = 1 << 17;
 /// The most calls to find the pages that the kernel refuses. After these, the rest count as refused.
 const MOST_CALLS: u32 = 128;
@@ -79,7 +79,7 @@ impl Bits {
 struct BlockState {
     /// Pages that were reported since the last sweep.
     told: Bits,
-    /// Pages whose bits the last sweep could not clear. Their bits mean nothing.
+    /// Pages whose bits the last sweep could not clear. The bits of these pages mean nothing.
     stuck: Bits,
     /// The first and the last page that was asked about. Pages outside may not be Octavo's.
     first: u64,
@@ -109,7 +109,7 @@ pub(crate) struct AskedProcess<'a> {
 /// Remembers which pages of a process were reported.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
-    /// By address.
+    /// The blocks by their addresses.
     blocks: BTreeMap<u64, BlockState>,
     /// The next sweep begins here.
     hand: u64,
@@ -133,14 +133,15 @@ impl Used {
         let pages: Vec<_> =
             runs.iter().flat_map(|(start, len)| (*start..start + len).step_by(PAGE as usize)).collect();
         if self.blocks.len() > MOST_BLOCKS {
-            // Blocks that are asked about come back.
+            // Blocks that are asked about again are added again.
             self.blocks.clear();
         }
         for (page, seen) in pages.iter().zip(bits.look(of.pid, &pages)?) {
             let block = self.blocks.entry(block_start(*page)).or_insert(BlockState::new(*page));
             (block.first, block.last) = (block.first.min(*page), block.last.max(*page));
             if !seen.is_used() {
-                // If the bit was stuck before, the page has been replaced, or is the process's own now.
+                // If the bit could not be cleared before, the page has been replaced since then, or has
+                // become the process's own.
                 block.stuck.remove(*page);
             } else if block.tells(*page) {
                 used(*page);
@@ -188,7 +189,7 @@ impl Used {
                     block_start(*page) != *start || *seen == PageUse::Unknown
                 };
                 if pages.iter().zip(&seen).all(is_missing) {
-                    // The block comes back when it is asked about.
+                    // When the block is asked about again, it is added again.
                     self.blocks.remove(start);
                 } else if let Some(block) = self.block(*start) {
                     (block.told, block.stuck) = (Bits::default(), Bits::default());
@@ -347,7 +348,8 @@ mod tests {
         }
     }
 
-    /// Tries for a while: the kernel may hold a page for a moment, and another test's fork may share pages.
+    /// Tries again for a while: the kernel may hold a page for a moment, and another test's fork may share
+    /// pages.
     fn eventually(mut holds: impl FnMut() -> bool) -> bool {
         (0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
@@ -375,7 +377,7 @@ mod tests {
     fn a_sweep_tells_of_pages_that_nobody_has_asked_about() {
         let sweeps_tell = |pages: &mut PresentPages| {
             eventually(|| {
-                // Both blocks, if there are two.
+                // Ask about both blocks, if there are two.
                 pages.ask(0..1);
                 pages.ask(PAGES - 1..PAGES);
                 pages.sweep();

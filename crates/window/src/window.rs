@@ -9,15 +9,15 @@
 //! ```
 //!
 //! Each call holds the gate (`events/gate.rs`), so that no event is read meanwhile. A harvest of accessed
-//! bits does not, since it is only a hint. A page is refused if an event that Octavo has not taken in yet
-//! concerns it, or if the kernel returns EAGAIN. While an event is unread, the kernel lets no page go. So a
-//! thread whose move is refused reads the event, and leaves it to the driver.
+//! bits does not hold the gate, since it is only a hint. A page is refused if an event that Octavo has not
+//! taken in yet concerns it, or if the kernel returns EAGAIN. While an event is unread, the kernel lets no
+//! page go. So a thread whose move is refused reads the event, and leaves it to the driver.
 //!
 //! A copy wakes no thread. The driver wakes the waiting threads when all pages of a run are present.
 //! Otherwise a program that uses its memory in order would be woken at each page, only to wait for the next.
 //!
-//! A page is clean from the time it is copied in until the first store to it. It never becomes clean again in
-//! place.
+//! A page is clean from the time it is copied in until the first store to it. While a page stays in the
+//! target, it never becomes clean again.
 //!
 //! A call costs the gate, and one system call for each range of pages that is contiguous both in the target
 //! and in Octavo's frames.
@@ -81,14 +81,14 @@ impl<R: Reach> Window<R> {
         self.gate.hold().concerns(start, len)
     }
 
-    /// Returns whether all changes that were read are taken in. It does not wait: it returns false if that is
-    /// unknown at the moment.
+    /// Returns whether all changes that were read are taken in. This does not wait: it returns false if the
+    /// answer is unknown at the moment.
     pub fn is_settled(&self) -> bool {
         self.gate.is_known_settled()
     }
 
-    /// Begins a question: which of the pages that the target has dropped are still present? Returns whether
-    /// it has dropped any since the ranges were last [taken](Self::take_dropped). If so, the caller makes
+    /// Begins to ask which of the pages that the target has dropped are still present. Returns whether the
+    /// target has dropped any since the ranges were last [taken](Self::take_dropped). If so, the caller makes
     /// sure that every thread has left the call in which it dropped pages.
     pub fn ask_about_dropped(&self) -> bool {
         self.gate.alone(|unsettled| unsettled.dropped().ask())
@@ -115,8 +115,8 @@ impl<R: Reach> Window<R> {
     }
 
     /// Reads the program's events in place of a busy driver, and leaves them to the driver. The program's
-    /// calls then continue. This reads nothing while a batch of pages is in transit: then the thread whose
-    /// pages are refused reads the events.
+    /// calls then continue. While a batch of pages is in transit, this reads nothing. If the kernel refuses
+    /// the batch, the thread of the batch reads the events.
     pub fn read_for_driver(&self) {
         let read = self.gate.try_alone(|unsettled| self.read_more(unsettled));
         read.into_iter().for_each(|(is_told, ask)| self.go_on(is_told, ask));
@@ -128,14 +128,15 @@ impl<R: Reach> Window<R> {
         self.go_on(is_told, ask);
     }
 
-    /// Asks the question that a fork raises, and rings for the driver if there is something for it.
+    /// Calls the function that a fork event has returned, and rings for the driver if there is something for
+    /// it.
     fn go_on(&self, is_told: bool, ask: Option<impl FnOnce()>) {
         ask.into_iter().for_each(|ask| ask());
         self.bell.get().filter(|_| is_told).into_iter().for_each(|bell| bell.ring());
     }
 
-    /// Reads for the driver, and leaves errors to the driver. Returns whether there is something for it, and
-    /// the question to ask.
+    /// Reads for the driver, and leaves errors to the driver. Returns whether there is something for the
+    /// driver, and the question to ask.
     fn read_more(&self, unsettled: &mut Unsettled<Event>) -> (bool, Option<impl FnOnce() + use<'_, R>>) {
         let may_read = self.bell.get().is_some() && unsettled.takes_more();
         let ask = may_read.then(|| self.read(unsettled).1).flatten();
@@ -196,7 +197,7 @@ impl<R: Reach> Window<R> {
         let (start, len) = extent(run);
         let unsettled = self.gate.hold();
         if unsettled.concerns(start, len) {
-            // Even if the target has ended: its fork's child may still need the target's pages.
+            // Refuse even if the target has ended: its fork's child may still need the target's pages.
             Answer::Busy
         } else if self.reach.is_gone() {
             Answer::Done
@@ -220,8 +221,9 @@ impl<R: Reach> Window<R> {
             done += progress.done_bytes;
             match progress.error {
                 None => {}
-                // A page is present that the program has dropped. The kernel may be about to take it, so
-                // Octavo leaves it alone: its bytes must not come back. The program may use it as it is.
+                // A page that the program has dropped is present. The kernel may be about to take the page,
+                // so Octavo leaves it alone: the old bytes must not come back. The program may use the page
+                // as it is.
                 Some(Errno::EXIST) if unsettled.may_be_dropped(start + done) => {
                     // If the kernel refuses this, the next fault tries again.
                     let _ = self.reach.protect(start + done, PAGE, false);
@@ -262,8 +264,8 @@ fn answer_to(progress: CallProgress, len: u64) -> Answer {
 }
 
 /// Returns the answer for pages that should leave a target that has ended. Their bytes are gone, and Octavo
-/// must not mistake the frame's contents for them: after a fork, other targets may have the same page in the
-/// same place.
+/// must not mistake the frame's contents for these bytes: after a fork, other targets may have the same page
+/// in the same place.
 fn answer_of_gone(ask: Remove) -> Answer {
     if ask.to.is_some() { Answer::Busy } else { Answer::Done }
 }
@@ -333,7 +335,7 @@ unsafe impl<R: Reach> Translation for Window<R> {
     }
 
     fn split(&self, runs: &mut [Run<()>]) {
-        // The kernel splits what it moves.
+        // The kernel itself splits the blocks that it moves.
         runs.iter_mut().for_each(|run| run.answer = Answer::Done);
     }
 
@@ -374,7 +376,7 @@ mod tests {
         }
     }
 
-    /// A kernel that lets no page go until an event about other pages is read.
+    /// A target whose kernel lets no page go until an event about other pages is read.
     #[derive(Default)]
     struct Telling {
         has_told: AtomicBool,

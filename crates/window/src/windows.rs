@@ -137,7 +137,7 @@ impl Windows {
         Ok(block)
     }
 
-    /// Makes a window that was lent for `old_bytes` serve for `bytes`. Returns false if it is too short.
+    /// Resizes a block in a window from `old_bytes` to `bytes`. Returns false if the window is too short.
     /// Frees whole pages that are no longer needed. Only the owner of the block may call this.
     pub(crate) fn resize(&self, block: NonNull<u8>, old_bytes: usize, bytes: usize) -> bool {
         if !self.are_here() {

@@ -301,7 +301,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A block and its content: a byte of its own at every 509th place.
+/// A block and its content: every 509th byte has a value of the block's own.
 struct HeldBlock {
     block: *mut u8,
     bytes: usize,

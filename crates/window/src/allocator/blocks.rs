@@ -5,17 +5,17 @@
 //!             leaf           place in it   0: windows are aligned to 2 MiB
 //! ```
 //!
-//! A place is empty, or counts as a clone of the windows that the block lies in. So the windows live as long
-//! as their blocks.
+//! A place in the table is empty, or counts as a clone of the windows that the block lies in. So the windows
+//! live as long as their blocks.
 //!
 //! Only the owner of a block changes its place. It fills the place before any caller has the block's address,
 //! and empties it before the addresses are freed. The next owner of the same addresses gets them from the
-//! kernel, whose lock on mappings orders the two.
+//! kernel. The kernel's lock on mappings orders the old owner's change before the new owner's.
 //!
-//! Each leaf is made once. Only this step may wait for another thread. If a process forks during the step,
-//! the child cannot make windows in that leaf. A leaf takes 128 KiB and covers 32 GiB of addresses. It is
-//! smaller than any block in a window, so it comes from the allocator below. Leaves are never freed. A lookup
-//! costs two loads, or none if the address cannot be a window's.
+//! Each leaf of the table is made once. Only the making of a leaf may wait for another thread. If a process
+//! forks while a leaf is made, the child cannot make windows in that leaf. A leaf takes 128 KiB and covers 32
+//! GiB of addresses. A leaf is smaller than any block in a window, so it comes from the allocator below.
+//! Leaves are never freed. A lookup costs two loads, or none if the address cannot be a window's.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

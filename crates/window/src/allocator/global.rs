@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! It is for collections that take no allocator of their own, such as the standard library's. All objects
-//! come from the allocator below, until a thread asks for windows by [`Windows::large_objects`].
+//! This allocator is for collections that take no allocator of their own, such as the standard library's. All
+//! objects come from the allocator below, until a thread asks for windows by [`Windows::large_objects`].
 //!
 //! **The place of an object.**
 //!

@@ -6,18 +6,18 @@
 //! Each event that waits behind a fault halves what the fault brings along, down to [`LEAST_OF_MANY`] pages.
 //! While another thread often needs single pages, a run brings at most [`LONGEST_BESIDE_OTHERS`]: that thread
 //! then waits for a quarter of a millisecond instead of two, and the run pushes out fewer of that thread's
-//! pages. The run also leaves it the last of the room ([`FaultAdvice::has_others`]).
+//! pages. The run also leaves the last room to that thread ([`FaultAdvice::has_others`]).
 //!
-//! A run whose pages are stored to after they were shown for reading brings its next pages for writing. They
-//! then cost one fault and not two.
+//! A run whose pages are stored to after they were shown for reading brings its next pages for writing. Each
+//! of these pages then costs one fault and not two.
 
-/// Runs followed at once: those of a few threads, each with a region of memory for each size of its objects.
-/// A look at all of them takes a hundredth of a fault's time.
+/// The number of runs that are followed at once. It suffices for a few threads, each with a region of memory
+/// for each size of its objects. A look at all runs takes a hundredth of a fault's time.
 const RUNS: usize = 64;
 /// The most pages that a fault brings along.
 const LONGEST: u64 = 256;
-/// A run brings this many pages however many events wait behind it: they cost less than the thread's next
-/// fault.
+/// A run brings at least this many pages, even if many events wait behind it. The pages cost less than the
+/// thread's next fault.
 const LEAST_OF_MANY: u64 = 16;
 
 const LONGEST_BESIDE_OTHERS: u64 = 32;
@@ -35,7 +35,7 @@ const SAMPLE: u64 = 16;
 /// The direction of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
-    /// One fault has been seen.
+    /// Unknown: one fault has been seen.
     #[default]
     Either,
     Up,
@@ -49,7 +49,7 @@ struct FaultRun {
     end: u64,
     pages: u64,
     way: Way,
-    /// The program stores to the pages of this run.
+    /// Whether the program stores to the pages of this run.
     writes: bool,
     used_at: u64,
 }
@@ -99,12 +99,12 @@ impl Default for Ahead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FaultAdvice {
     pub(crate) run: usize,
-    /// The pages to bring. The fault's own is the first or the last of them.
+    /// The first of the pages to bring. The page of the fault is the first or the last of them.
     pub(crate) first: u64,
     pub(crate) pages: u64,
-    /// The pages are going to be stored to.
+    /// Whether the program will probably store to the pages.
     pub(crate) writes: bool,
-    /// Another thread often wants single pages, and needs room for them.
+    /// Whether another thread often wants single pages, and needs room for them.
     pub(crate) has_others: bool,
 }
 
@@ -320,7 +320,7 @@ mod tests {
             }
         }
         assert!(writes > 300, "{writes}");
-        // And back again.
+        // From here on, the program no longer stores to its pages.
         let mut reads = 0;
         for turn in 0..4000_u64 {
             let advice = ahead.advise(1000 * turn + 500, false, 0, None);

@@ -16,7 +16,8 @@ use crate::reach::Reach;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl<R: Reach, L: Listener> Driver<'_, R, L> {
-    /// Takes in a change that was read, and the changes that have waited for it, unless it must wait itself.
+    /// Takes in a change that was read, and the changes that have waited for it. If the change must wait
+    /// itself, this only queues it.
     pub(super) fn take_change(&mut self, change: Event) {
         let began = Instant::now();
         self.served.changes += 1;

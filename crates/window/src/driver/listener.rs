@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 /// Handles what the driver cannot handle itself.
 pub trait Listener {
     /// The target has forked. The descriptor serves the child's faults. Octavo's pages are as they were at
-    /// the fork, and nothing is shown or taken until this returns.
+    /// the fork. Until this call returns, no page is shown to the target or taken from it.
     fn forked(&mut self, child: OwnedFd);
 
     /// A fault has come from an address that the space does not map. Returns whether the space maps it now.
@@ -36,7 +36,7 @@ pub trait Listener {
     /// A change of the target's mappings cannot be followed. The target must not continue.
     fn lost(&mut self, error: Error);
 
-    /// Gets the counts so far, now and then and at the end.
+    /// Called now and then, and at the end, with the counts so far.
     fn counted(&mut self, served: Served);
 
     /// Does a piece of other work, without waiting.
@@ -53,9 +53,9 @@ pub trait Listener {
 pub enum RemainingWork {
     /// Nothing.
     Done,
-    /// There is more.
+    /// There is more work.
     More,
-    /// It can continue when there is room for this many bytes, or for a part of them.
+    /// The work can continue when there is room for this many bytes, or for a part of them.
     Waits(u64),
 }
 

@@ -1,18 +1,18 @@
-//! Decides whether a thread stays awake for what comes next, or sleeps.
+//! Decides whether a thread stays awake for the next event, or sleeps.
 //!
 //! Staying awake takes CPU time, but sleeping and waking takes longer than many a wait. So the thread tries
-//! to stay awake, and tries again if that was worth it lately. If others wanted the CPU meanwhile, it tries
-//! ever more rarely.
+//! to stay awake, and tries again if that has saved time lately. If other threads wanted the CPU meanwhile,
+//! it tries ever more rarely.
 
-/// Whether it is worth it to stay awake for what comes next.
+/// Whether to stay awake for the next event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wakefulness {
-    /// How often it was worth it lately; each failure takes two off.
+    /// How often staying awake has saved time lately. Each failure takes two off.
     credit: u8,
     /// Without credit, the thread does not try in this many more turns.
     pause: u32,
-    /// Determines the next pause after others wanted the CPU. `undisturbed` counts how often it was worth it
-    /// since.
+    /// Determines the next pause after others wanted the CPU. `undisturbed` counts how often staying awake
+    /// has saved time since then.
     long_pause: u32,
     undisturbed: u32,
 }

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! The kernel reports a change after it has made it. So a later change at the same addresses may be reported
-//! first: if a range seems to move to where something is still mapped, the event that reports the unmapping
-//! of that place is late. The move waits for that event. Changes that concern the ranges of a waiting change
-//! come after it in time, so they wait behind it. Otherwise, unmapping the move's source would drop the pages
+//! first. If a range seems to move to addresses where something is still mapped, the event that reports their
+//! unmapping is late. The move waits for that event. Changes that concern the ranges of a waiting change come
+//! after it in time, so they wait behind it. Otherwise, unmapping the move's source would drop the pages
 //! before they have moved.
 //!
 //! Only the awaited event goes ahead: it unmaps, or moves away, the mapping at a move's destination. (Such an
@@ -16,9 +16,9 @@
 //! Nothing tells the two cases apart. Octavo assumes the first, since the second takes two moves instead of
 //! one.)
 //!
-//! The kernel reports a move by two events: the move, and then the unmapping of its source. It made both
-//! changes at once, so another range may arrive at the source between the two events. The unmapping does not
-//! concern that range.
+//! The kernel reports a move by two events: the move, and then the unmapping of its source. The kernel has
+//! made both changes at once, so another range may arrive at the source between the two events. The unmapping
+//! does not concern that range.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const LATEST: Duration = Duration::from_secs(2);
 /// The waiting changes, in the order in which they were reported.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingChanges {
-    /// Each with the time of its report.
+    /// Each change with the time of its report.
     waiting: Vec<(Instant, Event)>,
     left: Vec<VacatedRange>,
 }
@@ -43,13 +43,13 @@ pub(crate) struct WaitingChanges {
 struct VacatedRange {
     range: Range<u64>,
     told: Instant,
-    /// Something else has moved there since.
+    /// Whether something else has moved there since.
     is_refilled: bool,
 }
 
 impl WaitingChanges {
-    /// Takes a reported change. Returns it if it must be taken in at once. `is_mapped` says whether a part of
-    /// a range is mapped, according to the changes taken in so far.
+    /// Records a reported change. Returns the change if it must be taken in at once. `is_mapped` says whether
+    /// a part of a range is mapped, according to the changes taken in so far.
     pub(crate) fn told(&mut self, change: Event, is_mapped: impl Fn(&Range<u64>) -> bool) -> Option<Event> {
         match change {
             Event::Remap { from, to, len } => self.leaves(from..from + len, to..to + len),
@@ -111,8 +111,9 @@ impl WaitingChanges {
             self.left.swap_remove(index);
             return true;
         }
-        // It belongs to the move, or it unmaps everything that the move has left there. If something else had
-        // arrived there, this event unmaps that, and the unmapping that belongs to the move is still to come.
+        // The event belongs to the move, or unmaps everything that the move has left there. If something else
+        // had arrived there, the event unmaps that, and the unmapping that belongs to the move is still to
+        // come.
         self.left.retain_mut(|left| {
             let is_whole = unmapped.start <= left.range.start && left.range.end <= unmapped.end;
             let is_kept = !is_whole || left.is_refilled;
@@ -232,7 +233,8 @@ mod tests {
 
     #[test]
     fn a_range_waits_for_the_unmapping_of_its_destination_and_what_follows_waits_for_it() {
-        // A thread unmaps 100, and its report is late. Another moves 0 there, unmaps 0, and drops pages.
+        // A thread unmaps the range at 100, and its report is late. Another thread moves the range at 0 to
+        // 100, and drops pages there.
         let drop = || Event::Remove { start: 102, end: 104 };
         let told = vec![remap(0, 100), unmap(0, 10), drop(), unmap(500, 510), unmap(100, 110)];
         let taken = [unmap(500, 510), unmap(100, 110), remap(0, 100), unmap(0, 10), drop()];
@@ -241,15 +243,15 @@ mod tests {
 
     #[test]
     fn ranges_that_move_in_a_row_arrive_in_a_row() {
-        // 100 has moved to 200 before 0 came to 100, but is reported later.
+        // The range at 100 has moved to 200 before the range at 0 came to 100, but is reported later.
         let told = vec![remap(0, 100), remap(100, 200)];
         assert_eq!(order(&[(0, 10), (100, 110)], told), said(&[remap(100, 200), remap(0, 100)]));
     }
 
     #[test]
     fn a_range_that_moves_on_is_not_what_its_place_waits_for_if_that_is_to_leave_by_an_earlier_change() {
-        // A thread has moved 10 to 30, and its report is late. Another moves 50 there, then 0 to 50, and on
-        // to 70.
+        // A thread has moved the range at 10 to 30, and its report is late. Another thread moves the range at
+        // 50 to 10, then the one at 0 to 50, and then on to 70.
         let on = || vec![remap(50, 10), unmap(50, 60), remap(0, 50), unmap(0, 10), remap(50, 70)];
         let told = on().into_iter().chain([remap(10, 30)]).collect();
         let taken: Vec<_> = [remap(10, 30)].into_iter().chain(on()).collect();
@@ -258,8 +260,8 @@ mod tests {
 
     #[test]
     fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_since() {
-        // A thread has moved 10 to 30, and the report of the unmapping is late. Another has moved 20 to 10
-        // meanwhile.
+        // A thread has moved the range at 10 to 30, and the report of the unmapping is late. Meanwhile,
+        // another thread has moved the range at 20 to 10.
         let told = vec![remap(10, 30), remap(20, 10), unmap(10, 20), unmap(20, 30)];
         let taken = [remap(10, 30), remap(20, 10), unmap(20, 30)];
         assert_eq!(order(&[(10, 20), (20, 30)], told), said(&taken));
@@ -270,8 +272,8 @@ mod tests {
 
     #[test]
     fn the_unmapping_that_belongs_to_a_move_leaves_what_has_arrived_there_at_last() {
-        // A thread has moved 10 to 30, and the report of the unmapping is late. A longer range arrives there,
-        // is unmapped, and a third arrives.
+        // A thread has moved the range at 10 to 30, and the report of the unmapping is late. A longer range
+        // arrives at 10 and is unmapped. Then a third range arrives there.
         let arrives = |from| Event::Remap { from, to: 10, len: 20 };
         let told =
             || vec![remap(10, 30), arrives(50), unmap(50, 70), unmap(10, 30), arrives(80), unmap(80, 100)];
@@ -281,8 +283,8 @@ mod tests {
 
     #[test]
     fn a_range_that_is_replaced_as_a_whole_is_unmapped_like_any_other() {
-        // 10 to 20 stays watched where it moved from (`MREMAP_DONTUNMAP`). A longer range takes its place and
-        // that of its neighbour.
+        // The addresses from 10 to 20 stay watched after their range has moved away (`MREMAP_DONTUNMAP`). A
+        // longer range then takes these addresses and the next ones.
         let arrives = || Event::Remap { from: 50, to: 10, len: 20 };
         let told = || vec![remap(10, 30), unmap(10, 30), arrives(), unmap(50, 70), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30), (50, 70)], told()), said(&told()));
@@ -303,8 +305,8 @@ mod tests {
     fn what_is_unmapped_after_it_has_arrived_goes() {
         let told = || vec![remap(10, 30), unmap(10, 20), remap(20, 10), unmap(20, 30), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30)], told()), said(&told()));
-        // A range that stays watched where it came from (`MREMAP_DONTUNMAP`) is unmapped before another
-        // arrives there.
+        // After a move, the old addresses stay watched (`MREMAP_DONTUNMAP`). They are unmapped before another
+        // range arrives there.
         let told = || vec![remap(10, 30), unmap(10, 20), remap(20, 10), unmap(10, 20)];
         assert_eq!(order(&[(10, 20), (20, 30)], told()), said(&told()));
     }

@@ -9,7 +9,7 @@
 //!             └─► none is left: present pages stay, and may be adopted
 //! ```
 //!
-//! Until then, a page that is found there is not Octavo's.
+//! As long as a thread may be in such a call, a page that is found there is not Octavo's.
 
 use std::ops::Range;
 
@@ -56,8 +56,8 @@ impl DroppedRanges {
         !self.asked.is_empty()
     }
 
-    /// Takes the ranges that were asked about. The caller knows that all threads that may have been dropping
-    /// pages there are done. Ranges that were dropped again since are left to the next question.
+    /// Takes the ranges that were asked about. The caller knows that no thread is dropping pages there any
+    /// more. Ranges that were dropped again since are left to the next question.
     pub(crate) fn take(&mut self) -> Vec<(u64, u64)> {
         let asked = std::mem::take(&mut self.asked);
         asked.iter().flat_map(|range| self.told.gaps(range)).map(|rest| (rest.start, rest.end)).collect()

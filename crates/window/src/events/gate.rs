@@ -1,8 +1,8 @@
 //! The gate between what a program does to its mappings and what Octavo does to its pages.
 //!
 //! The kernel reports `munmap`, `mremap`, `madvise` and `fork` by events. The program's call continues as
-//! soon as its event is read. Octavo may still move a page out or in by what it knew before the event. It may
-//! then hit a mapping that has been replaced, or bring back bytes that the program has dropped. So:
+//! soon as its event is read. Meanwhile, Octavo may move a page out or in without knowing of the event. It
+//! may then hit a mapping that has been replaced, or bring back bytes that the program has dropped. So:
 //!
 //! ```text
 //!   a copy, a move, a change of protection      shared: no event is read meanwhile
@@ -22,8 +22,8 @@
 //!   read ─► told ─► the driver takes it ─► taken ─► it has taken in all that it took ─► settled
 //! ```
 //!
-//! A change concerns its range from when it is read until it is settled. Only changes that the driver has
-//! taken settle: others may have been read meanwhile.
+//! A change concerns its range from the moment when it is read until it is settled. Only changes that the
+//! driver has taken are settled. Other changes may have been read meanwhile, and stay unsettled.
 //!
 //! Costs: one lock, taken shared, per call of the kernel.
 
@@ -37,7 +37,7 @@ const MOST_TOLD: usize = 4096;
 #[derive(Debug, Default)]
 struct Concerns {
     ranges: Vec<(u64, u64)>,
-    /// A fork concerns all pages.
+    /// Whether the changes concern all pages, as a fork does.
     is_all: bool,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Unsettled<E> {
     /// The pages of changes that the driver has taken, but not settled.
     taken: Concerns,
     dropped: DroppedRanges,
-    /// The driver has ended.
+    /// Whether the driver has ended.
     is_closed: bool,
 }
 
@@ -113,8 +113,8 @@ impl<E> Unsettled<E> {
         self.taken.append(&mut self.told_of);
     }
 
-    /// Takes the events that were read, before the driver ends. After this no thread reads for it: the
-    /// program's next call waits.
+    /// Takes the events that were read, before the driver ends. After this call, no thread reads for the
+    /// driver: the program's next call waits.
     pub(crate) fn take_last(&mut self, events: &mut Vec<E>) {
         self.is_closed = true;
         self.take(events);

@@ -67,7 +67,7 @@ impl PlacementChoice {
         } else if place == self.better {
             // Averages, since faults that wait for a device make epochs differ.
             self.usual = if self.usual == Duration::MAX { cost } else { (self.usual * 3 + cost) / 4 };
-            // It is 0 already if another thread prevented a trial.
+            // The number is 0 already if another thread prevented a trial.
             self.epochs_left = self.epochs_left.saturating_sub(1);
             self.is_trial = self.epochs_left == 0;
             if self.is_trial {

@@ -40,7 +40,7 @@ impl BatchPart {
         Self { run, may_be_opened: taking.may_be_opened(), offset: 0, done: 0, error: None }
     }
 
-    /// Returns the parts of runs. Adjacent pages move together.
+    /// Divides runs into parts. Adjacent pages, even of two runs, are one part and move together.
     fn all_of(runs: &[Taking]) -> Vec<Self> {
         let mut parts: Vec<Self> = Vec::with_capacity(runs.len());
         for run in runs {
@@ -100,8 +100,8 @@ impl Target {
         if !is_taken || movable.is_empty() {
             return is_taken;
         }
-        // The pages that have become the program's own have taken memory. So they go at once.
-        // SAFETY: the caller's promise.
+        // Pages that have become the program's own take memory of their own. So they go at once. SAFETY: the
+        // caller's promise.
         unsafe { self.take_made_movable(equipment, runs, outcomes, &movable) }
     }
 
@@ -225,7 +225,7 @@ impl Target {
             let last = found.map(|run| run.end.min(end) - start).max().unwrap_or(0);
             part.done = part.done.max(last);
         }
-        // Nothing is left in the first range, so all that was moved is in the second.
+        // Nothing is left in the first range, so all moved pages are in the second.
         true
     }
 

@@ -10,7 +10,7 @@
 //! - Executable memory: staging becomes executable, and stays so until other memory is refused.
 //! - Read-only and inaccessible memory: the program stands still, and the mover makes the memory writable
 //!   until the pages have moved.
-//! - Locked memory, and memory with a protection key: not at all. It stays.
+//! - Locked memory, and memory with a protection key: this memory is not taken out.
 //!
 //! **Why the program stands still.** Read-only memory is writable for a moment, and no store of the program
 //! to it may succeed. The program must not change protections either: such a change raises no event, and the
@@ -132,8 +132,8 @@ impl Target {
         let (mut open, closed): (Vec<_>, Vec<_>) =
             pieces(runs, outcomes, &mappings).into_iter().partition(|piece| piece.mapping.is_open());
         // Trying again helps only if the run is cut, or if staging was of the wrong kind. If two runs meet at
-        // a boundary of mappings, trying again may help any run: its neighbour may be the reason why it was
-        // refused.
+        // a boundary of mappings, trying again may help both, since each may have been refused because of the
+        // other.
         if !meet_at_a_boundary(runs, &mappings) {
             open.retain(|RefusedRun { index, taking, mapping }| {
                 taking.len < runs[*index].len || mapping.is_executable() != tried
@@ -158,7 +158,7 @@ impl Target {
         mappings: &[PrivateMapping],
     ) -> bool {
         let now = Instant::now();
-        // Leaves these runs for a later attempt, when the program may stand still.
+        // Leave these runs for a later attempt. By then, the program can perhaps be stopped.
         let later = |outcomes: &mut [TakeOutcome]| {
             pieces(runs, outcomes, mappings)
                 .iter()
@@ -236,7 +236,7 @@ impl Target {
 }
 
 impl Equipment<'_> {
-    /// Makes staging executable, or not executable. Returns whether it is so now.
+    /// Makes staging executable, or not executable. Returns whether staging is of this kind now.
     fn stage(&mut self, is_executable: bool) -> bool {
         let is_so = self.moving.is_executable == is_executable
             || self.mover.set_staging_kind(is_executable) == Ok(true);

@@ -1,8 +1,8 @@
 //! Finds the robust mutexes that a program's threads hold. Their pages stay in memory.
 //!
 //! When a thread ends, the kernel walks the thread's list of robust mutexes, and marks those that the thread
-//! still holds, so that the next owner learns of it. The kernel does not wait for a missing or protected
-//! page: a mutex there stays locked for ever.
+//! still holds, so that the next owner of the mutex learns that its thread has ended. The kernel does not
+//! wait for a missing or protected page: a mutex there stays locked for ever.
 //!
 //! ```text
 //!   pages are to go ─► look: what do the threads hold? ─► those pages are refused, as if a device had them
@@ -12,12 +12,12 @@
 //! The page of a mutex that was locked after the last look may go for a moment. So a mutex may stay locked if
 //! its thread ends right after locking it: within a few milliseconds, or later on a busy machine.
 //!
-//! **A look may miss a mutex.** A thread that unlocks a mutex takes the entry out of its list, and a walk at
-//! that moment leads nowhere. A thread that ends while the kernel lists the threads may hide another one. So
-//! a page stays if this look or the one before has found it. After pages have gone, there are at least two
-//! looks. A look that was cut short drops none of the earlier pages, up to [`MOST_KEPT`], and requires
-//! another look. The same holds if a walk does not return to its start: an entry that was handed over to
-//! another thread leads the walk into that thread's list.
+//! **A look may miss a mutex.** A thread that unlocks a mutex takes the entry out of its list. A walk over
+//! the list at that moment may lead nowhere. A thread that ends while the kernel lists the threads may hide
+//! another one. So a page stays if this look or the one before has found it. After pages have gone, there are
+//! at least two looks. A look that was cut short drops none of the earlier pages, up to [`MOST_KEPT`], and
+//! requires another look. The same holds if a walk does not return to its start: an entry that was handed
+//! over to another thread leads the walk into that thread's list.
 //!
 //! The page of a list's head stays too. The C library keeps the head in the thread's descriptor. When the
 //! thread ends, the kernel also clears the thread's number there, and other threads may wait for that.
@@ -68,17 +68,19 @@ pub(crate) struct RobustMutexes {
     pid: u32,
     tasks: File,
     memory: File,
-    /// At the last look there were several threads, or a thread held something.
+    /// Whether there were several threads at the last look, or a thread held something.
     may_hold: bool,
     /// The earliest time of the next look.
     next: Instant,
-    /// Pages that the last look has found; if it was cut short, with those found before. In order.
+    /// Pages that the last look has found, in order. If the look was cut short, the pages that were found
+    /// before it are among them.
     seen: Vec<u64>,
-    /// Those of the last two looks, and those kept for looks that were cut short. In order: these pages stay.
+    /// The pages that stay, in order: those of the last two looks, and those kept for looks that were cut
+    /// short.
     pages: Vec<u64>,
-    /// Those of them that have not been made usable since they were found.
+    /// Those of the pages that have not been made usable since they were found.
     found: Vec<u64>,
-    /// Those that could not be made usable. A look after `again_at` finds them again.
+    /// Those of the pages that could not be made usable. A look after `again_at` finds them again.
     again: Vec<u64>,
     again_at: Instant,
     /// The lists that were cut short at the last look, by address, and since when.
@@ -139,7 +141,7 @@ impl RobustMutexes {
         let cpu_began = cpu_time();
         let look = self.held();
         let is_whole = self.note(look, began);
-        // Others may have had the CPU meanwhile.
+        // Other threads may have had the CPU meanwhile, so measure this thread's CPU time.
         let took = cpu_time().saturating_sub(cpu_began);
         let longest = LONGEST_PAUSE.max(took * LONGEST_PAUSE_LOOKS);
         let even = began.elapsed().min(LONGEST_EVEN_PAUSE);
@@ -180,7 +182,7 @@ impl RobustMutexes {
         let mut pages = std::mem::replace(&mut self.seen, seen);
         pages.extend(&self.seen);
         if keeps {
-            // Also the pages that the last look has missed.
+            // Keep the pages that the last look has missed, too.
             pages.extend(&self.pages);
         }
         put_in_order(&mut pages);
@@ -342,15 +344,15 @@ mod tests {
         check(&[(0, at(0))], &[], false, false);
         // One mutex in the list, whose word lies before its entry.
         check(&[(0, at(512 + 2)), (1, (-16_i64) as u64), (512 + 2, at(0))], &[second], false, true);
-        // Another one is about to be locked. The lowest bit gives its kind.
+        // Another mutex is about to be locked. The lowest bit gives its kind.
         check(&[(2, at(1024 + 2) | KIND_BIT)], &[second, third], false, true);
-        // It is locked, and the list continues at an address that cannot be read.
+        // The mutex is locked, and the list continues at an address that cannot be read.
         let (far, unreadable) = (64 << 46, (64 << 46) + 32);
         let entries = [(2, 0), (0, at(1024 + 2)), (1024 + 2, at(512 + 2)), (512 + 2, unreadable)];
         check(&entries, &[second, third, far], true, true);
-        // Or it leads nowhere, like the list of a thread that is taking this entry out.
+        // The list leads nowhere, like the list of a thread that is taking this entry out.
         check(&[(512 + 2, 0)], &[second, third], true, true);
-        // Or it circles in another thread's list, like that of an entry that was handed over.
+        // The list circles in another thread's list, since an entry was handed over to that thread.
         check(&[(512 + 2, at(512 + 2))], &[second, third], true, true);
         check(&[(0, at(0))], &[], false, false);
     }
@@ -400,11 +402,11 @@ mod tests {
         assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
         assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
         assert_eq!(mutexes.pages, [3 * PAGE]);
-        // Another one is cut short as well, as in the next look again.
+        // In one look, another list is cut short as well. In the next look, only the first list is.
         let both = ListFindings { pages: vec![3 * PAGE], cut: vec![at(512), at(0)] };
         assert!(!mutexes.note(both, began + LONGEST_CUT * 2));
         assert!(mutexes.note(cut(), began + LONGEST_CUT * 2));
-        // It has gone, and comes anew.
+        // The list was whole for a look, and is cut short anew.
         assert!(mutexes.note(ListFindings { pages: vec![5 * PAGE], cut: vec![] }, began + LONGEST_CUT * 2));
         assert!(!mutexes.note(cut(), began + LONGEST_CUT * 2));
     }

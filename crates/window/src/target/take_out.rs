@@ -83,7 +83,7 @@ impl Target {
         }
         outcomes.resize(before + runs.len(), TakeOutcome::Part(0));
         if equipment.moving.mutexes.as_mut().is_some_and(RobustMutexes::may_hold) {
-            // Relaxed: a thread that sees it later only looks later.
+            // Relaxed: a thread that sees the flag later only looks later.
             self.has_moved.store(true, Ordering::Relaxed);
         }
     }

@@ -1,4 +1,5 @@
-//! A small kernel that reports changes late, against [`WaitingChanges`] and a space that takes them in.
+//! A model of a kernel that reports changes late, for tests of [`WaitingChanges`] and of a space that takes
+//! the changes in.
 //!
 //! ```text
 //!   a call ─► the world changes ─► its events wait, one after the other ─► told
@@ -6,12 +7,12 @@
 //! ```
 //!
 //! Two threads of a program unmap, move, drop and fork. A call makes all its changes at once, as under the
-//! kernel's lock. Its events come later, each after the one before was reported, and the thread makes no
-//! other call until all are reported. A move reports the mapping that it has overwritten, then itself, and
-//! then the unmapping of its source. Pages are dropped after the event was reported. When everything was
-//! reported, the space agrees with the world.
+//! kernel's lock. Its events come later, one after another, and the thread makes no other call until all of
+//! them are reported. A move reports the mapping that it has overwritten, then itself, and then the unmapping
+//! of its source. Pages are dropped after the event was reported. When everything was reported, the space
+//! agrees with the world.
 //!
-//! Not modelled: mappings that grow, and ranges that stay watched where they have moved from
+//! Not modelled: mappings that grow, and addresses that stay watched after their range has moved away
 //! (`MREMAP_DONTUNMAP`).
 
 use std::collections::VecDeque;
@@ -109,7 +110,7 @@ impl Unfinished {
     }
 }
 
-/// The program's memory, as it is.
+/// The program's memory, as the kernel knows it.
 #[derive(Debug, Default)]
 struct ProgramMemory {
     pages: ModelPages,
@@ -176,8 +177,8 @@ impl ProgramMemory {
         ranges.into_iter().flatten()
     }
 
-    /// Unmaps a range. If a move has left just this range, its event is the same: then the event that is
-    /// reported first counts as the move's, and the other as this one's.
+    /// Unmaps a range. If a move has left just this range, the move's own unmapping has the same event. Then
+    /// the event that is reported first counts as the move's, and the other one as the event of this call.
     fn unmap(&mut self, start: u64, len: u64) -> ReportedChange {
         let told = ReportedChange::Unmap(start, start + len);
         at(&mut self.pages, start..start + len).fill(None);
@@ -264,8 +265,8 @@ fn leaves_before_its_forerunner(world: &ProgramMemory, call: MappingCall, other:
     }
 }
 
-/// Returns whether mappings change before a fork is reported, or the reverse. The child may have got them
-/// from before or after the change.
+/// Returns whether mappings change while the report of a fork is outstanding, or the reverse. The child may
+/// have got the mappings from before or after the change.
 fn is_beside_a_fork(call: MappingCall, other: &Unfinished) -> bool {
     call == MappingCall::Fork || other.call == MappingCall::Fork
 }

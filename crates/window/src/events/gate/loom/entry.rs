@@ -1,6 +1,6 @@
 //! The engine's entries: where each page is.
 
-/// The place of a page that was written since it came.
+/// Stands for the place of a page that was written since it came in: its place no longer has its bytes.
 pub(super) const DIRTY: Option<u8> = None;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

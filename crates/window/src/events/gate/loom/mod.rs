@@ -2,8 +2,8 @@
 //! eviction.
 //!
 //! The [`Gate`] is the real one. `world` has a small kernel with the window's calls on it; `entry` has an
-//! entry for each page, and `sides` the three sides that work on it: the program, the driver and the
-//! evictor. Each of the [`Rules`] can be left out, and a model then finds the loss that the rule prevents.
+//! entry for each page, and `sides` the three sides that work on it: the program, the driver and the evictor.
+//! Each of the [`Rules`] can be left out. A model then finds the loss that the rule prevents.
 
 mod entry;
 mod rules;
@@ -208,7 +208,8 @@ fn loom_where_unsettled_pages_are_shown_a_fault_brings_dropped_bytes_back() {
     dropped_during_a_fault(Rules { refuses_unsettled: false, ..ALL });
 }
 
-/// A fault at the page beside it brings the dropped page along, before the program's call has dropped it.
+/// A page is about to be dropped. A fault at the page beside it brings it along, before the program's call
+/// has dropped it.
 fn dropped_and_brought_along(rules: Rules) {
     let program: &[ModelThread] = &[|world| {
         world.fault_of_another(1);
@@ -300,7 +301,7 @@ fn loom_what_a_device_writes_is_kept() {
 #[should_panic(expected = "what a device wrote was lost")]
 fn loom_where_pages_are_protected_and_made_clean_in_place_what_a_device_writes_is_lost() {
     let rules = Rules { never_cleans_protected: false, ..ALL };
-    // Stores are not.
+    // Without the rule, the program's own stores are not lost.
     stored_when_dirty(rules);
     written_by_a_device(rules, (there(1), Away(DIRTY)), &[READ]);
 }

@@ -115,7 +115,7 @@ impl World {
                 let is_protected = place.is_some() && self.rules.protects_clean;
                 (self.install(page, value, is_protected), Away(place))
             }
-            // If the store does not come after all, this costs a write.
+            // If the store does not come, the page is written for nothing.
             Away(_) if fault.is_protected => {
                 let answer = self.protect(page, false);
                 self.publish(page, Away(None));
@@ -196,8 +196,8 @@ impl World {
     }
 
     /// Adopts a page that is present and watched, if the engine does not have it yet. To find out, this asks
-    /// the kernel to put zeros there; the kernel then meets the page that is present. A page that is present
-    /// and not watched is not the engine's.
+    /// the kernel to put zeros there. The kernel refuses if a page is present. A page that is present and not
+    /// watched is not the engine's.
     pub(super) fn adopt(&self, page: usize) {
         let look = || {
             let is_there = self.kernel().pages[page].value.is_some();

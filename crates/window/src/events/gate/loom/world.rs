@@ -27,9 +27,10 @@ pub(super) struct ModelPage {
     /// `None` if the page is missing.
     pub(super) value: Option<u8>,
     pub(super) is_protected: bool,
-    /// A child has it too. It is not moved until a store makes it the program's own again.
+    /// Whether a child has the page too. Such a page is not moved until a store makes it the program's own
+    /// again.
     pub(super) is_shared: bool,
-    /// A device may write to it. It is not moved.
+    /// Whether a device may write to the page. Such a page is not moved.
     pub(super) is_pinned: bool,
 }
 
@@ -50,7 +51,7 @@ pub(super) struct ModelFault {
     is_read: bool,
 }
 
-/// What is read.
+/// An event, as it is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ModelRead {
     Fault(ModelFault),
@@ -66,7 +67,7 @@ pub(super) struct ModelKernel {
     /// Events so far, and how many of them were read.
     raised: u32,
     read: u32,
-    /// Others have read events that the driver has not taken.
+    /// Whether others have read events that the driver has not taken.
     has_told: bool,
     /// Threads that wait.
     faults: Vec<ModelFault>,
@@ -271,7 +272,7 @@ impl World {
         })
     }
 
-    /// Reads in place of the driver.
+    /// Reads events in place of the driver.
     pub(super) fn read_for_driver(&self) {
         self.gate.alone(|unsettled| {
             self.read_alone(unsettled);
@@ -305,7 +306,7 @@ impl World {
         self.happened.notify_all();
     }
 
-    /// Settles what the driver took, after it has taken it in.
+    /// Settles the changes that the driver took, after it has taken them in.
     pub(super) fn settle(&self) {
         if self.rules.settles_last {
             self.gate.settle();
