@@ -62,8 +62,8 @@ global_asm!(
     "    add r15, 64",
     "    dec r14d",
     "    jmp 4b",
-    // Answer. The exchange is a full fence: either the runner sees the reply, or the loop sees that the
-    // runner waits.
+    // Publish the answers. The exchange is a full fence: either the runner sees the reply, or the loop sees
+    // that the runner waits.
     "5:  mov eax, r12d",
     "    xchg [rbx + {reply_at}], eax",
     "    cmp dword ptr [rbx + {waiting_at}], 0",

@@ -3,15 +3,15 @@
 //! 1. Seize a thread and interrupt it. Save its registers and its signal mask, block its signals.
 //! 2. Make it call `clone(CLONE_VM | CLONE_FILES)` by the program's own `syscall` instruction, up to the stop
 //!    in which the kernel reports the child.
-//! 3. Interrupt it again, so that it stops before it leaves the kernel. Restore its mask and registers, and
-//!    detach.
+//! 3. Interrupt the thread again, so that it stops before it leaves the kernel. Restore its mask and
+//!    registers, and detach.
 //!
 //! The thread runs no instruction of ours but the one system call, and gets no signal. After the last stop,
 //! the kernel can still restart the call that the first stop interrupted.
 //!
 //! The child shares the program's descriptor table for a moment, and then takes an empty one of its own
-//! (`close_range` with `CLOSE_RANGE_UNSHARE`). So it keeps no file of the program open, and no reader waits
-//! for an end of file because of it.
+//! (`close_range` with `CLOSE_RANGE_UNSHARE`). So the child keeps no file of the program open. No reader of
+//! the program's pipes waits in vain for an end of file.
 
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ use crate::tracee::{ALL_SIGNALS, NoStop, Stop, Tracee, prepare_call};
 const FIRST_PATIENCE: Duration = Duration::from_millis(30);
 /// How long the last candidate may take.
 const LAST_PATIENCE: Duration = Duration::from_millis(500);
-/// How often the `clone` is tried. The kernel refuses it while a stop of the whole process begins.
+/// How often the `clone` is tried. The kernel refuses a `clone` while a stop of the whole process begins.
 const CLONES: usize = 8;
 
 /// A new mover, and what it cost.
@@ -131,7 +131,7 @@ pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Res
     }
 }
 
-/// Makes a mover of the new process. Until it is detached, the process ends with this thread.
+/// Makes a mover of the new process. Until the process is detached, it ends when this thread ends.
 fn bring_up(
     pid: u32,
     child: &Tracee,
@@ -210,7 +210,7 @@ fn running_sequence(pid: u32, area: u64) -> Option<Sequence> {
     Some(Sequence::from_bytes(&descriptor))
 }
 
-/// Stops one thread, and returns it with the time at which it was told to stop.
+/// Stops one thread. Returns the thread, and the time at which it was asked to stop.
 fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectError> {
     let threads = target::threads(pid);
     let mut reason = InjectError::gone();
@@ -218,7 +218,7 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
         let thread = match Tracee::seize(tid, suspension) {
             Ok(thread) => thread,
             Err(Errno::SRCH) => continue,
-            // The kernel may refuse the option, not the tracing.
+            // The kernel may refuse the option, although it allows the tracing.
             Err(_) if suspension != 0 && Tracee::seize(tid, 0).is_ok() => {
                 return Err(filtered());
             }
@@ -238,16 +238,16 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
     Err(reason)
 }
 
-/// Set only once the thread is stopped: before that, the program itself may make a thread, which we must not
-/// trace. If the runner dies before the thread has its own registers back, the program ends; otherwise the
-/// thread would continue at a wrong place in its code.
+/// These options are set only once the thread is stopped: before that, the program itself may make a thread,
+/// which must not be traced. If the runner dies before the thread has its own registers back, the program
+/// ends. Otherwise, the thread would continue at a wrong place in its code.
 const CLONE_OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
 
-/// Returns the option that suspends the program's filters while a task is traced, if it has any. Otherwise a
-/// filter could end the program for a call that the program would not make itself.
+/// Returns the option that suspends the program's filters while a task is traced, if it has any. Without this
+/// option, a filter could end the program because of a call that only the injection makes.
 ///
-/// A process with as many filters as the runner has only those of their common container. These allow the
-/// runner's own calls, and cannot be suspended from inside.
+/// If a process has as many filters as the runner, these are the filters of the container that both are in.
+/// These allow the runner's own calls, and cannot be suspended from inside.
 fn suspension(status: &Status) -> Result<i32, InjectError> {
     let ours = Status::of(std::process::id())?.filters;
     Ok(if status.filters == 0 || status.filters == ours { 0 } else { libc::PTRACE_O_SUSPEND_SECCOMP })
@@ -286,7 +286,8 @@ fn clone_in(
         thread.set_registers(&registers).map_err(system)?;
         let mut child = None;
         let (mut signal, mut is_inside) = (0, false);
-        // First the call's entry; then the child if the call succeeds, otherwise the call's exit.
+        // The first stop is at the call's entry. The next stop reports the child if the call succeeds, or
+        // else the call's exit.
         let answer = loop {
             thread.resume(libc::PTRACE_SYSCALL, signal).map_err(system)?;
             signal = 0;
@@ -308,7 +309,7 @@ fn clone_in(
         thread.wait_for_trap(None).map_err(no_stop)?;
         match child {
             Some(child) => return Ok(child),
-            // A stop of the whole process begins: the kernel asks for the call again.
+            // A stop of the whole process begins: the kernel asks to make the call again.
             None if (-516..=-512).contains(&answer) => {}
             None => return Err(system(Errno::from_raw_os_error(-answer as i32))),
         }

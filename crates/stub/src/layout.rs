@@ -31,7 +31,8 @@ pub struct Layout {
 impl Layout {
     /// Returns the bytes to map for a staging size.
     pub fn bytes_for(staging_bytes: u64) -> u64 {
-        // Head, gap, room at the end, and the most that alignment may cost.
+        // The four huge pages are for the head, the gap, the room at the end, and the most that alignment may
+        // cost.
         2 * staging_bytes.next_multiple_of(HUGE) + 4 * HUGE
     }
 

@@ -23,19 +23,19 @@
 //!
 //! **What the program sees.** The mover is a process of its own, with neither the program's descriptors nor
 //! its signals. The program's `wait` does not see it without `__WALL`. The program's number of threads stays
-//! the same. If the stopped thread was waiting in a call, it goes on waiting (`resume.rs` names the
+//! the same. If the stopped thread was waiting in a call, it continues to wait (`resume.rs` names the
 //! exceptions).
 //!
 //! **What the mover may do.** It has no capabilities, and a filter leaves it `futex`, `ioctl`, `madvise`,
-//! `mprotect`, `poll` and the calls that end it. The program could write into the page of requests, but would
-//! gain nothing that it may not do itself.
+//! `mprotect`, `poll` and the calls that end it. The program could write into the page of requests, but could
+//! make the mover do nothing that it may not do itself.
 //!
 //! **Who ends it.** The mover keeps the memory alive after the program has ended or run `execve`. The runner
 //! watches the program and ends the mover. After each second without a request, the mover itself checks
-//! whether runner and program live, and ends if one has ended; it does not notice an `execve`. If the runner
-//! is the program's parent, the mover is a child of the runner and [`Mover::end`] reaps it. Otherwise it is a
-//! child of the program, and stays a zombie until the program ends. A runner that is a sub-reaper then gets
-//! it by `waitpid(-1, __WALL)`.
+//! whether runner and program live, and ends if one of them has ended. The mover does not notice an `execve`.
+//! If the runner is the program's parent, the mover is a child of the runner and [`Mover::end`] reaps it.
+//! Otherwise it is a child of the program, and stays a zombie until the program ends. A runner that is a
+//! sub-reaper then gets it by `waitpid(-1, __WALL)`.
 //!
 //! **Waiting for children.** While [`Mover::inject`] runs, no other thread of the runner may wait for *any*
 //! child without `__WNOTHREAD`: it would take the stops that the injection waits for.

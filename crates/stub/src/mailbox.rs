@@ -11,14 +11,14 @@
 //! 8192  scratch   whatever calls point to
 //! ```
 //!
-//! The runner writes calls and count, then the request (release; the mover's loop loads it and depends on it,
-//! which is enough on x86-64). The mover writes answers, then the reply by an exchange (a full fence); the
-//! runner loads the reply with acquire. Before it sleeps, the runner sets `waiting` and loads the reply
-//! again, both sequentially consistent; the mover loads `waiting` after its exchange. So at least one of the
-//! two sees the other's store.
+//! The runner writes the calls and their count, and then the request (release). The mover's loop loads the
+//! request before anything that depends on it, which is enough on x86-64. The mover writes answers, then the
+//! reply by an exchange (a full fence); the runner loads the reply with acquire. Before it sleeps, the runner
+//! sets `waiting` and loads the reply again, both sequentially consistent; the mover loads `waiting` after
+//! its exchange. So at least one of the two sees the other's store.
 //!
-//! The program can write all of this. The runner trusts only the answers, and only as far as it would trust
-//! an answer of the program itself: it takes no address and no length from the mailbox.
+//! The program can write to the whole mailbox. The runner trusts only the answers, and only as far as it
+//! would trust an answer of the program itself: it takes no address and no length from the mailbox.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -58,7 +58,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Call {
     /// The call's number.
     pub number: i64,
-    /// Its arguments. Pointers are addresses in the program.
+    /// The call's arguments. Pointers are addresses in the program.
     pub arguments: [u64; 6],
     /// The kernel's answer, or an error number below zero.
     pub answer: i64,
@@ -106,14 +106,14 @@ impl Mailbox {
             mmap(std::ptr::null_mut(), MAILBOX_BYTES as usize, access, MapFlags::SHARED, file, CODE_BYTES)?
         };
         let mailbox = Self { base: NonNull::new(base.cast()).expect("a mapping is not at zero"), last: 0 };
-        // One second, and no descriptors yet.
+        // The mover checks every second, and has no descriptors to check yet.
         mailbox.word(INTERVAL_AT).store(1, Ordering::Relaxed);
         mailbox.watch([u32::MAX; 2]);
         Ok(mailbox)
     }
 
-    /// Makes the mover end if one of these descriptors becomes readable. They are given by the mover's own
-    /// numbers.
+    /// Makes the mover end if one of these descriptors becomes readable. Each descriptor is named by its
+    /// number in the mover.
     pub fn watch(&self, descriptors: [u32; 2]) {
         for (index, descriptor) in descriptors.into_iter().enumerate() {
             let events = (libc::POLLIN as u64) << 32;

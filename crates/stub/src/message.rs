@@ -12,7 +12,7 @@ pub struct Message {
     /// What to do, as a request. Empty if there is nothing to do, or if a word in
     /// [`happened`](Self::happened) has a remedy of its own.
     pub remedy: &'static str,
-    /// Why that happens, for the guide.
+    /// The cause, for the guide.
     pub cause: &'static str,
 }
 

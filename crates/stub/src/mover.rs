@@ -17,7 +17,8 @@ use crate::reasons;
 
 /// A process that shares a program's memory and makes system calls there. See the [crate](crate).
 ///
-/// Any thread may use it; batches run one after another. Dropping it [ends](Mover::end) the process.
+/// Any thread may use a mover. Batches run one after another. Dropping the value [ends](Mover::end) the
+/// process.
 #[derive(Debug)]
 pub struct Mover {
     pid: u32,
@@ -92,7 +93,8 @@ impl Mover {
         self.layout.start..self.layout.start + self.layout.len
     }
 
-    /// Returns the address of the scratch memory in the program, and its length. It holds a batch's requests.
+    /// Returns the address of the scratch memory in the program, and its length. The scratch memory holds a
+    /// batch's requests.
     pub fn request_address(&self) -> (u64, usize) {
         (self.layout.mailbox + SCRATCH_AT as u64, SCRATCH_BYTES)
     }
@@ -100,7 +102,7 @@ impl Mover {
     /// Makes the calls in order, and fills in their answers. Costs two wake-ups.
     ///
     /// A mover may call only `futex`, `ioctl`, `madvise`, `mprotect` and `poll`; other calls fail with
-    /// `EPERM`. A call must not wait for the runner, which waits for the mover meanwhile.
+    /// `EPERM`. A call must not wait for the runner, since the runner waits for the mover meanwhile.
     ///
     /// Fails with [`MoverError::Ended`] if the mover has ended, and never hangs.
     pub fn call(&self, calls: &mut [Call]) -> Result<(), MoverError> {
@@ -123,7 +125,7 @@ impl Mover {
         }
         self.call_locked(&mut mailbox, calls)?;
         for (index, request) in requests.iter_mut().enumerate() {
-            // Takes only the answer back, since the program can write to the page.
+            // Take only the answer back, since the program can write to the page.
             request.moved = mailbox.scratch(index * wire::MOVE_REQUEST_BYTES + 32) as i64;
         }
         Ok(())
@@ -150,8 +152,8 @@ impl Mover {
         Call::new(libc::SYS_madvise, [staging_2, staging_bytes, libc::MADV_DONTNEED as u64])
     }
 
-    /// Makes both staging ranges executable, or not: the kernel moves pages only between memory of one kind.
-    /// Returns whether it succeeded.
+    /// Makes both staging ranges executable, or makes them not executable. The kernel moves pages only
+    /// between two mappings of the same kind. Returns whether it succeeded.
     pub fn set_staging_kind(&self, is_executable: bool) -> Result<bool, MoverError> {
         let Layout { staging_1, staging_2, staging_bytes, .. } = self.layout;
         let execute = if is_executable { ProtFlags::EXEC } else { ProtFlags::empty() };
@@ -185,10 +187,11 @@ impl Mover {
     /// Ends the mover at once, and reaps it if it is a child of this process. The descriptors stay usable.
     /// Pages in staging stay until the program ends: [discard](Mover::discard) them first.
     pub fn end(&self) {
-        // It may have ended already.
+        // The mover may have ended already.
         let _ = pidfd_send_signal(&self.process, Signal::KILL);
         if self.is_our_child {
-            // By the pidfd, which never refers to another process, even if this is called again.
+            // Wait by the pidfd, which never refers to another process, even if this function is called
+            // again.
             let any_kind = WaitIdOptions::from_bits_retain(libc::__WALL as u32) | WaitIdOptions::EXITED;
             while matches!(waitid(WaitId::PidFd(self.process()), any_kind), Err(Errno::INTR)) {}
         }

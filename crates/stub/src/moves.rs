@@ -2,10 +2,10 @@
 //!
 //! A page leaves in two moves of one batch: by descriptor A to staging range 1, then by B to staging range 2.
 //! Descriptor A refuses moves while an event is unread, so a page that the program has just unmapped is not
-//! taken. Range 2 belongs to B, which has no events: discarding pages there raises none.
+//! taken. Range 2 belongs to descriptor B, which has no events. So discarding pages there raises no event.
 //!
-//! Even without full success, some pages may have moved. The caller then looks at [`Mover::staging_pages`]
-//! before it uses staging again.
+//! Even if a batch fails in part, some of its pages may have moved. The caller then looks at
+//! [`Mover::staging_pages`] before it uses staging again.
 
 use std::io;
 
@@ -21,7 +21,7 @@ use crate::mover::Mover;
 /// The outcome for an [`OutgoingRun`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunMoved {
-    /// The place of the run's first page in staging, in bytes from its start.
+    /// The place of the run's first page in staging, in bytes from the start of staging.
     pub offset: u64,
     /// The kernel's progress, and its error. If only a part has moved, the error is `EAGAIN`, whatever the
     /// reason.
@@ -31,11 +31,11 @@ pub struct RunMoved {
 /// The outcome of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// One for each run, in order.
+    /// One outcome for each run, in order.
     pub runs: Vec<RunMoved>,
     /// The move from staging range 1 to range 2. Its byte count includes holes.
     pub staged: CallProgress,
-    /// The kernel's error, if discarding staging range 2 first failed.
+    /// The kernel's error, if staging range 2 was to be discarded first, and could not be.
     pub discarded: Option<Errno>,
 }
 
@@ -51,9 +51,9 @@ impl Moved {
 /// What a batch does with the pages that are in staging range 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staging {
-    /// There are none, or they stay. A new page in their place is refused with `EEXIST`.
+    /// There are no pages, or they stay. The kernel refuses a new page in their place with `EEXIST`.
     Keep,
-    /// They have been read, and are discarded.
+    /// The pages have been read, and are discarded before the moves.
     DiscardFirst,
 }
 
@@ -116,12 +116,12 @@ impl Mover {
         Ok(CallProgress::of_answers(calls[0].result().err(), requests[0].moved))
     }
 
-    /// Makes pages that a fork has shared the program's own, as a store to each would. Returns how many bytes
-    /// from the start are the program's own now: it stops at a page that is missing, protected or read-only.
+    /// Makes pages that a fork has shared the program's own, as a store to each would. Stops at a page that
+    /// is missing, protected or read-only. Returns how many bytes from the start are the program's own now.
     ///
-    /// A futex operation ORs zero into each page. It is the only access for which the kernel does not wait
-    /// for a fault's answer; the mover would otherwise wait for the thread that waits for the mover. Costs
-    /// 0.2 µs per page, 2.5 µs if the page is copied, and two wake-ups per 127 pages.
+    /// A futex operation ORs zero into each page. For this access alone, the kernel does not wait for a
+    /// fault's answer. With any other access, the mover could wait for the thread that waits for the mover.
+    /// Costs 0.2 µs per page, 2.5 µs if the page is copied, and two wake-ups per 127 pages.
     pub fn unshare(&self, run: OutgoingRun) -> Result<u64, MoverError> {
         let mut done = 0;
         while done < run.len {
@@ -137,8 +137,8 @@ impl Mover {
         Ok(done.min(run.len))
     }
 
-    /// Returns the call that adds no bit to the word at `address`, and wakes no thread. None waits in the
-    /// scratch memory, and the call wakes waiters of the word only if the word has the lowest value that a
+    /// Returns the call that adds no bit to the word at `address`, and wakes no thread. No thread waits in
+    /// the scratch memory. The call wakes waiters of the word only if the word has the lowest value that a
     /// call can name.
     fn unshare_call(&self, address: u64) -> Call {
         let (scratch, _) = self.request_address();

@@ -25,9 +25,9 @@ use crate::reasons;
 use crate::rights::{events, moves, no_userfaultfd};
 use crate::tracee::{ALL_SIGNALS, Tracee};
 
-/// How often to ask the kernel whose memory a descriptor is for, and the pause in between. The kernel gives
-/// no answer while an event of the descriptor is unread. The reader of the events may be busy for long, so
-/// the tries are few.
+/// How often to ask the kernel to which process's memory a descriptor belongs, and the pause in between. The
+/// kernel gives no answer while an event of the descriptor is unread. The reader of the events may be busy
+/// for long, so the tries are few.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 /// The lowest address that a program may use. Usually nothing is mapped there.
@@ -48,9 +48,9 @@ pub struct Inherited {
 pub struct Parts {
     pub layout: Layout,
     pub mailbox: Mailbox,
-    /// The mover's numbers of its two descriptors.
+    /// The numbers of the two descriptors in the mover.
     pub numbers: [u64; 2],
-    /// The runner's copies.
+    /// The runner's copies of the two descriptors.
     pub faults: Userfaultfd,
     pub quiet: Userfaultfd,
 }
@@ -128,7 +128,7 @@ impl MoverSetup<'_> {
             libc::SYS_mmap,
             [0, len, read | write, flags, u64::MAX, 0],
         )?;
-        // If the program forks meanwhile, its child gets an untouched range, and no more.
+        // If the program forks meanwhile, its child gets only an untouched range.
         self.call(
             "keeping the range from forks",
             libc::SYS_madvise,
@@ -165,7 +165,7 @@ impl MoverSetup<'_> {
         registers.rbx = layout.mailbox;
         registers.r12 = 0;
         registers.orig_rax = u64::MAX;
-        // The loop uses no other state of the program's, not even the direction flag.
+        // Set no other state: the loop uses none of it, not even the direction flag.
         self.child.set_registers(&registers)?;
         self.child.set_signal_mask(ALL_SIGNALS)?;
         self.child.resume(libc::PTRACE_CONT, 0)
@@ -196,7 +196,7 @@ impl ServingProcess<'_> {
     /// Leaves the program's session and directory, and sets up the range.
     fn settle(&mut self) -> Result<(), InjectError> {
         let Layout { start, len, staging_1, staging_2, staging_bytes, .. } = self.layout;
-        // A path, a name, and two limits of zero.
+        // The scratch memory gets a path, a name, and two limits of zero.
         self.mailbox.write_scratch(0, &[u64::from_le_bytes(*b"/\0\0\0\0\0\0\0")]);
         self.mailbox
             .write_scratch(8, &[u64::from_le_bytes(*b"octavo-m"), u64::from_le_bytes(*b"over\0\0\0\0")]);
@@ -211,7 +211,7 @@ impl ServingProcess<'_> {
             // The program's memory must not end up in a core file of this process.
             Call::new(libc::SYS_setrlimit, [u64::from(libc::RLIMIT_CORE), no_limits]),
             advise(start, len, libc::MADV_DONTFORK),
-            // A program that locks all its memory locks this too, and locked pages cannot move.
+            // A program that locks all its memory also locks this range, and locked pages cannot move.
             Call::new(libc::SYS_munlock, [start, len]),
             advise(staging_1, staging_bytes, libc::MADV_DONTNEED),
             advise(staging_2, staging_bytes, libc::MADV_DONTNEED),
@@ -291,7 +291,7 @@ impl ServingProcess<'_> {
         message.push(SendAncillaryMessage::ScmRights(lent));
         sendmsg(&socket, &[IoSlice::new(&[0])], &mut message, SendFlags::empty())
             .map_err(|error| InjectError::system("handing a descriptor to the mover", error))?;
-        // The header: no name, one vector of one byte, room for three descriptors.
+        // The message's header has no name, one vector of one byte, and room for three descriptors.
         let control_bytes = 32;
         let header = [0, 0, self.scratch(VECTOR), 1, self.scratch(CONTROL), control_bytes, 0];
         self.mailbox.write_scratch(HEADER, &header);
@@ -309,14 +309,14 @@ impl ServingProcess<'_> {
     }
 
     /// Checks that an inherited descriptor, the first one, is for the memory that the mover is in, before
-    /// anything uses it. The kernel moves pages only within the caller's memory, and checks that before it
-    /// looks at the pages (`EINVAL`).
+    /// anything uses it. The kernel moves pages only within the caller's memory. It checks this condition
+    /// (`EINVAL`) before it looks at the pages.
     ///
     /// Each request names a source page that is missing in staging, so nothing moves. If nothing is mapped at
     /// the destination, the kernel answers `ENOENT` for the right memory. The mover's other descriptor shows
-    /// whether this kernel does so; Linux 6.8 does not. Therefore further requests name destinations that the
-    /// inherited descriptor watches. For those, the kernel has other reasons for `EINVAL` too, such as locked
-    /// memory.
+    /// whether this kernel gives that answer. Linux 6.8 does not. So there are further requests, with
+    /// destinations that the inherited descriptor watches. For these destinations, the kernel also has other
+    /// reasons for `EINVAL`, such as locked memory.
     fn check_identity(&mut self, [number, other]: [u64; 2], watched: &[u64]) -> Result<(), InjectError> {
         const REQUEST_WORDS: usize = wire::MOVE_REQUEST_BYTES / 8;
         let watched = &watched[..watched.len().min(CALLS - 2)];
@@ -375,7 +375,7 @@ impl ServingProcess<'_> {
         Ok(())
     }
 
-    /// Takes all rights from the mover that it does not need.
+    /// Takes from the mover all rights that it does not need.
     fn confine(&mut self) -> Result<(), InjectError> {
         const HEADER: usize = 0;
         const SETS: usize = 8;

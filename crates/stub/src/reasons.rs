@@ -113,7 +113,7 @@ pub(crate) const ANOTHER_PROCESS: Message = Message {
     remedy: "",
     cause: "Several children were forked at once. Octavo goes on looking, and finds each of them in the end",
 };
-/// A mistake of this crate's caller, which no run meets.
+/// A mistake of a caller of this crate. No run makes it.
 pub(crate) const STAGING_SIZE: Message = Message {
     happened: "a staging range has whole pages, at least one and at most 1 GiB",
     remedy: "give another size",

@@ -7,8 +7,8 @@
 //!   (`epoll_wait`, `semop`, `sigtimedwait`, sockets with a timeout). This module gives them the code for
 //!   "again, unless a handler runs". A call with a timeout then waits for its whole timeout once more.
 //! - **A restartable sequence** of the program must not continue, since the thread left the CPU inside it.
-//!   The kernel forgets the sequence if the thread runs other code meanwhile. So the thread continues at the
-//!   sequence's abort address.
+//!   The kernel forgets the sequence if the thread runs other code meanwhile. So this module makes the thread
+//!   continue at the sequence's abort address.
 
 use libc::user_regs_struct as Registers;
 
@@ -18,7 +18,7 @@ const ERESTARTNOHAND: i64 = -514;
 /// `io_pgetevents`, which the libc crate does not name here.
 const IO_PGETEVENTS: libc::c_long = 333;
 
-/// Calls that return `EINTR` after a stop, before they had any effect.
+/// Calls that return `EINTR` after a stop, if they have had no effect yet.
 const NEVER_RESTARTED: [libc::c_long; 26] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -66,7 +66,7 @@ impl Sequence {
 }
 
 /// Returns whether a system call returns `EINTR` after a stop. A thread that waits in such a call is stopped
-/// only if no other can be.
+/// only if no other thread can be stopped.
 pub fn is_never_restarted(call: libc::c_long) -> bool {
     NEVER_RESTARTED.contains(&call)
 }

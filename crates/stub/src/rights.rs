@@ -32,7 +32,7 @@ pub fn look_for_rights() -> Result<(), InjectError> {
 pub(crate) fn no_userfaultfd(error: &std::io::Error) -> InjectError {
     let kind = InjectErrorKind::UserfaultfdUnavailable;
     match error.kind() {
-        // The handshake's own error, which has a sentence.
+        // The handshake itself has made this error, with a sentence of its own.
         ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
             InjectError::new(kind, &reasons::NO_FORK_EVENTS, &[])
         }

@@ -1,8 +1,8 @@
 //! Stops a process for a moment: all of its threads, by ptrace.
 //!
-//! Meanwhile no thread stores to its memory, changes its mappings or meets a protection. Its parent is not
-//! notified, unlike after a stop by a signal. An interrupted wait is restarted, as after an injection. A
-//! program that was stopped before stays stopped.
+//! While a process is stopped, no thread stores to its memory, changes its mappings or meets a protection.
+//! Unlike a stop by a signal, this stop is not reported to the parent. An interrupted wait is restarted, as
+//! after an injection. A program that was stopped before stays stopped.
 //!
 //! A process cannot be held while one of its threads is in an uninterruptible wait (for a disk, the child of
 //! a `vfork`, or the reader of a userfaultfd event), while another process traces it, or while a child shares
@@ -27,7 +27,7 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity, set_current_timer_sla
 use crate::target;
 use crate::tracee::Tracee;
 
-/// How long the threads may take to stop. Those that have stopped wait for the others.
+/// How long the threads may take to stop. Meanwhile, the threads that have stopped already cannot run.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The first and the longest pause between two looks. The kernel needs some microseconds for a stop.
 const FIRST_PAUSE: Duration = Duration::from_micros(2);
@@ -41,8 +41,8 @@ pub struct Still {
 }
 
 impl Still {
-    /// Stops all threads of a process that has a mover. Returns `None` if they could not be stopped for now;
-    /// they continue then.
+    /// Stops all threads of a process that has a mover. Returns `None` if they could not be stopped for now.
+    /// In that case, they continue.
     pub fn hold(pid: u32, mover: u32) -> Option<Self> {
         let ((has_stopped, stopped), (go_on, end)) = (channel(), channel());
         let thread = std::thread::Builder::new()
@@ -74,7 +74,7 @@ fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<(
     let mut threads = BTreeMap::new();
     let is_still = stop_all(pid, &mut threads) && !shares_memory(pid, mover, threads.keys());
     if has_stopped.send(is_still).is_ok() && is_still {
-        // Waits until the other end is dropped.
+        // Wait until the other end is dropped.
         let _ = end.recv();
     }
     // A thread that did not stop is released when this one ends.
@@ -86,7 +86,7 @@ fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     let (start, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         // A thread that was stopped before the look starts no other thread after it. A thread that stops
-        // later may have started one in between.
+        // later may have started one since the list was made.
         let stood: BTreeSet<_> =
             threads.iter().filter(|(_, thread)| thread.is_stopped()).map(|(tid, _)| *tid).collect();
         let found: BTreeSet<_> = target::threads(pid).into_iter().collect();
@@ -102,7 +102,8 @@ fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
             if threads.contains_key(&tid) {
                 continue;
             }
-            // The kernel refuses a thread that is just ending, and the next look does not find it.
+            // The kernel refuses to trace a thread that is just ending. The next look no longer finds the
+            // thread.
             if let Ok(thread) = Tracee::seize(tid, 0)
                 && matches!(thread.interrupt(), Ok(()) | Err(Errno::SRCH))
             {
@@ -117,7 +118,8 @@ fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     }
 }
 
-/// Returns whether a child shares the memory of the process, or may do so. Such a child would run on.
+/// Returns whether a child shares the memory of the process, or may do so. Such a child would continue to
+/// run.
 fn shares_memory<'a>(pid: u32, mover: u32, mut threads: impl Iterator<Item = &'a u32>) -> bool {
     threads.any(|tid| {
         let Ok(children) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")) else {

@@ -54,8 +54,9 @@ fn has_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Returns the live threads of a process. Those that a stop disturbs least come first: threads that run, or
-/// that wait in a call that the kernel restarts, and among them the process's first thread before the others.
+/// Returns the live threads of a process. The first ones are those that a stop disturbs least: threads that
+/// run, and threads that wait in a call that the kernel restarts. Among these, the process's first thread
+/// comes first.
 pub fn threads(pid: u32) -> Vec<u32> {
     let Ok(folder) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut found: Vec<(bool, bool, u32)> = folder
@@ -66,7 +67,8 @@ pub fn threads(pid: u32) -> Vec<u32> {
             let state = match proc_text::read(pid, &format!("task/{tid}/stat")) {
                 Ok(stat) => stat.rsplit(") ").next()?.chars().next()?,
                 Err(error) if has_gone(&error) => return None,
-                // A caller that stops all threads must not miss one.
+                // Keep the thread if its state cannot be read: a caller that stops all threads must not miss
+                // one.
                 Err(_) => '?',
             };
             let call = proc_text::read(pid, &format!("task/{tid}/syscall")).unwrap_or_default();
@@ -83,7 +85,7 @@ pub fn shares_our_memory(pid: u32) -> bool {
     share_memory(std::process::id(), pid)
 }
 
-/// Reads bytes of the program. It fails if it cannot read all of them.
+/// Reads bytes of the program. Fails if not all of the bytes can be read.
 pub fn read_bytes(pid: u32, address: u64, bytes: &mut [u8]) -> io::Result<()> {
     // SAFETY: the local piece is a live slice that is borrowed mutably.
     let read =

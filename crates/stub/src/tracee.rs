@@ -17,22 +17,22 @@ pub const ALL_SIGNALS: u64 = u64::MAX;
 /// Why a tracee is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was interrupted, was just created, or takes part in a stop of its process.
+    /// The tracee was interrupted, was just created, or takes part in a stop of its process.
     Trap,
-    /// It made a child, and has not returned from the call.
+    /// The tracee made a child, and has not returned from the call.
     Cloned,
-    /// It enters or leaves a system call.
+    /// The tracee enters or leaves a system call.
     SystemCall,
-    /// It is about to get a signal.
+    /// The tracee is about to get a signal.
     Signal(i32),
 }
 
 /// Why a tracee did not stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoStop {
-    /// It ended.
+    /// The tracee has ended.
     Gone,
-    /// It did not stop in time.
+    /// The tracee did not stop in time.
     Late,
     /// The kernel refused.
     Refused(Errno),
@@ -45,7 +45,7 @@ pub struct Tracee {
 }
 
 impl Tracee {
-    /// Returns whether the tracee is stopped, even if the stop has been waited for already. It does not wait.
+    /// Returns whether the tracee is stopped, even if the stop has been waited for already. Does not wait.
     pub fn is_stopped(&self) -> bool {
         self.held_signal().is_ok()
     }
@@ -72,7 +72,7 @@ impl Tracee {
             // A stop without a signal has a code of its own.
             Ok(()) if information.si_code >> 8 == libc::PTRACE_EVENT_STOP => Ok(0),
             Ok(()) => Ok(information.si_signo),
-            // It takes part in a stop of its process.
+            // The tracee takes part in a stop of its process.
             Err(Errno::INVAL) => Ok(0),
             Err(error) => Err(error),
         }
@@ -111,7 +111,7 @@ impl Tracee {
     }
 
     /// Waits until the tracee stops, on request or by itself, or ends. The tracee must not be in an
-    /// uninterruptible wait, since this would then wait as long.
+    /// uninterruptible wait: this call would wait until that wait ends.
     pub fn wait(&self) -> Result<Stop, NoStop> {
         loop {
             if let Some(stop) = self.look(0)? {
@@ -132,7 +132,8 @@ impl Tracee {
             if start.elapsed() > patience {
                 return Err(NoStop::Late);
             }
-            // If others keep the CPU, a thread that sleeps runs again soon; one that yields does not.
+            // Sleep, since other threads may keep the CPU. A thread that sleeps soon runs again. A thread
+            // that only yields does not.
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -240,8 +241,8 @@ impl Tracee {
     }
 
     /// Makes a stopped tracee do one system call, and returns its answer. `at` is the address of a `syscall`
-    /// instruction. Registers are lost. Do not use this on a tracee whose signal handlers matter: if SIGTRAP
-    /// is blocked, the kernel's trap after a step resets its handler.
+    /// instruction. The tracee's registers are lost. Do not use this on a tracee whose signal handlers
+    /// matter: if SIGTRAP is blocked, the kernel's trap after a step resets its handler.
     pub fn remote_call(&self, at: u64, number: libc::c_long, arguments: [u64; 6]) -> Result<i64, NoStop> {
         let mut registers = self.registers().map_err(NoStop::Refused)?;
         prepare_call(&mut registers, at, number, arguments);
@@ -250,7 +251,7 @@ impl Tracee {
             self.resume(libc::PTRACE_SINGLESTEP, 0).map_err(NoStop::Refused)?;
             match self.wait()? {
                 Stop::Signal(libc::SIGTRAP) => break,
-                // Signals are blocked, and other stops have nothing to do with the step.
+                // Signals are blocked, and other stops do not come from the step.
                 _ => continue,
             }
         }
@@ -276,7 +277,7 @@ const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 pub fn prepare_call(registers: &mut Registers, at: u64, number: libc::c_long, arguments: [u64; 6]) {
     registers.rip = at;
     registers.rax = number as u64;
-    // No system call to restart.
+    // This value means that there is no system call to restart.
     registers.orig_rax = u64::MAX;
     [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9] = arguments;
 }

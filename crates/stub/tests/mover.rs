@@ -96,7 +96,8 @@ fn a_wait_goes_on_through_an_injection() {
         thread::spawn(move || {
             let mut program = Program::start(role);
             let mut movers = Vec::new();
-            // Once is enough if the thread waits already; twice is likelier to find it there.
+            // One injection is enough if the thread waits already. The second one makes it likelier that the
+            // thread waits.
             for _ in 0..2 {
                 thread::sleep(Duration::from_millis(100));
                 movers.push(inject(&program));
@@ -130,7 +131,7 @@ fn a_wait_goes_on_through_a_standstill() {
         let mover = inject(&program);
         for _ in 0..2 {
             thread::sleep(Duration::from_millis(50));
-            // On a busy machine it may take several tries.
+            // On a busy machine, several tries may be needed.
             let mut tries = 0..1000;
             assert!(tries.any(|_| Still::hold(program.pid(), mover.pid()).is_some()), "{role}");
         }
@@ -188,7 +189,7 @@ fn a_program_that_has_ended_is_gone() {
     let mut program = Program::start("idle");
     let pid = program.pid();
     program.tell();
-    // It is a zombie until somebody waits.
+    // The program is a zombie until its parent waits for it.
     while !program.status("State:").starts_with('Z') {
         thread::yield_now();
     }
@@ -264,8 +265,8 @@ fn a_forked_child_does_not_have_the_range() {
         let mut program = Program::start("fork");
         let mover = inject(&program);
         program.say(&format!("{:x}\n", address(&mover)));
-        // Descriptor A has fork events. Nothing of the program is registered, so none comes; a fork would
-        // wait for a reader.
+        // Descriptor A has fork events. Nothing of the program is registered, so no such event comes. A fork
+        // with an event would wait for a reader.
         let mut events = Vec::new();
         thread::scope(|scope| {
             let line = scope.spawn(|| program.line());
@@ -297,7 +298,7 @@ fn a_pipe_ends_when_the_program_closes_it_although_a_mover_lives() {
     let mover = inject(&program);
     program.tell();
     assert_eq!(program.line(), "closed");
-    // The end of file is there at once, or never: the read does not wait for it.
+    // If the end of file comes at all, it is there at once. So the read does not wait.
     rustix::io::ioctl_fionbio(&pipe, true).unwrap();
     assert_eq!(pipe.read(&mut [0]).unwrap(), 0);
     assert!(!mover.has_ended());
@@ -436,7 +437,7 @@ fn tells_without_watched_memory() -> bool {
 fn a_descriptor_is_known_though_it_watches_nothing_that_pages_can_move_to() {
     let (program, other) = (Program::start("idle-pages"), Program::start("idle-pages"));
     let mover = inject(&program);
-    // Memory that is locked, or not watched any more, is refused in the same way.
+    // Addresses that are not watched are refused like no addresses at all.
     for watched in [vec![], vec![program.memory().0]] {
         let inject_into = |program: &Program| {
             let inherited = Inherited { faults: mover.faults().share().unwrap(), watched: watched.clone() };
@@ -472,7 +473,7 @@ fn of_a_descriptor_with_unread_events_it_is_not_known_whose_memory_it_is_for() {
     };
     let refused = inject_into(&other).unwrap_err();
     assert_eq!(refused.kind(), InjectErrorKind::Changing, "{refused}");
-    // It forks twice, and then says so.
+    // The program forks twice, and then prints a line.
     let (mut events, mut count) = (Vec::new(), 0);
     while count < 2 {
         count += mover.faults().read(&mut events).unwrap();

@@ -135,7 +135,7 @@ fn pages_taken_are_gone_from_the_program_and_lie_in_staging_in_order() {
     // SAFETY: the program is the test's own child. It is stopped, so that its pages stay out.
     assert_eq!(unsafe { libc::kill(program.pid() as i32, libc::SIGSTOP) }, 0);
     while !program.status("State:").starts_with('T') {
-        // It may wait for a page, so serve its faults.
+        // The program may wait for a page, so serve its faults.
         pager.answer_faults();
     }
     let runs = [
@@ -153,7 +153,7 @@ fn pages_taken_are_gone_from_the_program_and_lie_in_staging_in_order() {
     let gone = pagemap.entries(pager.start + 8 * PAGE, 4).unwrap();
     let is_present = |entry: &u64| entry & octavo_platform::pagemap::PRESENT != 0;
     assert_eq!(gone.iter().map(is_present).collect::<Vec<_>>(), [false, false, false, true]);
-    // A page in staging is in the way of the next, unless it is discarded.
+    // A page that is left in staging keeps the next page out, unless it is discarded.
     let again = [OutgoingRun { address: pager.start + 16 * PAGE, len: PAGE }];
     let refused = pager.mover.move_out(&again, Staging::Keep).unwrap();
     assert_eq!((refused.staged.done_bytes, refused.staged.error), (0, Some(Errno::EXIST)));

@@ -9,7 +9,7 @@ pub struct Program {
     pid: u32,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// Its first line.
+    /// The first line that the program printed.
     pub greeting: String,
 }
 
@@ -44,13 +44,13 @@ impl Program {
         &mut self.child
     }
 
-    /// The address and the length that it printed.
+    /// The address and the length that the program printed.
     pub fn memory(&self) -> (u64, u64) {
         let mut numbers = self.greeting.split(' ').map(|number| u64::from_str_radix(number, 16).unwrap());
         (numbers.next().unwrap(), numbers.next().unwrap())
     }
 
-    /// Sends it a byte.
+    /// Sends the program a byte.
     pub fn tell(&mut self) {
         self.say("\n");
     }
@@ -59,14 +59,14 @@ impl Program {
         self.input.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
     }
 
-    /// The next line of its output.
+    /// Returns the next line of the program's output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim().into()
     }
 
-    /// Ends its input, and returns the rest of its output.
+    /// Ends the program's input, and returns the rest of its output.
     pub fn finish(mut self) -> String {
         drop(self.input.take());
         let mut rest = String::new();
@@ -78,13 +78,13 @@ impl Program {
         self.child.wait().unwrap()
     }
 
-    /// A line of its status.
+    /// Returns a line of the program's status.
     pub fn status(&self, field: &str) -> String {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         text.lines().find_map(|line| line.strip_prefix(field)).unwrap().trim().into()
     }
 
-    /// Its open descriptors and what they lead to.
+    /// Returns the program's open descriptors, and what they lead to.
     pub fn descriptors(&self) -> Vec<(String, String)> {
         let folder = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
         let mut found: Vec<_> = folder
