@@ -10,22 +10,22 @@
 //!   forget:  MADV_COLD                                             their next use sets the bit again
 //! ```
 //!
-//! A bit is a hint. The answer may be out of date, and if the tables change meanwhile it may be another
-//! page's.
+//! A bit is a hint. The answer may be out of date. If the tables change meanwhile, it may even belong to
+//! another page.
 //!
 //! **Privileges.** Root may use this, unless the kernel is locked down. Other users need `CAP_BPF` and
-//! `CAP_PERFMON` for the programs, `CAP_SYS_NICE` to forget, and `CAP_SYSLOG` if the kernel randomizes the
-//! place of its memory. The kernel must be 6.13 or newer, with descriptions of its types (BTF). The start
-//! tries all of this on pages of this process. On memory that the processor encrypts for a guest (SEV), that
-//! test fails.
+//! `CAP_PERFMON` for the programs in the kernel, `CAP_SYS_NICE` to clear bits, and `CAP_SYSLOG` if the kernel
+//! randomizes the place of its memory. The kernel must be 6.13 or newer, with descriptions of its types
+//! (BTF). The start tries to read and to clear bits of pages of this process. In a guest whose memory the
+//! processor encrypts (SEV), this trial fails.
 //!
 //! **A forked child** must not look: it would share the words with its parent.
 //!
 //! Costs: a look takes about 2 µs per call, plus 3 ns per page in a run of neighbours and 40 ns per other
-//! page. Forgetting takes 0.02 µs per page, and interrupts each CPU that runs the process once per range:
-//! that takes 40 µs on a virtual machine, and costs the process 25 to 80 µs. Its next use of the page takes
-//! half a microsecond longer. The start takes about 20 ms and 1 MiB, once. Before Linux 6.16 the types cannot
-//! be mapped, and the start takes 180 ms and 40 MiB, of which 13 MiB stay.
+//! page. Clearing bits takes 0.02 µs per page, and interrupts each CPU that runs the process once per range.
+//! On a virtual machine, an interruption takes 40 µs, and costs the process 25 to 80 µs. The process's next
+//! use of a page takes half a microsecond longer. The start takes about 20 ms and 1 MiB, once. Before Linux
+//! 6.16 the types cannot be mapped, and the start takes 180 ms and 40 MiB, of which 13 MiB stay.
 //!
 //! Sources: `Documentation/bpf/` and `mm/madvise.c` of Linux; for the layout of tables, AMD64 Architecture
 //! Programmer's Manual, volume 2, chapter 5.
@@ -95,7 +95,7 @@ static ONE: OnceLock<Result<AccessedBits, String>> = OnceLock::new();
 #[derive(Debug)]
 pub struct AccessedBits {
     walk: OwnedFd,
-    /// One look at a time. Looks belong to reclaim, and no access waits for them.
+    /// The lock allows one look at a time. Only reclaim looks, so no access waits for it.
     words: Mutex<ControlWords>,
 }
 
@@ -120,7 +120,7 @@ impl AccessedBits {
 
     fn new() -> io::Result<Self> {
         // A process may advise its own memory without this capability. So the trial below would not notice
-        // its absence.
+        // that the capability is missing.
         if !capabilities(None)?.effective.contains(CapabilitySet::SYS_NICE) {
             return Err(io::Error::other("to forget what another process has used takes CAP_SYS_NICE"));
         }
@@ -192,7 +192,7 @@ impl AccessedBits {
         let process = open(own)?;
         let range = crate::Reservation::new(3 * PAGE_BYTES, PAGE_BYTES)?;
         range.advise_backing(0..3 * PAGE_BYTES, crate::Backing::BasePages);
-        // A fork meanwhile would share the pages.
+        // Without this, a fork during the trial would share the pages.
         range.exclude_from_fork()?;
         let pages = [0, 1, 2].map(|index| (range.base().as_ptr() as usize + index * PAGE_BYTES) as u64);
         let look = || self.look(own, &pages);
@@ -202,7 +202,7 @@ impl AccessedBits {
             let there = look()?;
             forget(process.as_fd(), &pages[..2])?;
             let forgotten = look()?;
-            // Reads a page of ours that nobody has borrowed.
+            // Read a page of this process that nobody has borrowed.
             let bytes = range.base();
             // SAFETY: the page is in the populated part of the reservation, which lives.
             unsafe { bytes.as_ptr().add(PAGE_BYTES).cast_const().read_volatile() };
@@ -357,7 +357,8 @@ fn kernel_types() -> io::Result<KernelLayout> {
     })
 }
 
-/// Returns the offset in bits of a member of a structure, also of one in an unnamed structure inside.
+/// Returns the offset in bits of a member of a structure. The member may lie in an unnamed structure inside
+/// that structure.
 fn member_offset(btf: &Btf, structure: &btf_rs::Struct, name: &str) -> Option<u32> {
     structure.members.iter().find_map(|member| match btf.resolve_name(member).ok()?.as_str() {
         found if found == name => Some(member.bit_offset()),
@@ -542,8 +543,8 @@ mod tests {
         });
     }
 
-    /// Retries, since the kernel skips a page that it holds, or that another test's fork shares, at the
-    /// moment.
+    /// Tries again for a while: the kernel skips a page that it holds at the moment, or that another test's
+    /// fork shares.
     fn eventually(mut holds: impl FnMut() -> bool) {
         let held = (0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));

@@ -19,11 +19,12 @@ use std::sync::atomic::{Ordering, fence};
 use crate::words::{self, Change, Integer, Word, cell_bytes};
 use crate::{Backing, ForkCanary, PAGE_BYTES, Reservation, without_size_signal};
 
-/// The memory of an arena, addressed by byte offset. Every access checks its bounds. A clone is the same
-/// memory, which stays mapped until the last clone is dropped.
+/// The memory of an arena, addressed by byte offset. Every access checks its bounds. A clone refers to the
+/// same memory, which stays mapped until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct ArenaBytes {
-    // Inline, so that an access follows no pointer to find the base and the length.
+    // These two are copies of what `memory` has, so that an access follows no pointer to find the base and
+    // the length.
     base: NonNull<u8>,
     len: usize,
     memory: Arc<ArenaMemory>,
@@ -86,8 +87,8 @@ impl ArenaBytes {
         self.memory.reservation.discard(range)
     }
 
-    /// Returns the address of the byte at `offset`, for a device or a C caller. The caller is responsible for
-    /// dereferencing it.
+    /// Returns the address of the byte at `offset`, for a device or a C caller. The caller must make sure
+    /// that each use of the pointer is sound.
     #[inline]
     pub fn pointer(&self, offset: usize) -> *mut u8 {
         self.at(offset, 1)
@@ -114,7 +115,7 @@ impl ArenaBytes {
         unsafe { words::store(self.word_at::<W>(offset), value) }
     }
 
-    /// Exchanges the word at `offset`, and returns the old one. This and the other changes are sequentially
+    /// Exchanges the word at `offset`, and returns the old one. All changes of words are sequentially
     /// consistent.
     #[inline(always)]
     pub fn swap<W: Word>(&self, offset: usize, value: W) -> W {
@@ -137,8 +138,8 @@ impl ArenaBytes {
         unsafe { words::change(self.word_at::<I>(offset), change, operand) }
     }
 
-    /// Returns the place of a word. It is in bounds (`at`) and aligned (by `aligned`; the base is 2 MiB
-    /// aligned). The arena's bytes are mapped, and only atomics, assembly and devices access them.
+    /// Returns the place of a word. The place is in bounds (`at`) and aligned (by `aligned`, since the base
+    /// is 2 MiB aligned). The arena's bytes are mapped, and only atomics, assembly and devices access them.
     #[inline(always)]
     fn word_at<W>(&self, offset: usize) -> *mut u8 {
         self.at(aligned::<W>(offset), cell_bytes::<W>())
@@ -194,14 +195,14 @@ impl ArenaBytes {
         }
     }
 
-    /// Returns whether the range holds only zeros. `offset` and `len` are multiples of 8. It stops at the
-    /// first other word.
+    /// Returns whether the range holds only zeros. `offset` and `len` are multiples of 8. Stops at the first
+    /// word that is not zero.
     pub fn is_zero(&self, offset: usize, len: usize) -> bool {
         (offset..offset + len).step_by(8).all(|at| self.load::<u64>(at) == 0)
     }
 
-    /// Returns the word that the range repeats, if it repeats one. `offset` and `len` are multiples of 64.
-    /// For most pages two words decide; a page that does repeat a word costs 512 loads.
+    /// Returns the word that fills the whole range, if one word does. `offset` and `len` are multiples of 64.
+    /// For most pages, a look at two words is enough. A page that is filled with one word costs 512 loads.
     pub fn repeated_word(&self, offset: usize, len: usize) -> Option<u64> {
         assert!(len >= 64 && (offset | len).is_multiple_of(64), "whole lines");
         let start = self.at(offset, len);
@@ -320,7 +321,7 @@ impl ArenaBytes {
     }
 }
 
-/// Rounds down, which takes one instruction; a check would take a branch. Callers refuse unaligned words with
+/// Rounds down, which takes one instruction. A check would take a branch. Callers refuse unaligned words with
 /// an error of their own.
 #[inline(always)]
 fn aligned<W>(offset: usize) -> usize {
@@ -495,7 +496,7 @@ mod tests {
         let other = ArenaBytes::new(2 << 20).unwrap();
         let file = tempfile::tempfile().unwrap();
         (0..512).for_each(|page| arena.store(page * 4096, page as u64));
-        // 300 neighbours are one run. 300 pages that do not touch are more runs than one call takes.
+        // 300 adjacent pages are one run. 300 pages that do not touch are more runs than one call takes.
         let together = (0..300).map(|page| page * 4096..(page + 1) * 4096);
         let apart = (0..300).map(|page| page * 8192..page * 8192 + 4096);
         let moved = arena.transfer_some(file.as_fd(), 0, Direction::Write, together).unwrap();

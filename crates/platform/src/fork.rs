@@ -27,9 +27,9 @@ impl ForkCanary {
     }
 }
 
-/// Runs `child` in a forked child, waits for the child's end, and returns its exit code. That is the result
-/// of `child`, or 128 plus the signal's number if a signal ends the child. Tests use this to try out what a
-/// child may do.
+/// Runs `child` in a forked child, waits for the child's end, and returns its exit code. The code is the
+/// result of `child`, or 128 plus the signal's number if a signal ends the child. Tests use this function to
+/// check that a forked child behaves as documented.
 ///
 /// Fails with the kernel's error if it cannot start a process.
 pub fn run_in_forked_child(child: impl FnOnce() -> u8) -> io::Result<u8> {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! An heir shares the table of descriptors with this process (`clone` with `CLONE_FILES`). So it has each
-//! descriptor as soon as the kernel makes it, and nobody has to send one. Like any forked child it has a copy
-//! of this process's memory, of which it uses only its own orders. Once this process is dead, the heir makes
+//! descriptor as soon as the kernel makes it, and nobody has to send one. Like any forked child, an heir has
+//! a copy of this process's memory. It uses only its orders there. Once this process is dead, the heir makes
 //! the table its own, closes all but the descriptors that it was told to keep, and runs a program that
 //! inherits those.
 //!
@@ -33,7 +33,7 @@ const AGAIN_MS: i32 = 100;
 /// open while the heir lives.
 #[derive(Clone, Copy, Debug)]
 pub struct Heir<'a> {
-    /// Its name in lists of processes.
+    /// The heir's name in lists of processes.
     pub name: &'a CStr,
     /// The pidfd of this process.
     pub of: BorrowedFd<'a>,
@@ -61,8 +61,8 @@ impl Heir<'_> {
         let places_of_arguments = places_of_arguments();
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
         // SAFETY: without `CLONE_VM` and a stack of its own, the child continues like a forked one, in a copy
-        // of this memory. It has only this thread, and other threads' locks may stay held for ever. `live`
-        // takes none: it makes system calls only.
+        // of this memory. The child has only this thread, and locks of other threads may stay held for ever.
+        // `live` takes no lock: it makes system calls only.
         match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
             -1 => Err(io::Error::last_os_error()),
             0 => self.live(&arguments, places_of_arguments),
@@ -73,8 +73,8 @@ impl Heir<'_> {
     /// The life of an heir.
     fn live(&self, arguments: &[*const c_char; MOST_ARGUMENTS + 1], places: Range<u64>) -> ! {
         for signal in 1..=31 {
-            // SAFETY: the default is no function of ours. A handler of this process would write to
-            // descriptors that both processes share.
+            // SAFETY: the default action is not a function of this program. A handler of this process would
+            // write to descriptors that both processes share.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         self.take_name(places);
@@ -92,7 +92,7 @@ impl Heir<'_> {
             // SAFETY: the strings and their list, which ends with a null pointer, are copies of what the
             // caller lent. Nothing changes the C library's list of the environment any more.
             unsafe { libc::execve(self.program.as_ptr(), arguments.as_ptr(), libc::environ.cast()) };
-            // The descriptors stay open meanwhile.
+            // The descriptors stay open during the wait.
             wait_a_while();
         }
     }
@@ -120,14 +120,14 @@ impl Heir<'_> {
         }
     }
 
-    /// Makes the table of descriptors its own.
+    /// Gives the heir a table of descriptors of its own.
     fn take_table(&self) {
         // The other heir has the same table, and still uses its descriptors.
         // SAFETY: afterwards this process shares the table with no other, and the call reads no memory.
         while unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
             wait_a_while();
         }
-        // This makes room for the descriptor that lists the others.
+        // Closing this one makes room for the descriptor that lists the others.
         close(self.of.as_raw_fd());
     }
 
@@ -173,8 +173,8 @@ fn places_of_arguments() -> Range<u64> {
     field(48).zip(field(49)).map_or(0..0, |(start, end)| start..end)
 }
 
-/// Waits until a process has ended, by its pidfd. Ends this heir if the pidfd has been closed: then the
-/// process still lives. An heir that took this for the end would kill a live process.
+/// Waits until a process has ended, by its pidfd. Ends this heir if the pidfd has been closed: in that case,
+/// the process still lives. An heir that took a closed pidfd for the process's end would kill a live process.
 fn wait_for_end(process: BorrowedFd<'_>) {
     let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     loop {
@@ -190,7 +190,7 @@ fn wait_for_end(process: BorrowedFd<'_>) {
     }
 }
 
-/// Returns whether a descriptor is of a kind, judged by its link in `/proc/self/fd`.
+/// Returns whether a descriptor is of this kind, judged by its link in `/proc/self/fd`.
 fn shows(folder: &OwnedFd, name: &CStr, kind: &CStr) -> bool {
     let mut link = [MaybeUninit::uninit(); 64];
     readlinkat_raw(folder, name, &mut link).is_ok_and(|(link, _)| *link == *kind.to_bytes())
@@ -259,7 +259,7 @@ mod tests {
             wait_until(|| fs::read_to_string(format!("/proc/{first}/comm")).unwrap() == "first\n");
             wait_until(|| fs::read_to_string(format!("/proc/{second}/comm")).unwrap() == "second\n");
             let (kept, other) = (File::open(path("kept")).unwrap(), File::open(path("other")).unwrap());
-            // They stay open until the end, and so do the pidfds that the heirs wait for.
+            // The files, and the pidfds that the heirs wait for, stay open until this process ends.
             std::mem::forget((kept, other, of, process));
             0
         });
@@ -315,7 +315,7 @@ mod tests {
             drop(of);
             let number = Pid::from_raw(pid as i32).unwrap();
             wait_until(|| {
-                // A call that continues after a stop checks its descriptor again.
+                // After a stop, the heir's `poll` continues, and checks its descriptor again.
                 let _ = kill_process(number, Signal::STOP);
                 let _ = kill_process(number, Signal::CONT);
                 waitpid(Some(number), WaitOptions::NOHANG).unwrap().is_some()

@@ -1,13 +1,13 @@
 //! Whether this thread is inside the engine.
 //!
-//! The engine allocates, on its own threads and on those that call it. A program may have an allocator whose
-//! memory the engine itself serves. Such an allocator asks here, and gives memory of another kind to a thread
-//! that is inside. So the engine never waits for itself.
+//! The engine allocates memory, on its own threads and on threads that call it. A program may have an
+//! allocator whose memory the engine itself serves. Such an allocator asks here, and gives memory of another
+//! kind to a thread that is inside. So the engine never waits for itself.
 //!
 //! A mark raises this thread's count for the time of a call, so marks nest. It takes no lock and allocates
-//! nothing. Marks count only after an allocator has called [`Inside::ask`]: before, a mark costs one load;
-//! afterwards, two changes of a thread-local word as well. Calls that find their page in memory set no mark,
-//! since they allocate nothing large.
+//! nothing. Marks count only after an allocator has called [`Inside::ask`]. Before that call, a mark costs
+//! one load. After it, a mark also costs two changes of a thread-local word. Calls that find their page in
+//! memory set no mark, since they allocate nothing large.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    // Initialized in place and without a destructor: an allocator may ask on any thread, at any time of the
-    // thread's life.
+    // The count needs no initialization and no destructor, so an allocator may ask on any thread, at any time
+    // of the thread's life.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -1,7 +1,7 @@
 //! The unsafe floor of Octavo.
 //!
 //! Every operation that could be misused stands behind a safe function that checks its conditions, or behind
-//! a type that rules the misuse out. `docs/soundness.md` argues the whole once. Two rules come first:
+//! a type that rules the misuse out. `docs/soundness.md` argues why all of it is sound. Two rules come first:
 //!
 //! 1. **Bytes that another thread may write are never borrowed as `&[u8]`.** [`ArenaBytes`] copies such bytes
 //!    in and out, by relaxed atomics or by string instructions in assembly.

@@ -10,8 +10,8 @@
 //! +---------------+---------------+---------------+----+
 //! ```
 //!
-//! A table moves a lane's sum past the next lane. A lane of zero bytes changes a sum by a linear function;
-//! the table holds that function.
+//! A table moves a lane's sum past the next lane: a lane of zero bytes changes a sum by a linear function,
+//! which the table holds.
 
 use std::arch::x86_64::_mm_crc32_u64;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,11 @@
 //! The kernel's data about each page of a process (`/proc/PID/pagemap`).
 //!
 //! [`Pagemap::scan`] walks a range and calls back for each run of pages with equal properties
-//! (`PAGEMAP_SCAN`, Linux 6.7). [`Pagemap::entries`] reads the older words. Only they tell whether a single
-//! process maps a page.
+//! (`PAGEMAP_SCAN`, Linux 6.7). [`Pagemap::entries`] reads the older words. Only these words tell whether a
+//! single process maps a page.
 //!
-//! Neither touches a page: a missing page stays missing, and no fault occurs. Both answers may be out of date
-//! at once, since the process runs on.
+//! Neither call touches a page: a missing page stays missing, and no fault occurs. Both answers may be out of
+//! date at once, since the process runs on.
 //!
 //! Cost: a scan takes about 5 ms per GiB of small pages.
 
@@ -54,7 +54,7 @@ impl BitOr for Categories {
     }
 }
 
-/// The pages that a scan calls back for.
+/// The pages for which a scan calls back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanFilter {
     /// A page must have all of these.
@@ -95,7 +95,8 @@ pub const SWAPPED: u64 = 1 << 62;
 /// A bit of an [entry](Pagemap::entries): the page is in memory.
 pub const PRESENT: u64 = 1 << 63;
 
-/// The open pagemap of one process. It stays with the memory that the process had at the time of opening.
+/// The open pagemap of one process. The open file stays with the memory that the process had when the file
+/// was opened.
 #[derive(Debug)]
 pub struct Pagemap(File);
 
@@ -158,7 +159,7 @@ impl Pagemap {
 
     /// Reads the classic words of `pages` pages from an address on. Their bits are [`EXCLUSIVE`],
     /// [`FILE_OR_SHARED`], [`SWAPPED`] and [`PRESENT`]. The answer is shorter if the address space ends
-    /// before.
+    /// before that.
     ///
     /// Fails with the kernel's error.
     pub fn entries(&self, start: u64, pages: usize) -> io::Result<Vec<u64>> {

@@ -22,7 +22,8 @@ const VECTORS: usize = 1024;
 ///
 /// # Safety
 ///
-/// Each local piece is memory of this process that may be written for its length, and that nobody borrows.
+/// Each local piece is memory of this process, as long as the piece, that may be written and that nobody
+/// borrows.
 pub unsafe fn read_process(pid: u32, remote: &[(u64, u64)], local: &[(*mut u8, usize)]) -> io::Result<usize> {
     let local = local.iter().map(|&(start, len)| (start as u64, len as u64));
     // SAFETY: the caller's promise; the kernel writes inside the local pieces only.
@@ -138,7 +139,7 @@ impl<I: Iterator<Item = (u64, u64)>> PieceCursor<I> {
 }
 
 fn total(pieces: &[libc::iovec]) -> u64 {
-    // The kernel accepts no larger sum.
+    // The kernel does not accept pieces whose lengths add up to more than this.
     pieces.iter().fold(0u64, |sum, piece| sum.saturating_add(piece.iov_len as u64)).min(i64::MAX as u64)
 }
 

@@ -1,15 +1,15 @@
 //! Restartable sequences: a few instructions that the kernel restarts when it preempts, migrates or
 //! interrupts their thread. So a plain store at their end is atomic against every other thread on this CPU.
 //!
-//! glibc registers the per-thread area (since 2.35). The probe looks up its place at run time, in
-//! `__rseq_offset` and `__rseq_size`, so that programs still start on older systems and use the fallbacks.
+//! glibc registers the per-thread area (since 2.35). The probe finds the place of the area at run time, by
+//! `__rseq_offset` and `__rseq_size`. So programs also start on older systems, and use the fallbacks there.
 //!
 //! Every section below has one shape: it announces its descriptor, reads the CPU number *inside* the section,
 //! computes, and **commits by its last instruction**. An abort jumps to the announcement and starts over.
 //! Stores made before the commit stay invisible, since they go to slots above a stack's top.
 //!
-//! A thread's area may keep pointing at the last descriptor after the section. So code that holds a
-//! descriptor must not be unloaded (`dlclose`) while its threads live.
+//! After a section has ended, the thread's area may still point at the section's descriptor. So code that
+//! holds a descriptor must not be unloaded (`dlclose`) while its threads live.
 
 use std::arch::asm;
 use std::io;
@@ -106,7 +106,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Without sections `cpus` is 0. No CPU number is below 0, so every section turns its caller away.
+    /// If sections do not work, `cpus` is 0. No CPU number is below 0, so each section then refuses to run.
     fn new(memory: &Reservation, stride: usize, cpus: usize) -> Self {
         let rseq = Rseq::probe();
         Self {

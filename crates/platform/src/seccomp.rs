@@ -5,7 +5,7 @@ use std::io;
 /// Makes io_uring's system calls fail with `EPERM` from now on, in the calling thread and in all threads and
 /// processes that it starts. The filter cannot be removed, so a caller installs it in a forked child.
 ///
-/// Fails with the kernel's error if it has no filters.
+/// Fails with the kernel's error if the kernel does not support filters.
 pub fn forbid_io_uring() -> io::Result<()> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let jump_if_equal = |k: libc::c_long, jt: u8| libc::sock_filter {

@@ -1,4 +1,4 @@
-//! A value that should leave no trace: the kernel does not swap it out, and core dumps do not hold it.
+//! A value that should leave no trace: the kernel does not swap it out, and core dumps do not contain it.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -57,8 +57,8 @@ impl<T> Drop for Secret<T> {
         // SAFETY: the value is dropped here and nowhere else, before its pages become ordinary pages again.
         unsafe { ManuallyDrop::drop(&mut self.value.0) };
         let (start, len) = self.pages();
-        // SAFETY: as in `new`. The allocator may hand these pages out next, and their next owner expects
-        // ordinary pages.
+        // SAFETY: as in `new`. The allocator may give these pages to another owner, who expects ordinary
+        // pages.
         unsafe {
             libc::munlock(start, len);
             libc::madvise(start.cast_mut(), len, libc::MADV_DODUMP);

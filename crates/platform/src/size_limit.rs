@@ -1,9 +1,9 @@
 //! Makes the process's limit on file sizes an error, never a signal.
 //!
-//! Beyond `RLIMIT_FSIZE` a write, or a call that makes a file longer, fails with `EFBIG`. The kernel also
-//! sends `SIGXFSZ` to the calling thread, which ends the process unless the program handles or ignores the
-//! signal (Linux: `generic_write_check_limits`, `inode_newsize_ok`). The limit may fall at any time, even
-//! below a file's present size, so a check before the call does not help.
+//! A write beyond `RLIMIT_FSIZE`, or a call that makes a file longer than this limit, fails with `EFBIG`. The
+//! kernel also sends `SIGXFSZ` to the calling thread, which ends the process unless the program handles or
+//! ignores the signal (Linux: `generic_write_check_limits`, `inode_newsize_ok`). The limit may fall at any
+//! time, even below a file's present size, so a check before the call does not help.
 //!
 //! A library may not change how a program handles a signal. So the thread blocks the signal during the call,
 //! and takes a pending one before it unblocks the signal. The kernel's own threads, to which a ring may hand
@@ -23,8 +23,8 @@ pub fn without_size_signal<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// Blocks the signal while it lives. The field is false if the program had blocked it before: drop then
-/// changes nothing.
+/// Blocks the signal while this value lives. The field is false if the program had blocked the signal before.
+/// In that case, drop changes nothing.
 struct HeldBack(bool);
 
 impl HeldBack {
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_write_beyond_the_limit_is_an_error() {
         let code = in_a_child_with_a_limit(|file| {
-            // Made here, since a child inherits no arena.
+            // The arena is made here, since a child inherits none.
             let arena = arena();
             let write = |page| {
                 let pages = std::iter::once(0..PAGE_BYTES);

@@ -1,7 +1,7 @@
 //! The flags of a process's mappings, which only `/proc/PID/smaps` shows.
 //!
-//! For that file the kernel counts the pages of each mapping. That costs about 14 ms per GiB, and some
-//! microseconds per mapping.
+//! To show this file, the kernel counts the pages of each mapping. The count costs about 14 ms per GiB, and
+//! some microseconds per mapping.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

@@ -32,8 +32,9 @@ pub fn robust_list(tid: u32) -> Option<u64> {
     (answer == 0 && head != 0).then_some(head)
 }
 
-/// Returns a field of the `stat` of a process or a thread, numbered as in `proc(5)`. The first that it finds
-/// is 3, the state. The name before it may hold anything, but ends at the last parenthesis.
+/// Returns a field of the `stat` of a process or a thread, numbered as in `proc(5)`. The first field that
+/// this function finds is 3, the state. The name before it may hold anything, but ends at the last
+/// parenthesis.
 pub fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
     let rest = stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2..)?;
     rest.split(|byte| *byte == b' ').nth(number.checked_sub(3)?)
@@ -52,7 +53,7 @@ pub fn runs(pid: u32, thread: u32) -> bool {
 /// The kernel's error if this process may not have such threads. They need `CAP_SYS_NICE` or a limit for
 /// real-time priorities (`RLIMIT_RTPRIO`), and a control group that has time for them.
 pub fn set_real_time(on: bool) -> io::Result<()> {
-    // Both policies carry the second flag: an unprivileged thread cannot clear it.
+    // Both policies have the second flag, since an unprivileged thread cannot clear it.
     let policy = if on { libc::SCHED_RR } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
     // SAFETY: the call takes a number only.
     let lowest = if on { unsafe { libc::sched_get_priority_min(libc::SCHED_RR) } } else { 0 };

@@ -1,28 +1,29 @@
 //! One io_uring for one file. Threads queue transfers between the file and arenas, submit them together, and
 //! pull their completions.
 //!
-//! A transfer is a [`Payload`]: the caller's own value, which names an arena and segments of it. The ring
+//! A transfer is a [`Payload`]: a value of the caller that names an arena and segments of the arena. The ring
 //! keeps the payload in a slab of fixed size until the kernel is done. Then it hands the payload back, with
-//! the number of bytes that moved. Meanwhile the ring holds a share of the arena's memory, so the kernel
-//! writes into mapped memory even if the caller is gone. The ring allocates nothing after [`Ring::new`].
+//! the number of bytes that moved. Until then, the ring holds a clone of the arena. So the kernel writes into
+//! mapped memory, even if the caller has dropped its own clone. The ring allocates nothing after
+//! [`Ring::new`].
 //!
 //! **Who does what.** Any thread may queue, submit, reap and lead. One ring per CPU only reduces contention.
-//! The ring notifies no thread of a completion; some thread has to look. [`Ring::reap`] looks in passing.
-//! [`Ring::try_lead`] sleeps in the kernel for one completion, on behalf of all threads that wait.
+//! The ring notifies no thread of a completion. So some thread has to look. [`Ring::reap`] looks without
+//! waiting. [`Ring::try_lead`] sleeps in the kernel for one completion, on behalf of all threads that wait.
 //! [`Ring::as_fd`] is readable for `poll(2)` while completions wait in the queue.
 //!
-//! **Locks.** A thread holds `submission` to fill an entry, and while it hands entries to the kernel. That
-//! starts the device's work and does not wait for it. A thread holds `completion` to copy completions out,
-//! and a leader holds it while it sleeps. Only a leader holds both: it may take `submission` under
-//! `completion`. No lock is held while a completed payload is handed back.
+//! **Locks.** A thread holds `submission` while it fills an entry, and while it hands entries to the kernel.
+//! The hand-over starts the device's work and does not wait for it. A thread holds `completion` to copy
+//! completions out, and a leader holds it while it sleeps. Only a leader holds both: it may take `submission`
+//! under `completion`. No lock is held while a completed payload is handed back.
 //!
-//! **Why a leader looks again under the lock.** Between the popping of a completion and the delivery of its
-//! payload, no thread can tell that the transfer is done. `delivering` counts such completions. A thread that
-//! finds it above zero does not go to sleep: its own transfer may be among them.
+//! **Why a leader looks again under the lock.** After a completion was popped, and before its payload is
+//! delivered, no thread can tell that the transfer is done. `delivering` counts such completions. A thread
+//! that finds it above zero does not go to sleep: its own transfer may be among them.
 //!
-//! **Costs**, beside the kernel's. Queueing takes one uncontended lock, one atomic addition for the share of
-//! the arena, and 64 bytes of entry. Submitting takes one lock and one system call for everything queued. A
-//! completion takes two atomic additions and one compare-and-swap. Reaping with nothing in flight is one
+//! **Costs**, beside the kernel's. Queueing takes one uncontended lock, one atomic addition for the clone of
+//! the arena, and an entry of 64 bytes. Submitting takes one lock and one system call for everything queued.
+//! A completion takes two atomic additions and one compare-and-swap. Reaping with nothing in flight is one
 //! load.
 //!
 //! **Kernel.** Linux 5.11 or later: the kernel consumes vectors when it takes entries (`SUBMIT_STABLE`), and
@@ -45,7 +46,7 @@ use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
 use crate::arena_bytes::MergedRuns;
 use crate::{ArenaBytes, Direction, ForkCanary, without_size_signal};
 
-/// A transfer, as a ring sees it. The ring keeps it until it is done.
+/// A transfer, as a ring sees it. The ring keeps the payload until the transfer is done.
 pub trait Payload {
     /// The arena whose bytes move.
     fn arena(&self) -> &ArenaBytes;
@@ -90,12 +91,12 @@ pub struct Ring<T> {
     completion: Mutex<()>,
     /// A copy of `Submission::queued`, for threads that only ask.
     queued: AtomicU32,
-    /// Slots given back: a list through `PayloadSlot::next`. Reapers push to it, and the queueing side takes
-    /// it whole.
+    /// The slots that were given back: a list through `PayloadSlot::next`. Reapers push to it, and the
+    /// queueing side takes it whole.
     freed: AtomicU32,
     /// Transfers that are queued, in the kernel, or completed and not popped.
     in_flight: AtomicU32,
-    /// Transfers whose completion was popped and whose payload is not handed back yet.
+    /// Transfers whose completions were popped, and whose payloads have not been handed back yet.
     delivering: AtomicU32,
     canary: ForkCanary,
     /// Whether the file is registered with the kernel. Otherwise entries name its descriptor.
@@ -118,16 +119,16 @@ struct PayloadSlot<T> {
 
 struct HeldPayload<T> {
     payload: T,
-    // The kernel's pointers lead into this arena, whatever `payload` does with its own share.
+    // The kernel's pointers lead into this arena, whatever the payload does with its own clone.
     _arena: ArenaBytes,
 }
 
 struct Submission {
-    /// Slots to use next: a list through `PayloadSlot::next`.
+    /// The slots to use next: a list through `PayloadSlot::next`.
     free: u32,
     /// Entries that the kernel has not taken yet.
     queued: u32,
-    /// Whether one of them is a write.
+    /// Whether one of the queued entries is a write.
     writes: bool,
     vectors: Vectors,
 }
@@ -205,7 +206,7 @@ impl<T: Payload> Ring<T> {
         let mut submission = unpoisoned(self.submission.lock());
         let submission = &mut *submission;
         let Some(slot) = self.take_slot(submission) else { return Err(Full(payload)) };
-        // Asks the payload only once, so that the slot keeps the very arena that the pointers lead to.
+        // Ask the payload only once, so that the slot keeps the very arena to which the pointers lead.
         let arena = payload.arena().clone();
         let Some((first, count, bytes)) = self.gather(submission, &arena, &payload) else {
             self.slots[slot as usize].next.store(submission.free, Ordering::Relaxed);
@@ -221,8 +222,8 @@ impl<T: Payload> Ring<T> {
         }
         let vectors = &submission.vectors.all[first..first + count];
         let entry = self.entry(file_offset, direction, vectors, bytes).user_data(u64::from(slot));
-        // Relaxed: a thread that sees the count late only looks again. The thread that queued sees its own
-        // addition.
+        // Relaxed: a thread that sees the new count late only looks again. The thread that queues sees its
+        // own addition.
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         // SAFETY: this thread holds the submission lock, so this is the only borrow of the queue. The entry
         // names a file that the ring keeps open, and ranges of an arena that the slot keeps mapped until the
@@ -329,10 +330,11 @@ impl<T: Payload> Ring<T> {
         }
     }
 
-    /// Hands everything queued to the kernel, in one system call. With nothing queued this costs one load,
-    /// which is enough: a thread sees the entries that it queued itself.
+    /// Hands everything queued to the kernel, in one system call. If nothing is queued, this costs one load.
+    /// One load is enough, since a thread sees the entries that it queued itself.
     ///
-    /// Fails with the kernel's error if it is short of memory. The entries that it did not take stay queued.
+    /// Fails with the kernel's error if the kernel is short of memory. The entries that the kernel did not
+    /// take stay queued.
     pub fn submit(&self) -> io::Result<()> {
         if self.queued.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -373,7 +375,7 @@ impl<T: Payload> Ring<T> {
         Ok(())
     }
 
-    /// Hands back the transfers that are done, unless another thread is doing so. Never sleeps.
+    /// Hands back the transfers that are done, unless another thread is handing them back. Never sleeps.
     pub fn reap(&self, mut hand_back: impl FnMut(T, io::Result<usize>)) -> usize {
         let mut total = 0;
         while self.in_flight.load(Ordering::Relaxed) > 0 && self.canary.is_original_process() {
@@ -390,8 +392,8 @@ impl<T: Payload> Ring<T> {
         total
     }
 
-    /// Sleeps until a transfer is done, and hands back all that are. It does not sleep if another thread
-    /// leads, or if the caller is no longer `still_waiting`.
+    /// Sleeps until a transfer is done, and hands back all transfers that are done. Does not sleep if another
+    /// thread leads, or if the caller is no longer `still_waiting`.
     pub fn try_lead(
         &self,
         still_waiting: impl Fn() -> bool,
@@ -402,7 +404,7 @@ impl<T: Payload> Ring<T> {
             return Lead::Idle;
         }
         let Some(leading) = try_unpoisoned(self.completion.try_lock()) else { return Lead::Busy };
-        // The module doc gives the reason. Acquire: pairs with the end of the delivery, so that
+        // The module doc says why this looks again. Acquire: pairs with the end of the delivery, so that
         // `still_waiting` sees its effects.
         if self.delivering.load(Ordering::Acquire) > 0 {
             return Lead::Busy;
@@ -456,7 +458,8 @@ impl<T: Payload> Ring<T> {
         let mut popped = Popped { all: [(0, 0); BATCH], count: 0 };
         // SAFETY: this thread holds the completion lock, so this is the only borrow of the queue.
         let completions = unsafe { self.uring.completion_shared() };
-        // The room comes first in the zip: a completion taken from the queue must not get lost.
+        // The room comes first in the zip: if there is no room, no completion is taken from the queue and
+        // lost.
         for (room, completion) in popped.all.iter_mut().zip(completions) {
             *room = (completion.user_data() as u32, completion.result());
             popped.count += 1;
@@ -496,8 +499,8 @@ impl<T> Ring<T> {
         let timeout = types::Timespec::from(timeout);
         let arguments = types::SubmitArgs::new().timespec(&timeout);
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        // SAFETY: the call submits nothing, and the arguments live across it.
-        // The caller looks again, whatever ended the wait.
+        // SAFETY: the call submits nothing, and the arguments live across it. The caller looks again, for
+        // whatever reason the wait ended.
         let _ = unsafe { self.uring.submitter().enter(0, 1, flags.bits(), Some(&arguments)) };
     }
 }
@@ -528,7 +531,7 @@ impl<T> Drop for Ring<T> {
             return;
         }
         let queued = unpoisoned(self.submission.lock()).queued;
-        // The kernel knows nothing of entries that were never submitted; they are dropped with the ring.
+        // The kernel knows nothing of entries that were never submitted. They are dropped with the ring.
         let mut in_kernel = self.in_flight.load(Ordering::Relaxed) - queued;
         while in_kernel > 0 {
             // SAFETY: `&mut self` rules out every other borrow.
@@ -539,7 +542,7 @@ impl<T> Drop for Ring<T> {
                 self.wait(Duration::from_secs(1));
             }
         }
-        // Otherwise the file would stay open until the kernel has taken the ring apart, at some later time.
+        // Without this, the file would stay open until the kernel frees the ring at some later time.
         let _ = self.uring.submitter().unregister_files();
         // SAFETY: both are dropped here, once, after the kernel is done with the memory that the slots hold.
         unsafe {
@@ -599,8 +602,8 @@ fn name(error: &io::Error) -> &'static str {
     if error.raw_os_error() == Some(libc::EPERM) { "EPERM" } else { "EACCES" }
 }
 
-/// Takes a lock even if a thread panicked under it. The guarded data is whole at every point where something
-/// could panic.
+/// Takes a lock even if a thread panicked under it. The guarded data is consistent at every point where a
+/// panic is possible.
 fn unpoisoned<G>(lock: Result<G, std::sync::PoisonError<G>>) -> G {
     lock.unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -94,9 +94,9 @@ fn field_kib(text: &str, field: &str) -> Option<u64> {
 }
 
 /// `memberships` is /proc/self/cgroup: lines of `id:controllers:path`. Under v1 the memory controller has a
-/// hierarchy of its own. Under v2 the only line names no controllers. If v1 has the memory controller, v2
-/// limits no memory. A container may see its group mounted as the root, so the function reads every prefix
-/// that exists, and the mount point itself.
+/// hierarchy of its own. Under v2, the only line names no controllers. If v1 has the memory controller, v2
+/// limits no memory. A container may see its own group mounted as the root. So the function reads every
+/// prefix of the path that exists, and the mount point itself.
 fn tightest_limit(memberships: &str, mount: &Path, mountinfo: impl FnOnce() -> String) -> Option<u64> {
     let path_of = |is_it: fn(&str) -> bool| {
         memberships.lines().find_map(|line| {

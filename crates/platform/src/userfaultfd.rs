@@ -1,21 +1,21 @@
 //! Paging of a process's memory through a descriptor of the kernel (`userfaultfd`).
 //!
 //! A [`Userfaultfd`] belongs to the memory of the process whose task made it. Any process that holds the
-//! descriptor may register ranges there, read [events](Event) and fill pages. Only
-//! [`Userfaultfd::move_pages`] works in the owning process alone; elsewhere the kernel refuses it with
-//! `EINVAL`.
+//! descriptor may register ranges there, read [events](Event) and fill pages. [`Userfaultfd::move_pages`] is
+//! the exception: it works in the owning process alone. Elsewhere, the kernel refuses it with `EINVAL`.
 //!
 //! **Parts.** A call on a long range may stop in the middle. [`CallProgress`] then holds the number of bytes
-//! done and the error. The kernel does not tell why it stopped after a part: the error is `EAGAIN`, and the
-//! call on the rest gives the reason.
+//! done and the error. If the kernel stops after a part, it does not say why: the error is `EAGAIN`. A call
+//! on the rest then fails with the actual reason.
 //!
-//! **Waking.** A thread that waits for a page sleeps until it is woken. Filling a page wakes its waiters
-//! unless the caller says otherwise; [`Userfaultfd::wake`] only wakes.
+//! **Waking.** A thread that waits for a page sleeps until it is woken. Filling a page wakes its waiters,
+//! unless the caller asks not to wake them. [`Userfaultfd::wake`] only wakes.
 //!
 //! **Unread events.** While an event of a descriptor is unread, the kernel answers `EAGAIN` to its copies,
 //! moves and protections. A caller must read the events before it tries again.
 //!
-//! Costs: a copy of 4 KiB about 1 µs, zeros 0.3 µs, a move 1 µs for a page and 42 ns a page in bulk.
+//! Costs: a copy of 4 KiB takes about 1 µs, and zeros take 0.3 µs. A move takes 1 µs for a single page, and
+//! 42 ns for each page of a long range.
 
 use std::ffi::CStr;
 use std::io;
@@ -100,7 +100,7 @@ pub struct RegisterMode {
     pub write_protect: bool,
 }
 
-/// How far a call came.
+/// How far a call has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallProgress {
     /// The bytes that are done, from the start of the range.
@@ -378,8 +378,8 @@ unsafe fn control<T>(descriptor: BorrowedFd<'_>, number: u64, request: *mut T) -
 
 /// Returns whether the memory of a userfaultfd exists. Returns true for a descriptor of another kind.
 fn is_alive(descriptor: BorrowedFd<'_>) -> bool {
-    // Nothing is registered there, so the kernel does nothing; it fails with `ESRCH` only if the memory is
-    // gone.
+    // Nothing is registered at this address, so the kernel changes nothing. It fails with `ESRCH` only if the
+    // memory is gone.
     const NOWHERE: u64 = 1 << 16;
     let range = wire::UffdRange { start: NOWHERE, len: crate::PAGE_BYTES as u64 };
     let mut request = wire::ProtectRequest { range, mode: 0 };

@@ -28,7 +28,7 @@ impl<T: Pod> Word for T {}
 /// The integer types, which `fetch_add` and similar calls change in one step. Arithmetic wraps around.
 pub trait Integer: Word + sealed::Integer {}
 
-/// What an access does to an integer.
+/// The change that an access makes to an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Adds, and wraps.
@@ -41,9 +41,9 @@ pub enum Change {
     Or,
     /// Inverts the bits that the operand has.
     Xor,
-    /// Keeps the lesser.
+    /// Keeps the lesser of the two values.
     Min,
-    /// Keeps the greater.
+    /// Keeps the greater of the two values.
     Max,
 }
 
@@ -59,7 +59,7 @@ mod sealed {
     }
 }
 
-/// The size of a word's cell. The word's address is a multiple of it.
+/// The size of a word's cell. The word's address is a multiple of this size.
 pub const fn cell_bytes<W>() -> usize {
     size_of::<W>().next_power_of_two()
 }
@@ -69,7 +69,7 @@ const fn fills_cell<W>() -> bool {
     size_of::<W>() == cell_bytes::<W>()
 }
 
-/// Returns the cell with this word in it. Its other bytes stay.
+/// Returns the cell with this word in it. The cell's other bytes stay.
 #[inline(always)]
 fn with_word<W: Word, Bits: Pod>(mut cell: Bits, word: W) -> Bits {
     if fills_cell::<W>() {

@@ -31,7 +31,7 @@ impl<T: FromZeros + Sync> ZeroedArray<T> {
 
     /// Reserves room as [`ZeroedArray::new`] does, but a forked child finds every value zero.
     ///
-    /// Fails with the kernel's error, also if the kernel cannot wipe memory on fork (before Linux 4.14).
+    /// Fails with the kernel's error. Before Linux 4.14, the kernel cannot wipe memory on fork.
     pub fn wiped_on_fork(len: usize) -> io::Result<Self> {
         let array = Self::new(len)?;
         array.memory.wipe_on_fork()?;

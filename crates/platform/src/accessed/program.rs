@@ -8,10 +8,10 @@
 //! A run lies within one last table, so its entries are read at once. Successive runs mostly share the last
 //! table, and then no other table is read.
 //!
-//! Both work on words that they share with this process (`words`). They only read. Before they run, the
-//! kernel's verifier has proved that they end and that they touch no memory but these words. They read other
-//! memory through a call that fails if nothing is mapped there. A table that was freed meanwhile gives a
-//! wrong entry, and does no other harm.
+//! Both programs work on words that they share with this process (`words`). They change nothing else. Before
+//! they run, the kernel's verifier has proved that they end and that they touch no memory but these words.
+//! They read other memory through a call that fails if nothing is mapped there. A table that was freed
+//! meanwhile gives a wrong entry, and does no other harm.
 
 /// An instruction.
 #[repr(C)]
@@ -45,7 +45,7 @@ pub(super) mod words {
     pub const RUNS: usize = COUNT + 1;
     /// The entries of all runs, one after another.
     pub const ENTRIES: usize = RUNS + super::MOST_RUNS;
-    // The verifier assumes that a last run may begin behind all pages.
+    // The verifier assumes that the last run may begin behind all pages, so there is room for its entries.
     pub const ALL: usize = ENTRIES + super::MOST_PAGES + super::TABLE_PAGES;
 }
 
@@ -90,7 +90,7 @@ const ENTRY: i16 = -16;
 /// The last run's address bits above those of its last table; then the address of that table, or 0.
 const BLOCK: i16 = -24;
 const TABLE: i16 = -32;
-/// The number of pages read.
+/// The number of pages that have been read so far.
 const DONE: i16 = -40;
 
 /// Bits of a table's entry: it is present, and it maps a large page.
@@ -277,7 +277,7 @@ pub(super) fn walk(map: i32, kernel: KernelLayout) -> Vec<Instruction> {
     program.label(Label::HasMemory);
     program.shared(R1, map, words::TOP);
     program.store(R1, 0, R8);
-    // Each run.
+    // The loop over all runs begins here.
     program.set(R1, 0);
     program.store(STACK, INDEX, R1);
     program.store(STACK, TABLE, R1);

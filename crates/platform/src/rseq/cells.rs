@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Shape, current_cpu};
 use crate::{PAGE_BYTES, Reservation};
 
-/// Cells of `u64`: each CPU has its own, and a thread adds to those of the CPU it runs on.
+/// Cells of `u64`. Each CPU has its own cells, and a thread adds to the cells of the CPU that it runs on.
 #[derive(Debug)]
 pub struct CellArea {
     shape: Shape,
@@ -53,7 +53,7 @@ impl CellArea {
         let mut outside: u64;
         // SAFETY: as in `StackArea::pop_here`. The CPU number is checked against `cpus` and the index against
         // `cells`, so the cell is inside `memory`. The addition to memory is one instruction, and is the
-        // commit. On its own CPU nothing separates its load from its store, and no other CPU writes this
+        // commit. On this CPU, nothing comes between its load and its store, and no other CPU writes this
         // cell.
         unsafe {
             asm!(

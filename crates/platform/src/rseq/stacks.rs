@@ -27,7 +27,7 @@ pub enum Pop {
     Value(u32),
     /// The stack is empty.
     Empty,
-    /// Another thread holds this CPU's area. The caller uses another way.
+    /// Another thread holds this CPU's area. The caller must do without the stack.
     Busy,
 }
 
@@ -38,7 +38,7 @@ pub enum Push {
     Done,
     /// The stack is at its limit.
     Full,
-    /// Another thread holds this CPU's area. The caller uses another way.
+    /// Another thread holds this CPU's area. The caller must do without the stack.
     Busy,
 }
 
@@ -46,7 +46,7 @@ pub enum Push {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Class {
-    /// The addresses are those of CPU 0. Those of another CPU are `cpu << STRIDE_SHIFT` higher.
+    /// The addresses are those for CPU 0. For another CPU, they are higher by `cpu << STRIDE_SHIFT`.
     header: u64,
     slots: u64,
     capacity: u64,
@@ -55,8 +55,8 @@ struct Class {
 /// Bounded stacks of `u32`, one of each class for each CPU, and a stop word for each CPU.
 ///
 /// The sections (`*_here`) of one CPU exclude each other, and the holder of that CPU's stop word excludes
-/// them all. The plain accessors are for holders. Their misuse is memory-safe, since bounds always hold, but
-/// it loses values.
+/// them all. The plain accessors are for holders. A misuse of the accessors loses values, but is memory-safe,
+/// since bounds always hold.
 #[derive(Debug)]
 pub struct StackArea {
     shape: Shape,
@@ -71,7 +71,7 @@ pub struct StackArea {
 
 /// The most classes of one area. A power of two.
 const MOST_CLASSES: usize = 16;
-/// Width of the top in a header.
+/// The width of the top in a header, in bits.
 const TOP_BITS: u32 = 16;
 const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
 /// Each CPU has 256 KiB of address space. Most of it is never touched.
@@ -131,8 +131,8 @@ impl StackArea {
     fn word32(&self, cpu: usize, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "word aligned");
         // SAFETY: the word is in bounds (`at`) and aligned, and stays mapped while `self` lives. Only the
-        // sections' assembly and atomics access it, of one size for each offset (the table at the head of
-        // this file).
+        // sections' assembly and atomics access the word, and always with the size that the table at the head
+        // of this file gives for its offset.
         unsafe { AtomicU32::from_ptr(self.at(cpu, offset, 4).cast()) }
     }
 
@@ -466,7 +466,8 @@ mod tests {
             return;
         }
         let area = area();
-        // A migration in the middle shows as an unexpected answer, so the test tries until a run is quiet.
+        // If the thread migrates in the middle, an answer is unexpected. So the test tries until the thread
+        // stays on its CPU.
         for _ in 0..1000 {
             let cpu = current_cpu();
             let results = [area.push_here(1, 7), area.push_here(1, 8)];

@@ -65,8 +65,8 @@ fn pages_come_back_by_one_run_and_by_many() {
     for page in 0..1024 {
         arena.store(page * PAGE, page as u64 + 1);
     }
-    // The writes are of neighbours, of every second page, and of more runs than the scratch has room for
-    // beside others.
+    // One write is of adjacent pages, and one of every second page. The last has more runs than there is room
+    // for in the scratch beside the others.
     accepted(ring.queue(0, Direction::Write, job(&arena, 256 * PAGE, 0..256)));
     for tag in 0..4 {
         let pages = (0..400).map(|page| page * 2);
@@ -98,7 +98,8 @@ fn more_completions_than_one_look_takes_are_all_handed_back() {
             accepted(ring.queue((tag * PAGE) as u64, Direction::Read, job(&arena, tag, [tag])));
         }
         ring.submit().unwrap();
-        // In every second round all completions are there already; in the others they come one by one.
+        // In every second round, all completions are there already. In the other rounds, they come one by
+        // one.
         if round % 2 == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -283,7 +284,7 @@ fn what_an_ended_thread_submitted_is_handed_back() {
     let mut count = 0;
     drain(&ring, |_, moved| {
         count += 1;
-        // The kernel may have given up transfers that it had not started.
+        // The kernel may have cancelled transfers that it had not started.
         match moved {
             Ok(moved) => assert_eq!(moved, PAGE),
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ECANCELED)),

@@ -16,16 +16,16 @@ pub enum Event {
     Fault {
         /// The address of the page.
         address: u64,
-        /// The access was a store.
+        /// Whether the access was a store.
         write: bool,
-        /// The page is present and write-protected. Otherwise it is missing.
+        /// Whether the page is present and write-protected. If not, it is missing.
         protected: bool,
         /// The thread's number, if the descriptor has [`Features::THREAD_ID`].
         thread: Option<u32>,
     },
     /// The process forked. The descriptor is the child's, with the same registrations.
     Fork(OwnedFd),
-    /// A range got another address.
+    /// A range was moved to another address.
     Remap {
         /// The old address.
         from: u64,
@@ -52,8 +52,8 @@ pub enum Event {
 }
 
 impl Userfaultfd {
-    /// Appends the waiting events, at most [`MESSAGES_AT_ONCE`] of them, and returns their number. It never
-    /// waits: 0 means that there are none.
+    /// Appends the waiting events, at most [`MESSAGES_AT_ONCE`] of them, and returns their number. Never
+    /// waits: 0 means that there are no events.
     ///
     /// Fails with the kernel's error, and on a message of an unknown kind.
     pub fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {

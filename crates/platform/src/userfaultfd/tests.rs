@@ -10,7 +10,8 @@ const FULL: RegisterMode = RegisterMode { missing: true, write_protect: true };
 
 /// A registered range of missing pages.
 struct Paged {
-    // Dropped first: otherwise unmapping the range would be an event, and would wait for its reader.
+    // The descriptor is dropped before the range. In the other order, unmapping the range would raise an
+    // event, and would wait for its reader.
     faults: Userfaultfd,
     range: Reservation,
 }
@@ -128,7 +129,8 @@ fn pages_move_and_leave_holes_behind() {
 
 #[test]
 fn pages_given_back_and_ranges_moved_or_unmapped_are_events() {
-    // Lives longer than the descriptor, since it will hold a page that belongs to it.
+    // The target is declared first, so that it lives longer than the descriptor: it will hold a page that is
+    // registered there.
     let target = Reservation::new(PAGE_BYTES, PAGE_BYTES).unwrap();
     let features = Features::EVENT_REMOVE | Features::EVENT_UNMAP | Features::EVENT_REMAP;
     let paged = Paged::new(8, features | Features::WRITE_PROTECT);
@@ -150,7 +152,8 @@ fn pages_given_back_and_ranges_moved_or_unmapped_are_events() {
             };
             assert_eq!(moved as u64, new);
         });
-        // The old address may be unmapped as an event of its own, and the call waits until that is read too.
+        // The kernel may report the unmapping of the old address by a second event. The call waits until that
+        // event is read, too.
         let mut events = Vec::new();
         while !mover.is_finished() {
             paged.faults.read(&mut events).unwrap();
