@@ -10,9 +10,10 @@
 //!
 //! Every 8 ms, this reads the accessed bits of all pages that the tree has written, and clears them. A page
 //! that was used in between is an access in the trace, in the order of addresses. So the trace has the order
-//! of intervals only, which is all that reclaim can know. A page that is unmapped and mapped again is a new
-//! one. Huge pages are off, since they would hide which part of them is used. The kernel does not clear the
-//! bits of a page that a fork shares, so such a page is one access only, when it is new.
+//! of intervals only, which is all that reclaim can know. A page that is unmapped and mapped again counts as
+//! a new page. Huge pages are off, since the bit of a huge page does not tell which part of it was used. The
+//! kernel does not clear the bits of a page that a fork shares, so such a page is an access only once, when
+//! it is new.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -80,7 +81,7 @@ struct UsedTree {
 struct UsedProcess {
     descriptor: OwnedFd,
     pagemap: Pagemap,
-    /// The numbers in the trace of the pages in memory, by address.
+    /// For each page in memory, by address: its number in the trace.
     pages: HashMap<u64, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The command line of all commands. Each has its options in a file of its own.
+//! The command line of all commands. The options of each command are in a file of their own.
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};

@@ -102,7 +102,7 @@ impl EngineChoice {
     }
 }
 
-/// Returns the name of a choice on the command line.
+/// Returns the name that a choice has on the command line.
 pub fn name_of(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
 }

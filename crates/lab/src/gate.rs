@@ -12,8 +12,8 @@ use crate::profile::Samples;
 const STACK_BYTES: usize = 256 << 10;
 
 /// Runs `work` for each of `workers`, on threads of their own that all start at once, and returns their
-/// results in order. If one thread cannot be started, none works. `samples` covers the time from the opening
-/// of the gate to the end of the last thread.
+/// results in order. If one thread cannot be started, no thread does its work. `samples` covers the time from
+/// the opening of the gate to the end of the last thread.
 pub fn all_at_once<W: Copy + Display + Send, T: Send>(
     workers: impl IntoIterator<Item = W>,
     work: impl Fn(W) -> Result<T, Failure> + Sync,

@@ -1,5 +1,5 @@
-//! The page sizes of the kernel's side. The kernel gets its best chance: if transparent huge pages are
-//! available, its side also runs with them, and the better of its two runs is the one to beat.
+//! The page sizes of the kernel's side. If transparent huge pages are available, the kernel's side also runs
+//! with them. Octavo is then compared with the better of the two runs, which is fair to the kernel.
 
 use std::fs;
 

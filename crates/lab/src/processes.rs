@@ -2,8 +2,8 @@
 //! their results.
 //!
 //! A process says on its standard output that it is ready, waits for a byte on its standard input, works, and
-//! writes its results as JSON. If the work has phases that all begin together, it says that it is ready
-//! before each.
+//! writes its results as JSON. If the work has phases that all processes begin together, a process says that
+//! it is ready before each phase.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -39,12 +39,12 @@ struct WorkerProcess {
 }
 
 impl Processes {
-    /// Starts `octavo-lab SUBCOMMAND ORDER`, which waits for its byte on `input`. [`Stdio::piped`] gives it a
-    /// pipe of its own.
+    /// Starts `octavo-lab SUBCOMMAND ORDER`, which waits for its byte on `input`. With [`Stdio::piped`], the
+    /// process gets a pipe of its own.
     pub fn start(&mut self, subcommand: &str, order: &impl Serialize, input: Stdio) -> Result<(), Failure> {
         let cannot_start = |error| Failure::system("cannot start a process beside this one", error);
         let order = serde_json::to_string(order).map_err(|error| cannot_start(error.into()))?;
-        // This very program, even if its file was replaced meanwhile.
+        // Start this very program, even if its file was replaced meanwhile.
         let mut child = Command::new("/proc/self/exe")
             .args([subcommand, &order])
             .stdin(input)
@@ -123,7 +123,7 @@ fn died(status: io::Result<ExitStatus>) -> Failure {
 }
 
 /// For a started process: says that it is ready and waits for one byte on standard input. Returns `false` if
-/// that is closed: the process that started this one is gone.
+/// standard input is closed: the process that started this one is gone.
 pub fn ready_and_told_to_go() -> Result<bool, Failure> {
     let mut output = io::stdout().lock();
     output.write_all(READY.as_bytes()).and_then(|()| output.flush()).map_err(|_| Failure::OutputClosed)?;

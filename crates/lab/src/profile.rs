@@ -2,8 +2,8 @@
 //!
 //! A timer of CPU time interrupts the process, and the sampler notes the call stack. A sample counts for the
 //! innermost function of Octavo on the stack. Functions of the huge zero page take precedence over the
-//! helpers that they call, so that the share of its get is the one that perf shows. A function that the
-//! compiler inlined counts for the one that contains it.
+//! helpers that they call, so that the share of its `get` is the share that perf shows. A function that the
+//! compiler inlined counts as a part of the function that contains it.
 //!
 //! A sample costs a few microseconds, so timed passes are not sampled.
 
@@ -60,7 +60,8 @@ impl Samples {
     /// Runs `work` and adds the samples of that time. If sampling fails, the work is done anyway, and
     /// [`Samples::shares`] says why it failed.
     pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        // Unwinding out of these may meet a lock that the interrupted code holds.
+        // If a sample were taken inside these libraries, unwinding could meet a lock that the interrupted
+        // code holds.
         let blocked = ["libgcc", "pthread", "vdso"];
         let guard = ProfilerGuardBuilder::default().frequency(SAMPLES_PER_SECOND).blocklist(&blocked).build();
         let started = Instant::now();
@@ -131,8 +132,8 @@ impl Samples {
 }
 
 impl Site {
-    /// Returns whether the path names one of the site's functions: with the type's name or, from line tables,
-    /// without.
+    /// Returns whether the path names one of the site's functions: with the type's name, or without it if the
+    /// path comes from line tables.
     fn has(&self, path: &str) -> bool {
         let Some(rest) = path.strip_prefix(self.module) else { return false };
         let name = rest.strip_prefix(self.of_type).and_then(|rest| rest.strip_prefix("::")).unwrap_or(rest);
@@ -145,7 +146,7 @@ pub fn zero_page_get_share(shares: &BTreeMap<String, f64>) -> f64 {
     let is_get = |name: &str| {
         is_zero_page(name) && name.rsplit("::").next().is_some_and(|function| function.starts_with("get"))
     };
-    // A fold from 0, since the sum of nothing would be -0.
+    // Fold from 0, since the `sum` of no values would be -0.
     shares.iter().filter(|(name, _)| is_get(name)).fold(0.0, |sum, (_, share)| sum + share)
 }
 
@@ -153,8 +154,9 @@ fn is_zero_page(name: &str) -> bool {
     name.contains("zero_page::")
 }
 
-/// Returns the function that a sample counts for. Frames are ordered innermost first. Each lists the
-/// functions inlined into it before its own. Only its own is certain, since samples are merged by function.
+/// Returns the function that a sample counts for. Frames are ordered innermost first. Each frame lists the
+/// functions that were inlined into it, and then its own function. Only its own function is certain, since
+/// samples are merged by function.
 fn function_of(stack: &Frames) -> Option<String> {
     let own = stack.frames.iter().filter_map(|frame| frame.last());
     let ours: Vec<String> =

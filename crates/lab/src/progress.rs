@@ -1,8 +1,9 @@
 //! A progress bar on long work, and a notice beforehand if the command will take long.
 //!
-//! Workers add to one counter now and then. A thread of the bar's own looks at it five times a second, so
-//! drawing takes no time of a worker. The bar appears on standard error, after the first second, and only if
-//! that is a terminal. The notice (see [`Pace`]) always goes there, as soon as the time can be estimated.
+//! Workers add to one counter now and then. The bar's own thread looks at this counter five times a second,
+//! so that drawing takes no time of a worker. The bar appears after the first second, on standard error, and
+//! only if standard error is a terminal. The notice (see [`Pace`]) always goes to standard error, as soon as
+//! the time can be estimated.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -151,7 +152,7 @@ impl Drop for TurnProgress {
     }
 }
 
-/// The thread that looks at the counter while the work goes on.
+/// The thread that looks at the counter while the work continues.
 struct Looker {
     done: Arc<AtomicU64>,
     total: Option<u64>,
@@ -237,7 +238,8 @@ mod tests {
         assert_eq!(pace.foresee(s(6), None), Foreseen::AtLeast(s(60)));
         assert_eq!(pace.foresee(s(2), Some(0.5)), Foreseen::About(s(40)));
         pace.end_turn(s(4));
-        // A turn whose progress is unknown is taken to need at least as long as those before it.
+        // If the progress of a turn is unknown, the estimate assumes that the turn takes at least as long as
+        // those before it.
         assert_eq!(pace.foresee(s(1), None), Foreseen::About(s(40)));
         assert_eq!(pace.foresee(s(8), None), Foreseen::About(s(60)));
         assert_eq!(pace.foresee(s(1), Some(0.25)), Foreseen::About(s(40)));

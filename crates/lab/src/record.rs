@@ -1,9 +1,9 @@
 //! Traces of a workload's accesses on Octavo's side (`--record`).
 //!
-//! A recorded run is one more run, which is not timed. Its accesses go through a [`Recorded`] wrapper of the
-//! workload's memory, so timed runs pay nothing. Each thread collects accesses to one page, and hands them
-//! over when it accesses another page. So the file has the accesses of several threads in the order in which
-//! they were handed over.
+//! The recorded run is an extra run, which is not timed. Its accesses go through a [`Recorded`] wrapper of
+//! the workload's memory, so timed runs pay nothing. Each thread collects accesses to one page, and hands
+//! them over when it accesses another page. So the file has the accesses of several threads in the order in
+//! which they were handed over.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -86,8 +86,8 @@ pub struct Track<'a> {
 }
 
 impl Track<'_> {
-    /// Returns the first of `pages` new page numbers. Memory mapped in the place of other memory gets new
-    /// ones.
+    /// Returns the first of `pages` new page numbers. Memory that is mapped in the place of other memory gets
+    /// new numbers.
     pub fn new_pages(&self, pages: u64) -> u64 {
         // Relaxed: the numbers must differ, but order nothing.
         self.recorder.next_page.fetch_add(pages, Ordering::Relaxed)

@@ -83,7 +83,7 @@ const FOUND: u8 = 1;
 
 /// Runs one of the commands. Returns the exit code.
 pub fn run(command: Schedules) -> Result<u8, Failure> {
-    // A panic is a finding, and is reported as one.
+    // A panic is a finding. It is reported as a finding, and not on standard error.
     std::panic::set_hook(Box::new(|info| {
         if info.payload_as_str() == Some(PANIC_UPON_PANIC) {
             let (seed, again) = RUNNING.take();
@@ -127,8 +127,8 @@ struct Hunt {
     first: Option<u64>,
 }
 
-/// Runs seeds with a bug until it is found often enough. They run in other processes, since a bug may end its
-/// process.
+/// Runs seeds with a bug until it is found often enough. The runs are in other processes, since a bug may end
+/// its process.
 fn hunt(
     mutant: &'static Mutant,
     workload: Option<Workload>,

@@ -1,4 +1,4 @@
-//! Figures for people, and the columns that hold them. A cell without a figure says why.
+//! Figures for people, and the columns that hold them. A cell without a figure has a text that says why.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@ fn simulated(arguments: &[&str]) -> String {
 }
 
 /// Compares with the file of this name. With `OCTAVO_GOLDEN=write` in the environment, the file is written
-/// anew. That is for changes of the engine or the simulator, whose figures must then be reviewed.
+/// anew. Use this after a change of the engine or the simulator, and review the new figures.
 fn is_golden(name: &str, arguments: &[&str]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     let now = simulated(arguments);

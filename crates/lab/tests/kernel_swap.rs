@@ -49,7 +49,7 @@ fn the_kernels_side_asks_for_root() {
     assert!(complaint.contains("which takes root; run it as root, or leave it out"), "{complaint}");
 }
 
-/// Returns our leftovers in the kernel: areas below the folder, and control groups.
+/// Returns what a run has left behind in the kernel: areas below the folder, and control groups.
 fn left_on_the_machine(folder: &Path) -> Vec<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap();
     let mut left: Vec<String> =
@@ -219,7 +219,8 @@ fn memory_that_turns_over_at_once_is_no_want_of_memory() {
     }
     let _machine = machine();
     // Nearly all pages fit, and pages that come back count as active. The kernel must notice soon that no
-    // others are left. On a busy machine, it may not, so one success among several runs is enough.
+    // other pages are left. On a busy machine, it may notice too late, so one success among several runs is
+    // enough.
     let line = "swap-r-rand --memory 128M --total 144M --data half --device ram --against kernel --seconds 2 --rounds 2";
     let outputs = std::iter::repeat_with(|| lab(line).output().unwrap()).take(6);
     let complaints: Vec<_> = outputs
@@ -256,7 +257,8 @@ fn against_memory_the_kernel_swaps_to_zram_and_gives_it_back() {
 /// Starts a long run, waits until it swaps, and returns it with its keeper.
 fn long_run(folder: &Path) -> (Child, Pid) {
     let line = format!("swap-r-rand {SMALL} --seconds 600 --device {} --against kernel", folder.display());
-    // A shell that starts the tests in the background makes them ignore the signal that one of them sends.
+    // If a shell starts the tests in the background, they ignore the signal that this test sends. So `env`
+    // restores the signal's default action.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_octavo-lab")]).args(line.split_whitespace());
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -16,7 +16,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Makes a file with this content. Its name needs no quotes.
+/// Makes a file with this content. Returns its path, which needs no quotes on a command line.
 fn file(folder: &TempDir, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = folder.path().join(name);
     fs::write(&path, content).unwrap();

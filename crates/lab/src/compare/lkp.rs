@@ -1,8 +1,9 @@
 //! The layout of lkp-tests' `compare`: <https://github.com/intel/lkp-tests>, `lib/compare.rb` and
 //! `lib/stats.rb`.
 //!
-//! A column has a mean of width 10, and the relative standard deviation of the population if it is above 2 %.
-//! Means below 1000 have two decimals, and those above 10^8 four digits. A metric is listed if
+//! A column has a mean of width 10. If the relative standard deviation of the population is above 2 %, the
+//! column has this deviation, too. Means below 1000 have two decimals, and those above 10^8 four digits. A
+//! metric is listed if
 //!
 //! - a side has at least three runs, and
 //! - the least of one side is above the other's median, and the other's greatest is below that side's median,
@@ -10,7 +11,8 @@
 //! - the medians differ by more than 1 %. For counters, they must differ by more than 5 %, and one must be
 //!   above 1000.
 //!
-//! Shares of time are listed if one is above 5 %. Failures have a table of their own, of failures and runs.
+//! Shares of time are listed if one is above 5 %. Failures are in a separate table, which shows the number of
+//! failures and of runs.
 //!
 //! In 2016, a change of a share was given in percent of the share. Since then, it is a difference.
 
@@ -128,7 +130,7 @@ fn shown_mean(mean: f64) -> String {
 }
 
 fn shown_deviation(samples: &[f64], mean: f64, edition: Edition) -> String {
-    // One run has no deviation: -1 stands for it.
+    // A single run has no deviation. Then -1 stands in its place.
     let deviation = population_deviation(samples).unwrap_or(-1.0);
     let relative = if mean == 0.0 { deviation } else { 100.0 * deviation / mean };
     match edition {
@@ -179,7 +181,7 @@ fn change(metric: &Metric, edition: Edition) -> f64 {
 }
 
 fn change_of(metric: &Metric, base: f64, mean: f64, edition: Edition) -> f64 {
-    // Like the tool: a change that is far too large instead of a division by zero.
+    // The tool does the same: instead of a division by zero, it shows a change that is far too large.
     let divisor = if base == 0.0 { 1e-100 } else { base };
     if is_difference(metric, edition) { mean - base } else { 100.0 * (mean - base) / divisor }
 }

@@ -1,9 +1,9 @@
 //! The layout of mmtests' comparison: <https://github.com/gormanm/mmtests>, `bin/lib/MMTests/Compare.pm` and
 //! `Stat.pm`.
 //!
-//! A rate has its harmonic mean, a time its arithmetic mean. The parentheses behind it say by how much it is
-//! better, relative to the first side. They become asterisks if the two means differ by more than the sum of
-//! their margins: 1.96 standard deviations each, whatever the number of runs.
+//! A rate has its harmonic mean, a time its arithmetic mean. The parentheses behind a mean say by how much it
+//! is better, relative to the first side. They become asterisks if the two means differ by more than the sum
+//! of their margins: 1.96 standard deviations each, whatever the number of runs.
 
 use octavo_measure::statistics::{harmonic_deviation, harmonic_mean, mean, sample_deviation};
 
@@ -67,7 +67,7 @@ enum Statistic {
 }
 
 impl Statistic {
-    /// In mmtests' order.
+    /// All statistics, in mmtests' order.
     const ALL: [Self; 5] = [Self::Least, Self::Mean, Self::Deviation, Self::Variation, Self::Greatest];
 
     fn name(self, metric: &Metric) -> &'static str {

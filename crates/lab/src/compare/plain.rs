@@ -48,8 +48,8 @@ fn shown(Spread { median, min, max }: Spread) -> String {
     if min == max { rate(median) } else { format!("{} ({}-{})", rate(median), rate(min), rate(max)) }
 }
 
-/// Returns the factor by which a side is better than the first, whether less or more is better. For counters
-/// and shares, it is the factor by which there is more.
+/// Returns the factor by which a side is better than the first. It is above 1 if the side is better, whether
+/// less or more of the metric is better. For counters and shares, it is the factor by which there is more.
 fn times(metric: &Metric, side: usize) -> String {
     let (base, new) = (median(&metric.samples[0]), median(&metric.samples[side]));
     let times = if metric.kind == MetricKind::Performance && metric.is_less_better() {

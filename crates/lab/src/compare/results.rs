@@ -29,7 +29,7 @@ pub struct ComparedSide {
 pub struct Metric {
     pub name: String,
     pub kind: MetricKind,
-    /// By side: a sample for each run that has the metric.
+    /// For each side: a sample for each of its runs that has the metric.
     pub samples: Vec<Vec<f64>>,
 }
 
@@ -52,8 +52,8 @@ impl Metric {
         self.samples.iter().flatten().any(|sample| *sample != 0.0)
     }
 
-    /// Returns whether less is better: so it is for times, and for bytes that are used. Everything else is a
-    /// rate.
+    /// Returns whether less is better. Less is better for times, and for bytes that are used. Everything else
+    /// is a rate.
     pub fn is_less_better(&self) -> bool {
         let is_time = |part: &str| matches!(part, "seconds" | "us" | "ns" | "ms");
         let parts = || self.name.split('_');
@@ -72,7 +72,8 @@ const COUNTS: [&str; 1] = ["faults"];
 const FIRST: [&str; 4] = ["seconds", "mb_per_s", "usemem_kb_per_s", "faults_per_s"];
 
 impl ComparedResults {
-    /// Reads `FILE` or `FILE#MODE`, one side each. A single `FILE` has a side for each of its modes.
+    /// Reads files, each named as `FILE` or `FILE#MODE`. Each is one side. A single `FILE` has a side for
+    /// each of its modes.
     pub fn read(files: &[String]) -> Result<Self, Failure> {
         let mut documents = Vec::new();
         for file in files {

@@ -249,7 +249,7 @@ fn show_profile(text: &Text, profile: &Report) -> Result<(), Failure> {
     text.line(table)
 }
 
-/// Returns a place without the folders above its crate.
+/// Returns a place in the source without the folders above its crate.
 fn place_for_people(place: &str) -> String {
     let (file, line) = place.rsplit_once(':').unwrap_or((place, "0"));
     let function = octavo_experiments::functions::function_at(file, line.parse().unwrap_or(0));

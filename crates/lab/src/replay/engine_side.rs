@@ -7,7 +7,7 @@
 //! | a later read | a load |
 //! | a write | a store of a word that is not zero |
 //!
-//! A page that was only read holds zeros. Like a clean page of a file, it is evicted without a write. The
+//! A page that was only read holds zeros. So it is evicted without a write, like a clean page of a file. The
 //! swap area is memory, so transfers complete at once, and only the replay's thread reclaims. So the result
 //! of a replay does not depend on time.
 

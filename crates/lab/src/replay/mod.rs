@@ -5,8 +5,8 @@
 //! | `args`, `job` | the options, and the job that they ask for |
 //! | `engine_side` | the replay of a trace in the engine |
 //!
-//! For each size of memory, all policies run first. The optimum then has as many frames as the policy that
-//! had most, so that it never loses. If no policy is chosen, the default one runs to find this number.
+//! For each size of memory, all policies run first. The optimum then gets as many frames as the policy with
+//! the most frames, so that it never loses. If no policy is chosen, the default one runs to find this number.
 
 pub mod args;
 mod engine_side;

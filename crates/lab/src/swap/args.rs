@@ -182,8 +182,9 @@ impl SwapArgs {
                 .collect(),
             choices: Choices {
                 device,
-                // If data comes back, swap has more than twice its size. When swap is more than half full,
-                // the kernel frees the slots of pages that came in, and would write those pages again.
+                // If data comes back, swap has more than twice the size of the data. When swap is more than
+                // half full, the kernel frees the slots of pages that came in, and would write those pages
+                // again.
                 swap_bytes: total
                     .saturating_mul(
                         if matches!(pattern, TaskPattern::ReadSequential | TaskPattern::ReadRandom) {

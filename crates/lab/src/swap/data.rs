@@ -122,7 +122,7 @@ fn read_text() -> Vec<u8> {
     paths.sort();
     let mut text = Vec::new();
     for path in paths {
-        // `GPL` and similar files are links to a version.
+        // `GPL` and similar names are links to the file of a version.
         if path.is_symlink() || text.len() >= MOST_TEXT_BYTES {
             continue;
         }
@@ -189,7 +189,7 @@ mod tests {
             });
         }
         assert_eq!(words.len(), 64 * PAGE_WORDS);
-        // Each byte value occurs 1024 times on average, as an entropy coder would see it.
+        // Each byte value occurs 1024 times on average, so an entropy coder cannot compress the pages.
         assert!(bytes.iter().all(|&count| (850..1200).contains(&count)), "{bytes:?}");
         let half = Data::Half.page(1, 1);
         assert!(half.word(255) != 0 && half.word(256) == 0);

@@ -17,7 +17,7 @@ const MEMORY_FILE_SYSTEMS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 /// The place for pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// An unlinked file in this directory.
+    /// A file without a name in this directory.
     TemporaryIn(PathBuf),
     /// A file without a name whose blocks have all been written, by the path of its descriptor.
     Written { path: PathBuf, folder: PathBuf },
@@ -82,8 +82,8 @@ impl DeviceChoice {
         refuse("this file exists, and would be overwritten; name one to be made, or a directory")
     }
 
-    /// The folder for the files of the kernel's side and of the bare disk, on the same file system. `None` if
-    /// there is none.
+    /// Returns the folder for the files of the kernel's side and of the bare disk, which are on the same file
+    /// system. `None` if there is none.
     pub fn folder(&self) -> Option<&Path> {
         match self {
             Self::TemporaryIn(folder) | Self::Written { folder, .. } => Some(folder),

@@ -1,8 +1,8 @@
 //! The bare device, past the page cache, with requests like those of the other sides.
 //!
-//! In order, this side moves blocks of 1 MiB, several at a time. At random, it has as many threads as the
-//! loads have. Each reads 4 KiB at a time, and waits for its own read. If the loads ask for pages ahead,
-//! there are as many more threads.
+//! If the order is sequential, this side moves blocks of 1 MiB, several at a time. If the order is random, it
+//! has as many threads as the loads of the other sides. Each reads 4 KiB at a time, and waits for its own
+//! read. If the loads ask for pages ahead, there are as many more threads.
 
 use std::fs::{File, OpenOptions};
 use std::io;

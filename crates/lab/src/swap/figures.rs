@@ -17,7 +17,7 @@ use crate::report::{ModeRun, failures, usemem_kb_per_s};
 /// The measures of a phase, by their names in the report.
 #[derive(Clone, Copy, Debug)]
 pub struct PhaseMeasures {
-    /// The rates to and from the device, over all of the phase.
+    /// The rates to and from the device, over the whole phase.
     pub out: &'static str,
     pub in_: &'static str,
     /// The rate in the phase's direction, from the first moved page to the last. Absent if no page moved.
@@ -124,8 +124,8 @@ pub fn of_disk(job: &SwapJob, moved: DeviceWork) -> ModeRun {
     }
 }
 
-/// Returns the bytes of memory that the job went through or, for random loads, the bytes of the pages that
-/// came back for them.
+/// Returns the bytes of memory that the job wrote or read in order. For random loads, returns the bytes of
+/// the pages that came back for them.
 fn job_bytes(timed: &PhaseDone) -> u64 {
     let pages = match timed.phase {
         Phase::Loads => pages_back(timed),

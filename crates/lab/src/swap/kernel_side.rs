@@ -25,7 +25,7 @@ use crate::huge_pages::KernelPages;
 use crate::processes::{self, Processes, Usage, ready_and_told_to_go};
 use crate::worker::Toucher;
 
-/// The limit is lowered until zram uses at most this much more than was counted, or until this many times.
+/// The limit is lowered until zram uses at most this much more than was counted, but at most this many times.
 const ENOUGH_BYTES: u64 = 1 << 20;
 const MOST_LOWERINGS: u32 = 100;
 
@@ -38,7 +38,7 @@ struct ProcessOrder {
     task: u32,
     plan: TaskPlan,
     pages: KernelPages,
-    /// The file that it writes to enter the control group.
+    /// The file to which the process writes, to enter the control group.
     procs: PathBuf,
 }
 
@@ -87,13 +87,14 @@ impl KernelSide {
         pages: KernelPages,
     ) -> Result<SideRun, Failure> {
         self.keeper.on()?;
-        // Makes the peak this run's. Some kernels refuse this: there, it is the largest of all runs.
+        // Reset the peak, so that it becomes this run's. Some kernels refuse this. Then the peak is the
+        // largest of all runs.
         let _ = fs::write(&self.ready.peak, "0");
         if let Some(zram) = &self.ready.zram {
             zram.begin();
         }
         *self.most_huge_bytes.get_mut() = 0;
-        // Restores the limit that the last run may have lowered.
+        // Restore the limit, since the last run may have lowered it.
         let _ = fs::write(&self.ready.limit, self.limit_bytes.to_string());
         let side = self.run_processes(tasks, plan, pages);
         let off = self.keeper.off();
@@ -186,7 +187,7 @@ impl KernelSide {
             if used_bytes.saturating_sub(counted_bytes) < ENOUGH_BYTES {
                 return;
             }
-            // The kernel may refuse a limit that it cannot reach at once. Then it is asked again.
+            // The kernel may refuse a limit that it cannot reach at once. In that case, the loop asks again.
             match fs::write(&self.ready.limit, self.limit_bytes.saturating_sub(used_bytes).to_string()) {
                 Ok(()) => counted_bytes = used_bytes,
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
@@ -226,10 +227,10 @@ pub fn task_main(order: &str) -> Result<(), Failure> {
 
 fn do_all(order: &ProcessOrder) -> Result<Option<Done>, Failure> {
     let plan = &order.plan;
-    // Before any memory is touched, since a page stays charged to its first group.
+    // Enter the group before any memory is touched, since a page stays charged to its first group.
     fs::write(&order.procs, "0").map_err(|error| Failure::system("cannot enter the control group", error))?;
     let memory = KernelMemory::new(plan, order.pages)?;
-    // Reads the text before the clock starts.
+    // Read the text before the clock starts.
     plan.data.page(0, 0).word(0);
     let before = Usage::now();
     let mut phases = Vec::new();
@@ -256,7 +257,7 @@ fn go_through(
     };
     let touchers = (0..order.plan.threads_in(phase)).map(|thread| Toucher { task: order.task, thread });
     match order.plan.threads_in(phase) {
-        // Like usemem, in the process's first thread.
+        // Work in the process's first thread, like usemem.
         1 => Ok(touchers.map(one).collect()),
         _ => all_at_once(touchers, |toucher| Ok(one(toucher)), None),
     }

@@ -127,7 +127,7 @@ fn mean_and_deviation(runs: &[&ModeRun], figure: &dyn Fn(&ModeRun) -> f64) -> (f
     (mean, variance.sqrt())
 }
 
-/// Returns the acquisitions of the lock for each page that went out. NaN if none did.
+/// Returns the acquisitions of the lock for each page that went out. NaN if no page went out.
 fn per_page_out(run: &ModeRun, counter: &str) -> f64 {
     match (run.counters.get(counter), run.counters.get("pswpout")) {
         (Some(&taken), Some(&pages)) if pages > 0 => taken as f64 / pages as f64,

@@ -199,7 +199,7 @@ impl TurnContext<'_> {
         let (mut runs, mut wrong) = (Vec::new(), Vec::new());
         for (round, side) in turns(job.rounds as usize, contenders.len()) {
             let (round, contender) = (round as u32, contenders[side]);
-            // New data for each round, so that no side sees the same data twice.
+            // Each round has new data, so that no side sees the same data twice.
             let plan = TaskPlan { seed: u64::from(round) + 1, ..job.plan.clone() };
             let title = format!("{}, round {} of {}", contender.name(), round + 1, job.rounds);
             let run = self.turn(contender, &plan, title, &mut wrong)?;

@@ -107,7 +107,8 @@ fn area_of(choices: &Choices) -> SwapArea {
     let area = match &choices.device {
         DeviceChoice::TemporaryIn(folder) => SwapArea::temporary(folder),
         DeviceChoice::File(path) => SwapArea::file(path),
-        // The sides take turns on these. Whether data there may be lost was checked at the start.
+        // The sides take turns on these files and devices. The checks at the start have made sure that data
+        // there may be lost.
         DeviceChoice::Written { path, .. } => SwapArea::file(path).overwrite(true),
         DeviceChoice::Block(path) => SwapArea::block_device(path).overwrite(true),
         DeviceChoice::Ram => SwapArea::ram(choices.swap_bytes),
@@ -129,7 +130,7 @@ impl MadeFile {
 
 impl Drop for MadeFile {
     fn drop(&mut self) {
-        // The file may not have been made.
+        // The call fails if the file was never made.
         let _ = fs::remove_file(&self.0);
     }
 }

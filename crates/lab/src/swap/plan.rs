@@ -2,7 +2,7 @@
 //!
 //! A task writes all its pages once, word by word in each. If the command is about reading, the task then
 //! waits for the others, and reads. Only one of the two phases is timed. With `--verify`, the written pages
-//! are checked in an untimed phase of their own, and pages that are read are checked then.
+//! are checked in an untimed phase of their own, and each page that is read is checked at the read.
 
 use std::fmt;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub struct TaskPlan {
     pub data: Data,
     /// Seed of the random data and orders of a run.
     pub seed: u64,
-    /// Access Octavo's memory by the word.
+    /// Whether to access Octavo's memory word by word.
     pub words: bool,
     pub verify: bool,
     pub huge: bool,
@@ -127,7 +127,8 @@ impl TaskPlan {
         }
     }
 
-    /// Returns the seed of a task, which makes its data differ from that of others.
+    /// Returns the seed of a task. Each task has another seed, so that its data differs from the data of the
+    /// others.
     pub fn seed_of(&self, task: u32) -> u64 {
         mix(self.seed ^ mix(u64::from(task) + 1))
     }
@@ -219,7 +220,7 @@ mod tests {
             if count >= 16 {
                 let neighbours = places.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() as u64;
                 assert!(neighbours < count / 4, "{neighbours} of {count} in order");
-                // There must be no constant stride either, which readahead would detect.
+                // There must be no constant stride either, since readahead would detect it.
                 let strides: std::collections::HashSet<i64> =
                     places.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64).collect();
                 assert!(strides.len() as u64 > count / 4, "{} strides", strides.len());

@@ -43,9 +43,9 @@ pub struct SideRun {
     pub faults: u64,
     /// The peak of Octavo's resident set, or of the charges to the kernel's control group.
     pub peak_bytes: u64,
-    /// The part of it that was the device in memory.
+    /// The part of the peak that was the device in memory.
     pub ram_device_bytes: Option<u64>,
-    /// The most bytes of it seen in the kernel's huge pages at once.
+    /// The most bytes of the charges that were seen in the kernel's huge pages at once.
     pub huge_bytes: Option<u64>,
     /// The most memory of zram, which is not charged to the control group.
     pub zram_bytes: Option<u64>,

@@ -225,7 +225,7 @@ fn usemem_table(contenders: &[Contender], report: &WorkloadReport, rounds: Figur
     table
 }
 
-/// Prints the used memory, beside the most allowed.
+/// Prints the memory that was used, beside the most that is allowed.
 fn print_memory(text: &Text, contenders: &[Contender], report: &WorkloadReport) -> Result<(), Failure> {
     for contender in contenders {
         let name = contender.name();

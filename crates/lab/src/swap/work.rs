@@ -61,7 +61,7 @@ pub fn work<M: PagedMemory>(
         Phase::Write => {
             thread.write()?;
             if plan.pattern == TaskPattern::ReadSequential {
-                // After this, the next phase reads every page and writes none.
+                // Push all pages out now: the next phase reads every page and writes none.
                 memory.push_out(plan.pages())?;
             }
         }
@@ -180,7 +180,7 @@ impl<M: PagedMemory> WorkThread<'_, M> {
         if !self.outcome.accesses.is_multiple_of(BATCH) {
             return true;
         }
-        // Both relaxed: neither orders anything, and a batch more or less does no harm.
+        // Both accesses are relaxed: they order nothing, and one batch more or less does no harm.
         if let Some(progress) = self.watch.progress {
             progress.fetch_add(BATCH, Ordering::Relaxed);
         }

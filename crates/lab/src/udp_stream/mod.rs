@@ -14,7 +14,8 @@
 //!
 //! Two things differ from the kernel. A message's bytes lie in Octavo's frames *and*, while it is on its way,
 //! in the kernel's own, since the socket copies them. So the kernel's allocator works for each message too,
-//! and Octavo's is a smaller part of the whole. And a thread of the sender frees the messages.
+//! and Octavo's is a smaller part of the whole. The second difference: a thread of the sender frees the
+//! messages, instead of the receiver.
 
 pub mod args;
 mod message;

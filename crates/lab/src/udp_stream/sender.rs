@@ -2,8 +2,8 @@
 //!
 //! The kernel allocates a message's memory where it is sent, and frees it where it was received, often on
 //! another CPU. Frames belong to one process, so here a second thread of the sender stands in for the
-//! receiver: it gets the blocks through a queue as long as a socket's. It is woken once for each half queue,
-//! so that waking it costs little.
+//! receiver: it gets the blocks through a queue that is as long as a socket's. The sender wakes this thread
+//! only once for each half queue, so that waking costs little.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +35,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct UdpStream {
     socket: UdpSocket,
-    /// Dropping it ends the receiver.
+    /// Dropping this value ends the receiver.
     _receiver: Processes,
     runs: u64,
 }

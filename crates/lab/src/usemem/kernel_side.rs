@@ -68,8 +68,8 @@ pub fn check_room(tasks: u32, plan: &TouchPlan) -> Result<(), Failure> {
     )))
 }
 
-/// Returns the most bytes that all tasks hold together: each written 2 MiB page, and a table of 4 KiB for
-/// each huge page, written or zero, which is reserved for splitting it.
+/// Returns the most bytes that all tasks hold together: each 2 MiB page that is written, and a table of 4 KiB
+/// for each huge page, written or zero. The kernel reserves this table for splitting the page.
 fn needed_bytes(tasks: u32, plan: &TouchPlan) -> u64 {
     let spread = HUGE_BYTES.max(plan.step_words.saturating_mul(8));
     let huge_pages = if plan.random {
@@ -102,7 +102,7 @@ pub(super) fn run(tasks: u32, plan: &TouchPlan, pages: KernelPages) -> Result<Si
         let input = go_reader.try_clone().map_err(cannot_pipe)?;
         processes.start(SUBCOMMAND, &ProcessOrder { task, plan: plan.clone(), pages }, Stdio::from(input))?;
     }
-    // If this process kept its end of the pipe, the others would wait for siblings that died.
+    // Close this process's end of the pipe. Otherwise, the processes would wait for siblings that have died.
     drop(go_reader);
     processes.wait_until_ready()?;
     go_writer

@@ -35,7 +35,8 @@ use crate::record::Recorder;
 use crate::report::{ModeMetric, ModeRun, WorkloadReport, failures};
 use crate::worker::Mismatch;
 
-/// The most sampled passes of a mode. Short passes would consist of start-up only.
+/// The most sampled passes of a mode. If a pass is short, its samples show little but the start-up, so more
+/// passes would not help.
 const SAMPLED_PASSES: u32 = 100;
 
 /// Does the job. Fails if the job failed or data was wrong.
@@ -83,7 +84,7 @@ fn contenders(job: &UsememJob, huge_pages: &HugePageSetting) -> Vec<Contender> {
     kernel.chain(job.modes.iter().map(|&mode| Contender::Octavo(mode))).collect()
 }
 
-/// Makes all runs. Returns them, and a sentence for each whose data was wrong.
+/// Makes all runs. Returns the runs, and a sentence for each run whose data was wrong.
 fn all_rounds(
     job: &UsememJob,
     contenders: &[Contender],

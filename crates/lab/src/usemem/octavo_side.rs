@@ -86,7 +86,7 @@ impl TouchedMemory for SpaceMemory<'_> {
     type Error = octavo::Error;
 
     fn map(&self, bytes: u64) -> octavo::Result<SpacePiece> {
-        // Rounded up like mmap, and with huge pages like the kernel's side.
+        // The size is rounded up as by mmap, and huge pages are allowed as on the kernel's side.
         let bytes = bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes);
         let address = self.0.map(bytes, RegionOptions::default().huge(true))?;
         Ok(SpacePiece { address, bytes })

@@ -2,11 +2,12 @@
 //!
 //! A thread maps its memory piece by piece (`-u`) and goes through each piece `-r` times, accessing 8 bytes
 //! at each step. A write stores the index of the word in its piece. The thread counts the bytes of every
-//! access; usemem's own count adds an eighth of each mapping. The unmapping at the end is timed separately.
+//! access. The count of usemem itself adds an eighth of each mapping. The unmapping at the end is timed
+//! separately.
 //!
-//! With `--verify`, a write stores the index mixed with a stamp of task, thread, piece and repeat. Before it
-//! stores, it checks the stamp of the last repeat. So it also detects a page of the wrong space, or an old
-//! version of the right page. Random repeats then visit the same places again.
+//! With `--verify`, a write stores the index mixed with a stamp of task, thread, piece and repeat. Before a
+//! thread stores, it checks the stamp of the last repeat. So the check also detects a page of the wrong
+//! space, or an old version of the right page. Random repeats then visit the same places again.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -162,7 +163,7 @@ impl<M: TouchedMemory> Pass<'_, M> {
             }
             left -= batch;
             self.outcome.touched_bytes += batch * WORD_BYTES;
-            // Both relaxed: neither orders anything, and a batch more or less does no harm.
+            // Both accesses are relaxed: they order nothing, and one batch more or less does no harm.
             if let Some(progress) = self.watch.progress {
                 progress.fetch_add(batch, Ordering::Relaxed);
             }
@@ -206,7 +207,7 @@ impl<M: TouchedMemory> Pass<'_, M> {
     }
 }
 
-/// Word indices: every `step` in order, or as many random ones.
+/// The indices of the words to access: every `step` bytes in order, or as many random words.
 struct WordIndices {
     random: Option<Random>,
     next: u64,
@@ -302,7 +303,8 @@ mod tests {
         let first: Vec<u64> = stores[..8].iter().map(|&(index, _)| index).collect();
         assert_eq!(first, [0, 128, 256, 384, 0, 128, 256, 384]);
         assert_eq!(stores.len() as u64, plan().accesses());
-        // Three pieces of four accesses and one of one, twice; an eighth of each mapping.
+        // There are three pieces with four accesses and one piece with one access, all twice. An eighth of
+        // each mapping is added.
         assert_eq!(stores.len(), 26);
         assert_eq!((outcome.touched_bytes, outcome.usemem_bytes()), (26 * 8, (4096 * 3 + 8) / 8 + 26 * 8));
         assert!(memory.loads.into_inner().is_empty());
@@ -345,7 +347,7 @@ mod tests {
         for random in [false, true] {
             let plan = TouchPlan { verify: true, repeats: 4, random, ..plan() };
             assert_eq!(go(&NotingMemory::default(), &plan).mismatches, 0);
-            // A write of the second repeat is lost: the word keeps the first repeat's.
+            // A write of the second repeat is lost: the word keeps the value of the first repeat.
             let outcome = go(&NotingMemory { forget_store: Some(5), ..NotingMemory::default() }, &plan);
             assert_eq!(outcome.mismatches, 1, "random: {random}");
             let mismatch = outcome.first_mismatch.unwrap();

@@ -21,7 +21,7 @@ const ZRAM_CONTROL: &str = "/sys/class/zram-control";
 /// The kind of an area.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum AreaChoice {
-    /// A file of ours in this directory.
+    /// A file that the keeper makes in this directory.
     FileIn(PathBuf),
     /// This block device, whose contents are lost.
     Device(PathBuf),

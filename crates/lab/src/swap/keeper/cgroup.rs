@@ -1,4 +1,5 @@
-//! A memory control group of our own, with a limit. If no hierarchy is mounted, also a mount of our own.
+//! A memory control group of the keeper's own, with a limit. If no hierarchy is mounted, the keeper also
+//! makes a mount of its own.
 
 use std::fs;
 use std::io;
@@ -77,7 +78,7 @@ fn mount_privately(note: &mut KeeperNote) -> Result<PathBuf, Failure> {
     Ok(at)
 }
 
-/// Gives the controller to the groups below, which version 2 does on request only.
+/// Gives the controller to the groups below. Version 2 does this only on request.
 fn delegate(note: &mut KeeperNote, hierarchy: &Hierarchy) -> Result<(), Failure> {
     let delegation = hierarchy.delegation();
     let delegation =

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Only the keeper changes the machine: control group, swap file or zram, swap switched on, vm.page-cluster,
-//! a mount. It notes each step first ([`note`]). When `octavo-lab` ends, normally, by a panic or by a signal
-//! (also SIGKILL), the pipe closes. The keeper then undoes all steps, the last one first. It has a session of
-//! its own, so the terminal's signals do not reach it. If the keeper itself is killed, `octavo-lab` or the
-//! next keeper undoes the noted steps.
+//! a mount. The keeper notes each step before it takes it ([`note`]). When `octavo-lab` ends, normally, by a
+//! panic or by a signal (also SIGKILL), the pipe closes. The keeper then undoes all steps, the last one
+//! first. It has a session of its own, so the terminal's signals do not reach it. If the keeper itself is
+//! killed, `octavo-lab` or the next keeper undoes the noted steps.
 
 mod area;
 mod cgroup;
@@ -117,7 +117,7 @@ impl Keeper {
         }
     }
 
-    /// Makes the area and the group, but switches nothing on.
+    /// Makes the area and the group, but does not switch swap on.
     pub fn set_up(&mut self, setup: &Setup) -> Result<Ready, Failure> {
         match self.ask(&KeeperOrder::SetUp(setup.clone()))? {
             Reply::SetUp(ready) => Ok(ready),
@@ -190,7 +190,8 @@ fn unexpected(reply: &Reply) -> Failure {
 
 /// Runs a keeper.
 pub fn keeper_main() -> Result<(), Failure> {
-    // This fails only for the leader of a process group, which the terminal's signals do not reach anyway.
+    // The call fails only for the leader of a process group. The terminal's signals do not reach such a
+    // leader anyway.
     let _ = rustix::process::setsid();
     let found = clean_up_after_the_dead();
     let mut machine = SwapFiles { note: KeeperNote::new()?, area: None, no_neighbours: false };

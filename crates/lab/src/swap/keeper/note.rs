@@ -48,7 +48,7 @@ pub enum Step {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeeperNote {
     pid: u32,
-    /// The keeper's start time, which tells it from a later process with the same number.
+    /// The keeper's start time. It distinguishes the keeper from a later process with the same number.
     started: u64,
     steps: Vec<Step>,
 }
@@ -108,7 +108,7 @@ impl KeeperNote {
         let write = || -> io::Result<()> {
             let mut file = File::create(&fresh)?;
             file.write_all(&serde_json::to_vec(self)?)?;
-            // A reader finds the old note or the new one.
+            // The rename makes sure that a reader finds either the old note or the new one.
             fs::rename(&fresh, &path)
         };
         write().map_err(|error| failed("note what is changed on this machine in", &path, error))
