@@ -1,4 +1,4 @@
-//! Tells the program whether its profile carries debug information, in any amount.
+//! Tells the program whether its profile has debug information of any level.
 //!
 //! With debug information, the build scripts of snmalloc's and mimalloc's crates enable assertions.
 

@@ -2,9 +2,10 @@
 //! space of Octavo and in plain memory that the kernel swaps.
 //!
 //! One thread writes fresh pages in order, as fast as it can or at a given pace. When it has written several
-//! times the memory, it starts again with new pages. So swap-out never pauses, and nothing that it wrote is
-//! read again. A second thread alternates: it loads a word of a page that is out, chosen at random among old
-//! ones, and stores a word to a page that was never used. The check that a page is out is not timed.
+//! times the memory, it starts again with new pages. So swap-out never pauses, and no page that this thread
+//! wrote is read again. A second thread alternates: it loads a word of a page that is out, chosen at random
+//! among old ones, and stores a word to a page that was never used. The check that a page is out is not
+//! timed.
 
 use std::error::Error;
 use std::fs::File;
@@ -42,7 +43,7 @@ pub trait MemoryUnderTest: Sync {
     /// Maps `pages` pages.
     ///
     /// # Errors
-    /// The memory's own.
+    /// The memory's own errors.
     fn map(&self, pages: usize) -> LatencyResult<Self::Pages<'_>>;
 }
 
@@ -51,22 +52,22 @@ pub trait ThreadPages {
     /// Writes a whole page.
     ///
     /// # Errors
-    /// The memory's own.
+    /// The memory's own errors.
     fn write(&mut self, page: usize, bytes: &RandomPage) -> LatencyResult<()>;
     /// Loads the first word of a page.
     ///
     /// # Errors
-    /// The memory's own.
+    /// The memory's own errors.
     fn load(&self, page: usize) -> LatencyResult<u64>;
     /// Stores the first word of a page.
     ///
     /// # Errors
-    /// The memory's own.
+    /// The memory's own errors.
     fn store(&mut self, page: usize, word: u64) -> LatencyResult<()>;
     /// Returns whether a page is in swap.
     ///
     /// # Errors
-    /// The memory's own.
+    /// The memory's own errors.
     fn is_out(&self, page: usize) -> LatencyResult<bool>;
 }
 
@@ -86,7 +87,7 @@ impl SpaceRegion<'_> {
 
 impl Drop for SpaceRegion<'_> {
     fn drop(&mut self) {
-        // The end of the space would unmap it too.
+        // An error does no harm: the region is also unmapped when the space ends.
         let _ = self.space.unmap(self.at, (self.pages * PAGE) as u64);
     }
 }

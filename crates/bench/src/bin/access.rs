@@ -4,9 +4,10 @@
 //! `cargo run --release -p octavo-bench --bin access [-- ROUNDS]`
 //!
 //! A hit touches one 8-byte word of a page, at an offset that differs from page to page. Pages come in a
-//! random order, drawn before the clock starts. "checked array" is a plain array with a version read before
-//! and after; an optimistic read can cost no less. "counted array" is an array with an atomic add before and
-//! after; a pin can cost no less. The versions and counts of both arrays lie together, as entries do.
+//! random order, drawn before the clock starts. "checked array" is a plain array with a version that is read
+//! before and after the word. No optimistic read can cost less. "counted array" is an array with an atomic
+//! add before and after the word. No pin can cost less. The versions and counts of both arrays lie together,
+//! as entries do.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -81,7 +82,8 @@ impl AccessPages {
     }
 }
 
-/// Returns the offset of the word in its page: different cache sets for different pages.
+/// Returns the offset of the word in its page. It differs from page to page, so that the words lie in
+/// different cache sets.
 fn offset(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9) % 512 * 8
 }

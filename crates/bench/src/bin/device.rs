@@ -1,4 +1,4 @@
-//! The share of the disk's own speed that the engines keep, against plain system calls in the same run.
+//! How much of the disk's own speed the engines reach. Plain system calls measure that speed in the same run.
 //!
 //! `cargo run --release -p octavo-bench --bin device [-- ROUNDS [DIRECTORY [MIB]]]`
 //!
@@ -81,9 +81,9 @@ impl DeviceLoad {
     }
 }
 
-/// Makes the allocator ask for huge pages, since the arena has them: for the disk, 1 MiB in 256 scattered
-/// pages is a different transfer. The allocator reads its tunables when the process starts, so this process
-/// starts again.
+/// Makes the allocator ask for huge pages, since the arena has them, too. For the disk, 1 MiB in 256
+/// scattered pages would be a different transfer. The allocator reads its tunables when the process starts,
+/// so this process starts again.
 fn with_huge_pages() {
     const TUNABLES: &str = "GLIBC_TUNABLES";
     if std::env::var_os(TUNABLES).is_none() {
@@ -144,7 +144,7 @@ fn engine(exercise: &Exercise, work: DeviceLoad, file_pages: u32) -> f64 {
     work.rate(file_pages, began)
 }
 
-/// Keeps `depth` transfers in flight in frames of its own, and starts new ones as old ones end.
+/// Keeps `depth` transfers in flight, in frames of this thread's own. Starts new transfers as old ones end.
 fn drive(exercise: &Exercise, work: DeviceLoad, driver: u32, depth: u32, next: &AtomicU32, places: &[u32]) {
     let pages = work.pages();
     let mut free: Vec<u32> = (0..depth).map(|slot| (driver * depth + slot) * pages).collect();
@@ -169,7 +169,7 @@ fn drive(exercise: &Exercise, work: DeviceLoad, driver: u32, depth: u32, next: &
     }
 }
 
-/// Runs as many threads as there are transfers in flight. Each waits for its own.
+/// Runs as many threads as there are transfers in flight. Each thread waits for its own transfer.
 fn in_place(exercise: &Exercise, work: DeviceLoad, file_pages: u32) -> f64 {
     let transfers = work.transfers(file_pages);
     let mut places = work.places(file_pages);
@@ -208,7 +208,7 @@ fn main() {
         options.open(&plain_path).expect("a place to write")
     };
     let (ring, pool) = (open(IoEngine::Uring, &ring_path), open(IoEngine::Threads, &pool_path));
-    // The files leave nothing behind, even if the process is killed from here on.
+    // Unlink the files, so that they leave nothing behind even if the process is killed from here on.
     for path in [&plain_path, &ring_path, &pool_path] {
         let _ = std::fs::remove_file(path);
     }

@@ -31,7 +31,7 @@ const BYTES: usize = 64 << 20;
 const MOST_READS: usize = 4000;
 const THREADS: usize = 8;
 
-/// A space, and the place where each thread reads to.
+/// A space, and the address to which each thread reads.
 struct ReadTarget {
     file: octavo::file::File,
     space: Arc<Space>,
@@ -48,7 +48,7 @@ impl ReadTarget {
     }
 }
 
-/// Measures the microseconds of a read of a given size, which `read` does for a thread at an offset.
+/// Measures the microseconds of a read of a given size. `read` does one read, for a thread and at an offset.
 fn micros<B>(
     threads: usize,
     bytes: usize,

@@ -85,7 +85,7 @@ fn small_zero(threads: usize) -> f64 {
     })
 }
 
-/// The frames that a write fault finds, and the way it is caused.
+/// The kind of frames that a write fault finds, and the call that causes the fault.
 #[derive(Clone, Copy, PartialEq)]
 enum WriteFault {
     Zeroing,
@@ -125,13 +125,14 @@ fn write(threads: usize, kind: WriteFault) -> f64 {
             (0..WRITE_FAULTS).step_by(512).for_each(|page| drop(space.load::<u64>(at + page * 4096)));
         }
     };
-    // The loop runs twice: the second time, the frames and their words are those of the first.
+    // The loop runs twice. In the second pass, the frames and their words are those of the first pass.
     for _ in 0..2 {
         (0..threads).for_each(&touch);
         (0..threads).for_each(&clear);
     }
     if matches!(kind, WriteFault::ZeroedAhead | WriteFault::ZeroedAheadAndStore) {
-        // Frames move to the reserve, off the per-CPU lists, where they would wait to be used again.
+        // Move the frames from the per-CPU lists to the reserve. On the lists, they would be used again
+        // without being zeroed ahead.
         let zeroed = manager.zero_ahead(usize::MAX).expect("this process");
         assert!(zeroed as u64 >= WRITE_FAULTS * threads as u64, "only {zeroed} frames were zeroed ahead");
     }

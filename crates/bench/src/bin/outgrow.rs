@@ -1,8 +1,8 @@
 //! A program that outgrows its memory, for measuring its pager: `octavo run`, or the kernel's swap.
 //!
-//! It knows nothing of the pager. It fills memory with pages whose bytes follow from their numbers, reads
-//! them in order or at random, and checks every byte that it reads. It prints its times, one name and number
-//! to a line. `cargo xtask against-kernel` runs it on all sides.
+//! The program knows nothing of the pager. It fills memory with pages whose bytes follow from their numbers,
+//! reads them in order or at random, and checks every byte that it reads. It prints its times, one name and
+//! number to a line. `cargo xtask against-kernel` runs it on all sides.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -116,7 +116,7 @@ impl PageContents {
         let (own, rest) = self.of(page);
         words[0] = own;
         words[1..self.filled_words].copy_from_slice(rest);
-        // The zeros are stored too, as by a program that computes the whole page.
+        // Store the zeros, too, like a program that computes the whole page.
         words[self.filled_words..].fill(0);
     }
 
@@ -215,7 +215,7 @@ fn read(words: &[u64], contents: &PageContents, reads: usize, thread: usize) -> 
     Ok(faults)
 }
 
-/// Becomes another program. Returns only if that fails, with a sentence.
+/// Becomes another program, without huge pages. If that fails, returns a sentence that says why.
 fn without_huge_pages(words: &[String]) -> String {
     let Some((program, arguments)) = words.split_first() else { return USAGE.into() };
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {

@@ -22,7 +22,8 @@ use octavo_measure::workers::steps;
 const COLUMNS: &str =
     "pages, threads | lz4 | pool store | lz4 back | pool load | pool free | zstd store | zstd load";
 const COLUMNS_OF_STEPS: &str = "a page of text, 1 thread | copy | checksum of a copy | checksum in place | same? | same? zeros | seal | open";
-/// Pages of each kind and thread: 4 MiB, so that neither side lives in the first caches.
+/// The number of pages of each kind and thread. They have 4 MiB, so that neither side fits in the first-level
+/// caches.
 const PAGES: usize = 1024;
 const THREADS: usize = 2;
 

@@ -9,9 +9,9 @@
 //! | pool | plain LZ4 decompression of the same page | from the compressed pool |
 //!
 //! The two take turns operation by operation, each timed alone, so that a drift of the machine hits both
-//! alike. Pages are loaded in a random order, each once before any is loaded again. Nothing is read ahead. A
-//! load that found its page in memory (the manager's counter did not rise) does not count, nor does the
-//! operation beside it. Every word is checked.
+//! alike. Pages are loaded in a random order, each once before any is loaded again. Nothing is read ahead. If
+//! a load found its page in memory, which shows in a counter of the manager, neither the load nor the
+//! operation beside it counts. Every word is checked.
 //!
 //! On the device and in memory, the data is eight times the budget. So a fault also has to find a frame, and
 //! takes it from a clean page. For the pool, the bench sends pages out untimed: it writes a page again and
@@ -102,8 +102,8 @@ impl<'a> Swapped<'a> {
         self.space.advise(address, PAGE_BYTES as u64, Advice::PageOut).expect("mapped");
     }
 
-    /// Repeats the order endlessly, and sends each page out some turns before it is loaded. These are few at
-    /// first, because the pool does not pack pages that do not come back soon.
+    /// Repeats the order endlessly, and sends each page out some turns before it is loaded. The number of
+    /// turns is small at first, because the pool does not pack pages that do not come back soon.
     fn order_by_the_pool(&self) -> impl Iterator<Item = usize> {
         let page = |number: usize| self.order[number % self.order.len()];
         let mut sent = 0;
@@ -137,8 +137,8 @@ fn figures(below: Vec<f64>, loads: Vec<f64>) -> Figures {
     [below, load, load - below, below_mean, load_mean, load_mean - below_mean]
 }
 
-/// Runs one round: for each page, `below` and a load, which take turns in going first. Returns `None` if
-/// fewer than half of the loads had to bring their page back.
+/// Runs one round: for each page, it does `below` and a load. The two take turns in coming first. Returns
+/// `None` if fewer than half of the loads had to bring their page back.
 fn round(
     swapped: &Swapped<'_>,
     order: &mut impl Iterator<Item = usize>,
@@ -185,7 +185,7 @@ fn table(name: &str, rounds: usize, mut one: impl FnMut() -> Figures) {
     println!("{}", markdown_row("**median (range)**", all.map(spread)));
 }
 
-/// Prints the table of pages that reclaim drops from memory, because their device has them.
+/// Prints the table for pages that reclaim only drops from memory, because the device has their bytes.
 fn table_of_clean(name: &str, rounds: usize, swapped: &Swapped<'_>, mut below: impl FnMut(usize)) {
     let mut order = swapped.order.iter().copied().cycle();
     let mut one = || round(swapped, &mut order, &mut below).expect("pages come back");
@@ -194,8 +194,9 @@ fn table_of_clean(name: &str, rounds: usize, swapped: &Swapped<'_>, mut below: i
     table(name, rounds, one);
 }
 
-/// Prints the table of the pool. Each round has a manager of its own. If a manager once finds packing slow,
-/// as on a busy machine, it hardly packs for a long time. The round then starts afresh with another manager.
+/// Prints the table of the pool. Each round has a manager of its own. If a manager once finds that packing is
+/// slow, as on a busy machine, it packs few pages for a long time. In that case, the round starts again with
+/// another manager.
 fn table_of_pool(kind: &str, rounds: usize, directory: &Path) {
     let pages = pages(kind, POOL_DATA_PAGES);
     let packed: Vec<Vec<u8>> = pages.iter().map(|page| compress(page)).collect();

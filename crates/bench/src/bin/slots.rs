@@ -3,7 +3,7 @@
 //! `cargo run --release -p octavo-bench --bin slots [-- ROUNDS]`
 //!
 //! Each thread allocates runs of up to a given length, holds 2048 slots, and frees the oldest. The brackets
-//! hold the least over the rounds, and the slots in an allocated run. An area has 256 MiB:
+//! hold the least time over the rounds, and the number of slots in an allocated run. An area has 256 MiB:
 //!
 //! | fill | state before the clock starts |
 //! |---|---|

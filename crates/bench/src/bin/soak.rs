@@ -43,7 +43,7 @@ struct Options {
 const USAGE: &str = "\
 usage: soak [--seconds N] [--seed S] [--threads T (1 to 8)] [--rounds N]
        soak --simulated [--seeds N] [--seed S]";
-/// A round takes well under a minute. After this long, it is taken to hang.
+/// A round takes much less than a minute. If it takes longer than this, it counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn options() -> Result<Options, String> {

@@ -16,7 +16,7 @@ const WIDTH: usize = 2;
 #[derive(Clone, Copy)]
 struct TableSizes {
     rows: usize,
-    /// A power of two.
+    /// The number of places in the table, a power of two.
     places: usize,
     keys: u64,
 }

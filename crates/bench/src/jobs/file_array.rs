@@ -15,8 +15,8 @@ use super::ArrayPattern;
 pub enum MappingAdvice {
     /// No advice.
     Nothing,
-    /// The order of accesses, and to keep arrays that are accessed at random. The program over guards holds
-    /// the same arrays.
+    /// The kernel is told the order of accesses, and asked to keep arrays that are accessed at random in
+    /// memory. The program over guards holds the same arrays.
     Told,
 }
 

@@ -4,7 +4,7 @@
 //! is in memory; `random_reads` loads pages that are mostly not in memory. All three work the same way:
 //!
 //! - The sides of a group take turns, and each round begins one side further on ([`compare`]).
-//! - A ratio is taken between two sides of the same round, never between two runs.
+//! - A ratio compares two sides in the same round, never two runs of a program.
 //! - The tables show the median of the rounds with its minimum and maximum ([`report`]).
 //! - A peer that this machine lacks gives a line that says what to install, not a failure.
 //!

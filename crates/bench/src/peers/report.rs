@@ -132,8 +132,8 @@ fn throughput(row: &SideRow) -> Vec<f64> {
     ratios(&single, &row.ns[1])
 }
 
-/// Returns Octavo's nanoseconds divided by the side's, in the same rounds: below 1, Octavo is faster. Empty
-/// for Octavo itself.
+/// Returns Octavo's nanoseconds divided by the side's, round by round. If the ratio is below 1, Octavo is
+/// faster. Empty for Octavo itself.
 fn octavo_to(group: &SideGroup, row: &SideRow, slot: usize) -> Vec<f64> {
     let octavo = group.rows.iter().find(|other| Some(other.side) == row.against && other.side != row.side);
     octavo.map_or_else(Vec::new, |octavo| ratios(&octavo.ns[slot], &row.ns[slot]))

@@ -23,7 +23,7 @@ pub enum Knows {
     Future,
     /// Each access as it happens.
     Hits,
-    /// Whether a page was used since the policy last tested it. The engine can know no more.
+    /// Whether a page was used since the policy last tested it. The engine cannot know more than this.
     Marks,
     /// Faults alone: hits are invisible, as in a program under `octavo run` without accessed bits.
     Faults,
@@ -105,7 +105,7 @@ pub const OTHERS_UNSEEN: &[Contender] = &[
 pub struct TraceRow {
     /// The trace's name.
     pub trace: &'static str,
-    /// Whether the default must come within a twentieth of the best.
+    /// Whether the misses of the default policy must be within a twentieth of the best policy's.
     pub ruled: bool,
     /// The number of accesses.
     pub accesses: u64,
@@ -113,7 +113,7 @@ pub struct TraceRow {
     pub optimum: u64,
     /// The misses of the policy under comparison.
     pub first: u64,
-    /// The misses of those that it is compared with.
+    /// The misses of the policies that it is compared with.
     pub others: Vec<u64>,
 }
 

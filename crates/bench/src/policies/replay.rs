@@ -1,8 +1,8 @@
 //! Replays a trace with one of the engine's policies, which learns only what the engine could tell it.
 //!
-//! An access marks its page, and so does the access of the fault. When no frame is free, candidates are taken
-//! in batches, and their marks are tested and cleared, until a batch of frames is free. An evicted page
-//! leaves its shadow and finds it again.
+//! An access marks its page. The access that causes a fault marks its page, too. When no frame is free,
+//! candidates are taken in batches, and their marks are tested and cleared, until a batch of frames is free.
+//! An evicted page leaves its shadow and finds it again.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use octavo::policy::{Arrival, Links, NIL, Policy, Shadow, Verdict, validate};
 
 use super::NamedTrace;
 
-/// Candidates that are taken together, and frames that are freed before the trace continues.
+/// The number of candidates that are taken together, and of frames that are freed before the trace continues.
 const BATCH: usize = 32;
 
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,8 @@ pub struct NamedTrace {
     pub name: &'static str,
     /// The pages accessed, in order.
     pub pages: Vec<u32>,
-    /// Whether the default policy must come within a twentieth of the best on it.
+    /// Whether the misses of the default policy must be within a twentieth of the best policy's on this
+    /// trace.
     pub ruled: bool,
 }
 

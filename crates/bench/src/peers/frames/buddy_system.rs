@@ -1,10 +1,10 @@
 //! `buddy_system_allocator`, twice, each behind a mutex as its documentation proposes.
 //!
 //! - The heap keeps links inside the free blocks, so it touches their memory. A free walks a list to find the
-//!   buddy, and is slow if many blocks are free. The crate's own `LockedHeap` spins. `parking_lot`'s mutex is
-//!   fairer to two threads on a shared machine, and guards both.
-//! - The frame allocator has numbers only, in ordered sets, and touches no memory. The nodes of its sets come
-//!   from the program's allocator.
+//!   buddy, and is slow if many blocks are free. The crate's own `LockedHeap` spins. Here, `parking_lot`'s
+//!   mutex guards both, since it is fairer to two threads on a shared machine.
+//! - The frame allocator only keeps frame numbers, in ordered sets, and touches no memory of the frames. The
+//!   nodes of its sets come from the program's allocator.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;

@@ -15,9 +15,9 @@
 //! const char *octavo_peer_llfree_version(void);
 //! ```
 //!
-//! The bench measures these calls through function pointers. The core is the worker's number, which a kernel
-//! would have for free as well. LLFree keeps its metadata outside the frames and touches none of their
-//! memory.
+//! The bench measures these calls through function pointers. The argument `core` is the worker's number. A
+//! kernel would get the number of the core at no cost, too. LLFree keeps its metadata outside the frames and
+//! touches none of their memory.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::NonNull;

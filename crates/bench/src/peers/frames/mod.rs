@@ -45,7 +45,7 @@ pub trait PageBlocks: Sync {
     /// Whether the side allocates at all, or only shows the cost of measuring.
     const ALLOCATES: bool = true;
 
-    /// Gives the caller a block of its own, or `None` if there are no more.
+    /// Gives the caller a block of its own, or `None` if there are no more blocks.
     fn alloc(&self, order: u32) -> Option<PeerBlock>;
 
     /// Takes back a block.

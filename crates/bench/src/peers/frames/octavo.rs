@@ -2,8 +2,8 @@
 //! at start.
 //!
 //! The bench measures it with everything on: the budget, the state word that catches a double free, and the
-//! watermarks. Chunks are not populated when they come online, because no peer populates its memory. Once
-//! online they stay, so their coming shows in the slowest round only.
+//! watermarks. Chunks are not populated when they come online, because no peer populates its memory. Chunks
+//! that are online stay online, so the cost of bringing them online shows only in the slowest round.
 
 use octavo::Order;
 use octavo::frame::{Backing, FrameAllocator, FrameConfig, FrameId};

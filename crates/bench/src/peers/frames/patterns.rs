@@ -8,7 +8,8 @@ use octavo_measure::workers::Work;
 
 use super::{PageBlocks, PeerBlock};
 
-/// Operations of a batch, unless the pattern decides: enough to make the cost of reading the clock vanish.
+/// Operations of a batch, unless the pattern sets their number. With so many operations, the cost of reading
+/// the clock does not matter.
 const BATCH: u64 = 1024;
 
 /// The order in which blocks come and go.
@@ -94,7 +95,7 @@ pub(super) struct Random<'a, P: PageBlocks> {
 impl<'a, P: PageBlocks> Random<'a, P> {
     pub(super) fn new(peer: &'a P, order: u32, len: usize, worker: usize) -> Self {
         let mut pool = HeldBlocks { peer, order, blocks: Vec::with_capacity(len) };
-        // If this fails, the first batch fails too, and can say so.
+        // If this fails, the first batch fails, too, and can report the failure.
         let _ = pool.fill(len);
         Self { pool, len, random: random::Random::new(worker as u64) }
     }
@@ -106,8 +107,8 @@ impl<P: PageBlocks> Work for Random<'_, P> {
         if blocks.len() < self.len {
             return None;
         }
-        // The last block fills the gap, and the new block becomes the last. So the pool is whole whenever the
-        // peer runs out.
+        // The last block fills the gap, and the new block becomes the last. So the pool has no gap when the
+        // peer runs out of blocks.
         for _ in 0..BATCH {
             let block = blocks.swap_remove(self.random.below(self.len));
             // SAFETY: only blocks that `peer` allocated with `order` are ever in `blocks`.

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// The model: a set of live numbers, which refuses a number that it does not hold.
+/// The model: a set of live block numbers. It refuses to free a number that is not in the set.
 #[derive(Default)]
 struct Model {
     live: Mutex<(HashSet<usize>, usize)>,

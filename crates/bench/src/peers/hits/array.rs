@@ -2,10 +2,10 @@
 //! pages, and there is no translation and no residency.
 //!
 //! - version check: version, word, version again. No optimistic read can be cheaper.
-//! - atomic add and subtract: a hold at its cheapest, a count in a flat array of 32-bit words, sixteen to a
+//! - atomic add and subtract: the cheapest hold. It is a count in a flat array of 32-bit words, sixteen to a
 //!   cache line.
 //!
-//! Neither could evict a page, because neither has a state for an evicted page.
+//! Neither of the two could evict a page, because neither has a state for an evicted page.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

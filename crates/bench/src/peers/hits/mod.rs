@@ -14,12 +14,12 @@
 //! | write | no, and nobody else reads | `store` |
 //!
 //! Hits that do not depend on each other overlap in the processor, as a program's would. So the figure is a
-//! throughput, given in nanoseconds, and may be less than the time of a single hit.
+//! throughput, given as nanoseconds per hit. It may be less than the time of a single hit.
 //!
 //! Every page is in memory before the clock starts, and a check has seen each side return the right word of
 //! every page. The bench does not measure misses, faults or eviction. The caches keep pages as `Arc<Page>`
-//! and share one set of them, with room for twice as many. Their work to keep an eviction order is part of
-//! their hit, as it is in use.
+//! and share one set of them, with room for twice as many. A hit includes their work to keep an eviction
+//! order, as it does in real use.
 
 mod array;
 mod foyer;

@@ -4,8 +4,8 @@
 //! - pin + unpin: the lock-free walk pins the page, a load reads the word, and the pin is dropped.
 //! - store: like a load, but it also checks the right to write and marks the page dirty.
 //!
-//! One space serves all three. Its budget is far above its pages, so that nothing is evicted while it is
-//! measured.
+//! One space serves all three. Its budget is far larger than its pages, so that no page is evicted during the
+//! measurement.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //! Management" (SIGMOD 2023). The code follows the paper. It is not the authors' program, whose figures may
 //! differ.
 //!
-//! Each page has a place of its own in one mapping: its number is its address, and the kernel's page table is
-//! the translation. Each page also has one word beside the mapping:
+//! Each page has a place of its own in one mapping: the page's number determines its address, and the
+//! kernel's page table is the translation. Each page also has one word beside the mapping:
 //!
 //! ```text
 //!   63       56 55                                0
@@ -17,8 +17,8 @@
 //! - An exclusive fix is a compare-and-swap to locked, and a store that unlocks with the next version.
 //!
 //! A hit clears the mark that a clock hand may have left. The mapping has no huge pages, because vmcache
-//! evicts single 4 KiB pages. The bench does not measure its faults (no page here is ever evicted), its clock
-//! or its I/O.
+//! evicts single 4 KiB pages. The bench does not measure vmcache's faults, clock or I/O, since no page is
+//! ever evicted here.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -74,7 +74,8 @@ impl PageState {
             let before = self.0.load(Ordering::Acquire);
             match state(before) {
                 LOCKED => spin_loop(),
-                // The hit clears the mark first and starts over. Another hit may clear it as well.
+                // The hit clears the mark first and starts again. Another hit may have cleared the mark
+                // already.
                 MARKED => drop(self.exchange(before, with_state(before, UNLOCKED))),
                 EVICTED => fault(),
                 _ => {
@@ -143,7 +144,7 @@ impl PageState {
         self.0.store(next_version(word), Ordering::Release);
     }
 
-    /// Acquire to enter, release to leave: the one exchange serves both.
+    /// This exchange both enters and leaves a state: acquire to enter, release to leave.
     #[inline]
     fn exchange(&self, from: u64, to: u64) -> Result<u64, u64> {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)

@@ -7,7 +7,7 @@ use super::BATCH;
 /// 8-byte words of a page.
 pub const WORDS: usize = 4096 / 8;
 
-/// The most hits in an order. A thread that reaches the end of the order goes on at its start.
+/// The most hits in an order. A thread that reaches the end of the order continues at its start.
 const LONGEST_ORDER: usize = 1 << 17;
 
 /// A page and a word of it, in 32 bits. Each hit also loads its target from the order, so targets should be

@@ -8,8 +8,9 @@
 //!
 //! All sides load the same random series, which changes from turn to turn, and each word is checked. A side
 //! that keeps pages in memory keeps `memory_bytes` of them, and is filled before it is measured. So the share
-//! of its loads that hit is memory's share of the data. The kernel's swap is not a side here: the lab
-//! measures it, since only the lab can limit a control group (`octavo-lab swap-r-rand --against kernel`).
+//! of its loads that are hits is the share of the data that fits in memory. The kernel's swap is not a side
+//! here: the lab measures it, since only the lab can limit a control group
+//! (`octavo-lab swap-r-rand --against kernel`).
 
 mod file;
 mod octavo;
@@ -30,7 +31,7 @@ const PAGE_WORDS: usize = PAGE_BYTES / 8;
 const BATCH: u64 = 32;
 /// Threads that fill the memory.
 const FILLERS: u64 = 64;
-/// The turn number of the fillers' random series, which no measured turn has.
+/// The turn number for the random series of the fillers. No measured turn has this number.
 const FILLING: u64 = u32::MAX as u64;
 
 /// The data that the sides read.
@@ -72,7 +73,8 @@ pub trait MissBench {
 
 impl<L: Loads> MissBench for L {
     fn measure(&self, data: &DataSet, threads: usize, plan: Plan, turn: u64) -> Option<f64> {
-        // Pages loaded in one turn are in memory in the next. The same pages again would only be hits.
+        // Pages loaded in one turn are in memory in the next. So each turn loads other pages: the same pages
+        // would all be hits.
         let ns = workers::batches(threads, plan, |worker| {
             LoadSeries::new(self, data, turn << 16 | worker as u64)
         })?;
@@ -141,7 +143,7 @@ fn fill(buffer: &mut [u8], page: u64) {
 /// A side's name, and the side, or the reason why it is missing.
 pub type Named = (&'static str, Result<Box<dyn MissBench>, String>);
 
-/// Makes every side that `wants` leaves in. Each side writes its own copy of the data.
+/// Makes every side for which `wants` returns true. Each side writes its own copy of the data.
 pub fn sides(data: &DataSet, wants: impl Fn(&str) -> bool) -> Vec<Named> {
     let boxed = |bench: Result<Box<dyn MissBench>, std::io::Error>| bench.map_err(|error| error.to_string());
     let names = ["O_DIRECT pread", "vmcache's scheme", "Octavo"];

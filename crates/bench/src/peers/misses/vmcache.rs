@@ -6,12 +6,13 @@
 //! locks its state and makes room. Then it reads the page into its place by one blocking `pread` past the
 //! page cache, and unlocks.
 //!
-//! A clock makes room, 64 pages at a time. Its hand marks unlocked pages, and evicts those that still have
-//! its mark. A hit clears the mark. Evicted pages return to the kernel by `madvise(MADV_DONTNEED)`,
-//! neighbours in one call. The bench writes nothing, so no page is ever written out.
+//! A clock makes room, 64 pages at a time. The clock's hand marks unlocked pages, and evicts pages that still
+//! have the mark when it comes again. A hit clears the mark. Evicted pages return to the kernel by
+//! `madvise(MADV_DONTNEED)`, neighbours in one call. The bench writes nothing, so no page is ever written
+//! out.
 //!
 //! The state of a page, and its page table entry in the kernel, exist whether the page is in memory or not.
-//! They count as memory, as they do in Octavo's budget.
+//! Both count as memory, as they do in Octavo's budget.
 
 use std::hint::spin_loop;
 use std::io;
@@ -70,12 +71,12 @@ impl BufferPool {
         })
     }
 
-    /// Acquire to enter, release to leave: the one exchange serves both.
+    /// This exchange both enters and leaves a state: acquire to enter, release to leave.
     fn exchange(&self, page: u64, from: u64, to: u64) -> bool {
         self.states[page as usize].compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Reads an evicted page into its place, unless another thread is doing so.
+    /// Reads an evicted page into its place, unless another thread is reading it already.
     #[cold]
     fn fault(&self, page: u64, evicted: u64) {
         if !self.exchange(page, evicted, with_state(evicted, LOCKED)) {
@@ -86,8 +87,8 @@ impl BufferPool {
         }
         let offset = page as usize * PAGE_BYTES;
         // SAFETY: the page lies inside the mapping (its state was indexed), which lives as long as `self`.
-        // Only atomics access its bytes. Their readers look at the state again, and drop words that they read
-        // meanwhile.
+        // Only atomics access its bytes. Readers check the state again after a read, and discard a word that
+        // they have read meanwhile.
         let read = unsafe {
             libc::pread(
                 self.file.file().as_raw_fd(),
@@ -149,13 +150,14 @@ impl Loads for BufferPool {
             // Acquire: the page is read after its state.
             let before = self.states[page as usize].load(Ordering::Acquire);
             match state(before) {
-                // Another thread reads the page or evicts it, which takes as long as the device does.
+                // Another thread reads the page or evicts it. That takes as long as a transfer of the device.
                 LOCKED if spins < 100 => {
                     spins += 1;
                     spin_loop();
                 }
                 LOCKED => std::thread::yield_now(),
-                // The hit clears the mark first and starts over. Another hit may clear it as well.
+                // The hit clears the mark first and starts again. Another hit may have cleared the mark
+                // already.
                 MARKED => drop(self.exchange(page, before, with_state(before, UNLOCKED))),
                 EVICTED => self.fault(page, before),
                 _ => {
