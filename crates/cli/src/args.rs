@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::run::args::RunArgs;
 
-/// Programs in less memory than they need: slower instead of killed.
+/// Runs programs in less memory than they need: they get slower instead of being killed.
 #[derive(Debug, Parser)]
 #[command(name = "octavo", version, about)]
 pub struct Cli {

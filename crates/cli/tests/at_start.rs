@@ -1,4 +1,5 @@
-//! What `octavo run` checks before it starts a program, and what it says. `--check` only says it.
+//! What `octavo run` checks before it starts a program, and what it prints. With `--check`, it only prints
+//! the results.
 
 mod common;
 
@@ -69,14 +70,14 @@ fn a_check_says_what_is_there_and_runs_nothing() {
         );
     }
     assert!(!made.exists());
-    // Only root can do all of it.
+    // Only root has all of these rights.
     if rustix::process::geteuid().is_root() {
         assert_passed(&output);
         assert!(said.ends_with("A run can do all of it.\n"), "{said}");
     }
 }
 
-/// Unchecked, each of these would end the job when memory gets short.
+/// If a run did not check these limits, each of them would end the job when memory gets short.
 #[test]
 fn limits_of_the_process_are_named_before_the_program_starts() {
     let cases = [
@@ -110,7 +111,7 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
             "{limits} {said}"
         );
         assert!(said.ends_with("A run cannot do all of it.\n"), "{said}");
-        // A run says the same, and does not start the program.
+        // A run without `--check` prints the same, and does not start the program.
         let program = if options.starts_with("-- ") { "" } else { "-- echo started" };
         let script = format!("{limits} exec $0 run {options} {program}");
         let run = Command::new("bash").args(["-c", &script, OCTAVO]).output().unwrap();
@@ -201,7 +202,7 @@ fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
     assert!(text(&checked.stdout).contains("! a process"), "{}", text(&checked.stdout));
 }
 
-/// The device still gives root a userfaultfd, but one that does not report forks.
+/// Root still gets a userfaultfd from the device, but this userfaultfd does not report forks.
 #[test]
 fn who_may_not_trace_every_process_learns_what_is_missing() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/userfaultfd").exists() {
@@ -242,7 +243,7 @@ fn a_run_inside_of_a_run_leaves_the_limit_to_the_outer_one() {
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
     let strict = octavo(&[], OCTAVO, &["run", "--strict", "--", "echo", "started"]).output().unwrap();
     assert!(!strict.status.success() && strict.stdout.is_empty(), "{}", text(&strict.stderr));
-    // A missing program is reported as without the outer run.
+    // A missing program is reported in the same way as without the outer run.
     let missing = octavo(&[], OCTAVO, &["run", "--", "/nowhere/program"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(127));
     // The environment of a run that has ended is ignored.

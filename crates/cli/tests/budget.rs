@@ -1,9 +1,9 @@
 //! The budget of `octavo run`, as the kernel counts it.
 //!
 //! Each test runs a tree in a memory control group without a limit, and asks the kernel for the group's peak
-//! charge: the tree, the runner, its helpers, page tables, page cache. That must not exceed the budget plus a
-//! small share of it and a little for each process. If no control group can be made, a test says so and
-//! passes.
+//! charge: the tree, the runner, its helpers, page tables, page cache. The peak must not exceed the budget
+//! plus a small share of it and a little for each process. If no control group can be made, a test prints a
+//! notice and passes.
 
 mod common;
 
@@ -18,7 +18,7 @@ use common::runs::{OCTAVO, heaps, torture};
 
 const BUDGET: u64 = 96 << 20;
 const TRIES: usize = 8;
-/// A run that takes this long hangs. On a busy machine, one may take more than five minutes.
+/// A run that takes this long hangs. On a busy machine, a run may take more than five minutes.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
 /// Returns the most that may be charged: the budget, 3 % of it, 16 MiB, and 2 MiB per process.
@@ -39,7 +39,7 @@ struct ControlGroup {
 struct Peak {
     /// The total charge, including page cache and page tables: the kernel's exact peak.
     charged: u64,
-    /// Private memory that is not a file's: sampled.
+    /// Private memory that does not belong to a file: sampled.
     anonymous: u64,
     /// Page cache and shared memory: sampled.
     file: u64,
@@ -145,7 +145,7 @@ fn measure(name: &str, program: &[&str]) -> Option<(Peak, u64, String)> {
 }
 
 /// Runs a program until it has stayed within the bound once. On a busy machine, the monitor may come late, so
-/// one run above the bound says little. An error that always charges too much is found.
+/// a single run above the bound says little. The test still finds an error that always charges too much.
 fn stays_within_the_budget(name: &str, program: &[&str]) {
     let mut all = Vec::new();
     for _ in 0..TRIES {
@@ -158,7 +158,8 @@ fn stays_within_the_budget(name: &str, program: &[&str]) {
     panic!("{}", all.join("\n"));
 }
 
-/// Has one test run at a time: the busy sessions of one would take the CPUs from the others for minutes.
+/// Makes tests run one at a time: the busy sessions of one test would take the CPUs from the others for
+/// minutes.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -9,9 +9,10 @@ use common::runs::{RunMark, comm, is_watched, kill, octavo, userfaultfds, wait_f
 
 const CHILDREN: usize = 4;
 
-/// A shell with 12 MB is taken over when another program has taken most of the memory for a moment. Then it
-/// starts children that fork one child each and execute another program at once, and so does the shell. The
-/// grandchildren run on in memory from forks, below programs that are not managed.
+/// A shell with 12 MB is taken over when another program has taken most of the memory for a moment. Then the
+/// shell starts children. Each child forks one child and executes another program at once. In the end, the
+/// shell executes another program, too. The grandchildren continue to run in memory from forks, below
+/// programs that are not managed.
 const BENEATH_OTHERS: &str = "\
     x=$(head -c 12000000 /dev/zero | tr '\\0' x); echo $$ >first
     mkfifo never
@@ -40,7 +41,7 @@ fn forks_children_beneath_programs_that_nobody_manages_end_with_the_runner() {
     });
     wait_for("another program in the first shell's place", || (comm(first) == "sleep").then_some(()));
     assert!(grandchildren.iter().all(|pid| is_watched(*pid)), "the forks have watched memory");
-    // When the runner notices that the first shell has ended, it closes its descriptor.
+    // When the runner notices that the first shell has ended, the runner closes the shell's descriptor.
     wait_for("the end of the first shell in the runner's eyes", || {
         let watched = mark.processes().into_iter().filter(|pid| is_watched(*pid)).count();
         (userfaultfds(runner.id()) == watched).then_some(())
@@ -49,7 +50,7 @@ fn forks_children_beneath_programs_that_nobody_manages_end_with_the_runner() {
     runner.wait().unwrap();
     grandchildren.into_iter().for_each(wait_until_gone);
     assert!(!folder.path().join("finding").exists());
-    // The others have fresh memory, and continue.
+    // The programs that were executed have fresh memory, and continue.
     assert_eq!(comm(first), "sleep");
     mark.processes().into_iter().for_each(kill);
     mark.wait_until_nobody_is_left();

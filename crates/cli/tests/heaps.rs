@@ -1,7 +1,7 @@
 //! Programs under `octavo run` whose heaps look like stacks or like data of libraries, or contain stacks.
 //!
 //! A heap that is mistaken for something else exceeds the limit. The kernel writes to stacks and data when
-//! threads end. If these are mistaken for heaps, such an end is never reported.
+//! threads end. If stacks or data are mistaken for heaps, the end of such a thread is never reported.
 
 mod common;
 

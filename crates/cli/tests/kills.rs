@@ -48,8 +48,8 @@ struct KilledRun {
     folder: TempDir,
 }
 
-/// Returns whether a finding only says that a child was killed. An orphan with a real finding has a separate
-/// line.
+/// Returns whether a finding only says that a child was killed. If an orphan has a real finding, it prints a
+/// line of its own.
 fn is_of_a_killed_child(line: &str) -> bool {
     line.ends_with("ended badly, with wait status 0x9.") || line.ends_with("an orphan ended badly.")
 }
@@ -126,7 +126,7 @@ impl KilledRun {
     #[track_caller]
     fn assert_all_were_killed(&self) {
         let (ends, errors) = (self.ends(), self.told("errors"));
-        // A parent whose child was killed first may still report that, and end.
+        // A parent whose child was killed first may still report this child, and end.
         let lost_child = |pid: &u32| {
             let begins = format!("octavo-torture (process {pid}): ");
             errors.lines().any(|line| line.starts_with(&begins) && is_of_a_killed_child(line))
@@ -157,7 +157,7 @@ impl KilledRun {
         self.mark.wait_until_nobody_is_left();
         let left: Vec<_> = fs::read_dir(self.folder.path().join("swap")).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
-        // The folder contains swap, output and errors, and the socket of a killed runner.
+        // The folder contains the swap, output and error files, and the socket of a killed runner.
         let left = fs::read_dir(self.folder.path()).unwrap().flatten().map(|entry| entry.file_name());
         let known = ["swap", "output", "errors", "figures"];
         left.for_each(|name| assert!(known.iter().any(|known| name == *known), "{name:?}"));
@@ -346,7 +346,7 @@ fn a_runner_that_is_killed_at_any_moment_leaves_nothing_and_gives_no_program_a_w
             let is_helper = |pid: &u32| comm(*pid) == "octavo-mover" || is_guardian(*pid);
             (!run.mark.processes().iter().any(is_helper)).then_some(())
         });
-        // Processes that were not managed yet run on, and do not stand still.
+        // Processes that were not managed yet continue to run, and do not stand still.
         wait_for("programs that stand still", || {
             let stands = |pid: &u32| {
                 fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))

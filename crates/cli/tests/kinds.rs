@@ -1,8 +1,8 @@
 //! Programs under `octavo run` with memory of each kind (`docs/kinds-of-memory.md`).
 //!
 //! Memory that can be paged goes out and comes back, even after it has become read-only, inaccessible,
-//! executable or locked, which the kernel does not move as it is. Memory that cannot be paged is reported by
-//! its kind while it exists.
+//! executable or locked. The kernel does not move such memory as it is. Memory that cannot be paged is
+//! reported by its kind while it exists.
 
 mod common;
 
@@ -151,7 +151,7 @@ fn unmanaged(mut run: Command) -> String {
 }
 
 /// A process under a debugger cannot be taken over, and the run says what to do. When the debugger detaches,
-/// it is taken over.
+/// the process is taken over.
 #[test]
 fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
     let json = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,6 @@
-//! Many processes in one limit, and the part of a CPU that the runner's monitor takes beside them. That is
-//! the CPU time of its thread: on a busy machine, it gets less, and never more.
+//! Many processes in one limit, and the part of a CPU that the runner's monitor takes beside them. The
+//! measure is the CPU time of the monitor's thread. On a busy machine, the thread gets less CPU time, and
+//! never more.
 
 mod common;
 
@@ -43,8 +44,8 @@ fn thousandths(count: usize) -> u128 {
     part
 }
 
-/// It takes about a tenth of a CPU, depending on the load of the caches. Asking all of them at each look
-/// would take nearly a whole CPU.
+/// The monitor takes about a tenth of a CPU, depending on the load of the caches. If it asked about all
+/// children at each look, it would take nearly a whole CPU.
 #[test]
 fn three_hundred_children_that_do_nothing_cost_less_than_a_fifth_of_a_cpu() {
     assert!(thousandths(300) < 200);

@@ -143,7 +143,7 @@ fn without_a_program_a_demonstration_runs_in_a_third_of_its_memory() {
     assert!(text(&output.stderr).contains("octavo: 1 of 1 processes managed"), "{}", text(&output.stderr));
     // The program writes 200,000 pages in order, and reads them twice. Most of them come in with others.
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
-    // Only root may have the kernel read page tables.
+    // Only root may make the kernel read page tables.
     assert!(summary["accessed_bits"] == true || !rustix::process::geteuid().is_root(), "{summary}");
     assert!(summary["faults"]["missing"].as_u64().unwrap() < 50_000, "{summary}");
 }
@@ -208,7 +208,8 @@ fn swap_files_that_hold_something_are_refused_and_kept_unless_forced() {
         assert_eq!(text(&refused.stdout), "", "the program was not started");
         assert_eq!(fs::read_to_string(&path).unwrap(), kept);
     }
-    // With `--force`, then as a file of Octavo, then as an empty file.
+    // The file is used with `--force` first, then because it is a file of Octavo, and then because it is
+    // empty.
     for force in [true, false, false] {
         let mut options = vec!["--memory", "96M", "--swap", &place, "--compression", "off"];
         options.extend(force.then_some("--force"));

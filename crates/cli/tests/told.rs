@@ -42,7 +42,8 @@ fn what_ran_in_the_runners_process_before_is_not_told() {
     assert!(summary["largest_process_bytes"].as_u64().unwrap() < 100 << 20, "{summary}");
 }
 
-/// Goes through twice its limit again and again, so that it waits most of the time.
+/// The options of a run whose program goes through twice its limit again and again, so that it waits most of
+/// the time.
 const GOES_THROUGH: [&str; 8] = ["--memory", "128M", "--seconds", "12", "--seed", "1", "--only", "writers"];
 
 #[test]
@@ -109,7 +110,7 @@ fn a_program_whose_swap_somebody_spoils_is_told_how() {
             "{errors}"
         );
     };
-    // Bytes of another program.
+    // Write bytes of another program.
     let other_bytes = "its bytes on the device are not those that were written";
     spoiled(&[other_bytes], &|file| {
         for block in 0..64 {

@@ -23,8 +23,8 @@ pub const LEAST_BYTES: u64 = 32 << 20;
                         octavo run --memory 1G --swap /fast/swap:20G -- ./server"
 )]
 pub struct RunArgs {
-    /// The most memory that the program, its children and Octavo may use together: a size, or `auto` for
-    /// the limit of the container or machine, less a margin
+    /// The most memory that the program, its children and Octavo may use together: a size, or `auto` for the
+    /// limit of the container or machine, minus a margin
     #[arg(long, env = "OCTAVO_MEMORY", default_value = "auto", value_name = "SIZE|auto")]
     pub memory: MemoryLimit,
     /// A folder, swap file or block device, and how much of it may be used. May be given several times. By
@@ -91,7 +91,7 @@ impl FromStr for MemoryLimit {
             return Ok(Self::Auto);
         }
         let bytes = text.parse::<Size>()?.bytes;
-        // A number below the smallest limit is a forgotten unit.
+        // If a plain number is below the smallest limit, the user has probably forgotten the unit.
         if (1..LEAST_BYTES).contains(&bytes) && text.bytes().all(|digit| digit.is_ascii_digit()) {
             return Err(messages::NO_UNIT.with(&[("bytes", &bytes)]));
         }
@@ -99,7 +99,7 @@ impl FromStr for MemoryLimit {
     }
 }
 
-/// A place for pages that are out, and how many bytes of it may be used.
+/// A place for pages that are out, and the number of its bytes that may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapPlace {
     pub path: PathBuf,

@@ -1,4 +1,5 @@
-//! Checks what a run needs before the program starts, and not only when memory gets short.
+//! Checks what a run needs. The checks come before the program starts. Without them, a run would notice a
+//! lack only when memory gets short.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
@@ -33,15 +34,16 @@ const LEAST_ROOM: u64 = 16 << 20;
 /// Bytes of addresses that the runner takes besides the manager: stacks and heaps of threads, and its
 /// program.
 const REST_BYTES: usize = 128 << 20;
-/// What `auto` leaves below a limit for page tables, sockets and growth before it is noticed.
+/// With `auto`, the run's limit is lower than the machine's or container's by this much. The difference is
+/// for page tables, sockets, and growth that is not noticed yet.
 const MARGIN_BYTES: u64 = 32 << 20;
 
 /// The result of a check.
 #[derive(Debug)]
 pub enum Finding {
-    /// All is well: what was found, in words.
+    /// All is well. The text says what was found.
     Well(String),
-    /// The program can run, but Octavo cannot do what it is asked for.
+    /// The program can run, but Octavo cannot do what the user asks for.
     Lacks(String),
     /// Nothing can run.
     Fails(String),
@@ -105,8 +107,8 @@ pub fn look(args: &RunArgs) -> CheckResults {
     CheckResults { checks: checks.into_iter().flatten().collect(), limit_bytes, outer }
 }
 
-/// Checks all that, the program and its socket, and whether a process can be taken over. Prints the results
-/// to standard output. Returns the exit code.
+/// Does the checks of [`look`], checks the program and its socket, and tries to take a process over. Prints
+/// the results to standard output. Returns the exit code.
 pub fn check(args: &RunArgs) -> Result<u8, Failure> {
     let CheckResults { mut checks, .. } = look(args);
     checks.extend(args.program.first().map(|program| Check::new("program", find(program))));
@@ -303,7 +305,7 @@ mod tests {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
         let room = |kept| room_at(folder.path(), kept);
         let most = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
-        // Other processes may write there meanwhile, but not a petabyte.
+        // Other processes may write to the file system meanwhile, but not as much as a petabyte.
         if let (Some(without), Some(with)) = (room(0), room(KEPT)) {
             assert!(without < KEPT && with >= KEPT.min(most), "{without} {with}");
         }

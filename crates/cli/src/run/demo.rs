@@ -7,9 +7,9 @@ use std::time::Instant;
 pub const SUBCOMMAND: &str = "__demo";
 /// The first argument of a process that only waits until its standard input ends.
 pub const WAITING: &str = "__waiting";
-/// The default limit of its run.
+/// The default limit of the run of this program.
 pub const LIMIT_BYTES: u64 = 256 << 20;
-/// The memory that it needs.
+/// The memory that this program needs.
 const BYTES: usize = 768 << 20;
 
 /// Fills memory with numbers, reads them twice, and sorts a part of them.

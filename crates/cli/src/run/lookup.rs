@@ -14,7 +14,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 pub enum Lookup {
     /// A file that may be executed.
     Found(PathBuf),
-    /// It exists, but may not be executed: a folder, or a file without that permission.
+    /// The path exists, but may not be executed: it is a folder, or a file without that permission.
     NotExecutable(PathBuf),
     Missing,
 }

@@ -1,5 +1,5 @@
-//! The messages of `octavo run` before the program starts. `docs/messages.md` lists them, with the later ones
-//! of the pager.
+//! The messages of `octavo run` before the program starts. `docs/messages.md` lists them, together with the
+//! messages of the pager, which come later.
 
 use std::fmt::Display;
 use std::path::Path;

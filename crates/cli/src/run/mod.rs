@@ -99,7 +99,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         End::Program(status) => Ok(end_as(status)),
         End::NotStarted(error) => Ok(not_started(program, &error)),
         End::Refused(why) => Err(Failure::Said(format!("not started: {why}"))),
-        // The reason comes first.
+        // Print the reason before the explanation.
         End::Stopped(why) if is_explained => {
             Err(Failure::Said(format!("the program was stopped: {why}\n{}", summary.explain(true))))
         }

@@ -1,8 +1,8 @@
 //! A run around this one: a script under `octavo run` that calls `octavo run`.
 //!
-//! Two runs cannot manage one process, since the kernel does not let two of them watch the same memory. A run
-//! announces itself to its program in the environment, and a run that finds itself inside leaves the program
-//! to the outer one.
+//! Two runs cannot manage one process, since the kernel does not let two of them watch the same memory. So a
+//! run announces itself to its program by a variable of the environment. A run that finds this variable
+//! leaves the program to the outer run.
 
 use std::env;
 use std::process::Command;
@@ -11,7 +11,8 @@ use octavo_platform::proc_text;
 use octavo_platform::threads::stat_field;
 use rustix::process::{getpid, getppid};
 
-/// Names the run: its process number, when the process started, and the limit.
+/// The variable that names the outer run: its process number, the time when the process started, and the
+/// limit.
 const VARIABLE: &str = "OCTAVO_OUTER_RUN";
 
 /// A run that this process belongs to.
@@ -21,7 +22,7 @@ pub struct Outer {
     pub limit_bytes: u64,
 }
 
-/// Tells a program that it runs within this process, with this limit.
+/// Tells a program that it runs under this process, with this limit.
 pub fn announce(command: &mut Command, limit_bytes: u64) {
     let pid = getpid().as_raw_nonzero().get() as u32;
     if let Some((_, began)) = parent_and_start(pid) {

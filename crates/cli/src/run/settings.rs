@@ -32,7 +32,7 @@ pub fn places(args: &RunArgs) -> Vec<(SwapPlace, SwapArea)> {
 }
 
 /// Returns the policy that suits what is known about the use of pages. Without accessed bits, only faults
-/// show it.
+/// show which pages are used.
 pub fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {
     let is_known = accessed_bits == AccessedBitsChoice::Auto && AccessedBits::prepare().is_ok();
     if is_known { ReclaimPolicy::Reuse } else { ReclaimPolicy::Returns }

@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 
 use crate::run::messages::{self, said_of};
 
-/// Writes the summary where `--json` says.
+/// Writes the summary to the target of `--json`.
 pub fn write(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
     let json = serde_json::to_string(summary)
         .map_err(|error| Failure::Said(format!("the summary cannot be written as JSON: {error}")))?;
@@ -23,8 +23,8 @@ pub fn write(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a temporary file, and moves it into place when it is whole. Writes directly to anything that is not
-/// a plain file, such as a pipe.
+/// Writes a temporary file, and moves it into place when it is complete. Writes directly to anything that is
+/// not a plain file, such as a pipe.
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     let write = || -> io::Result<()> {
         let Some(mut aside) = aside(path)? else { return fs::write(path, format!("{text}\n")) };
@@ -34,8 +34,8 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     write().map_err(|error| cannot_write(path, error))
 }
 
-/// Makes a temporary file next to the one that it will replace. Returns `None` if that one is not a plain
-/// file.
+/// Makes a temporary file next to the one that it will replace. Returns `None` if the file to replace is not
+/// a plain file.
 pub fn aside(path: &Path) -> io::Result<Option<NamedTempFile>> {
     if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Ok(None);

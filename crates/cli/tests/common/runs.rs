@@ -49,7 +49,7 @@ pub fn octavo(options: &[&str], program: impl AsRef<Path>, arguments: &[&str]) -
     command
 }
 
-/// The same, without a capability.
+/// Like [`octavo`], without a capability.
 pub fn octavo_without(
     capability: &str,
     options: &[&str],
@@ -199,7 +199,7 @@ impl RunMark {
 
 impl Drop for RunMark {
     fn drop(&mut self) {
-        // After a failure.
+        // After a failure, processes may be left.
         self.processes().into_iter().for_each(kill);
     }
 }
@@ -227,7 +227,7 @@ impl Random {
         (word ^ (word >> 31)) % bound
     }
 
-    /// Sleeps for a random time up to `longest_ms`, as often short as long.
+    /// Sleeps for a random time up to `longest_ms`, in which short and long times are equally likely.
     pub fn pause(&mut self, longest_ms: u64) {
         let longest = 1 + self.below(longest_ms);
         thread::sleep(Duration::from_millis(self.below(longest)));
