@@ -26,8 +26,8 @@ impl FromStr for JsonTarget {
 }
 
 /// A number of bytes: decimal, optionally with a fraction, or hexadecimal with 0x, and optionally with a
-/// suffix k, m, g or t in powers of 1024. `B` or `iB` behind the suffix changes nothing. It is shown as the
-/// user wrote it.
+/// suffix k, m, g or t in powers of 1024. `B` or `iB` behind the suffix changes nothing. A message shows the
+/// size as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Size {
     /// The number.
@@ -72,14 +72,14 @@ fn split_unit(text: &str) -> (&str, u32) {
         let place = ['k', 'm', 'g', 't'].iter().position(|unit| text.to_ascii_lowercase().ends_with(*unit));
         place.map(|place| (text.len() - 1, 10 * (place as u32 + 1)))
     };
-    // In hexadecimal, b is a digit, with no unit before it.
+    // In a hexadecimal number, b is a digit, since no unit stands before it.
     let bare = ["iB", "ib", "IB", "B", "b"].iter().find_map(|end| split(text.strip_suffix(end)?));
     split(text).or(bare).map_or((text, 0), |(len, shift)| (&text[..len], shift))
 }
 
 /// Returns the fraction of a unit that the decimal places say, rounded down.
 fn part_of(unit: u64, places: &str) -> u64 {
-    // Further places add less than a byte for any unit.
+    // More decimal places would add less than a byte, whatever the unit.
     let (numerator, denominator) = places.bytes().take(18).fold((0, 1), |(numerator, denominator), digit| {
         (numerator * 10 + u128::from(digit - b'0'), denominator * 10)
     });
@@ -89,7 +89,7 @@ fn part_of(unit: u64, places: &str) -> u64 {
 /// Whether the processor's accessed bits tell which pages of a program are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum AccessedBitsChoice {
-    /// Where the kernel lets a program read them: Linux 6.13 or later, as root
+    /// If the kernel lets a program read them: Linux 6.13 or later, as root
     #[default]
     Auto,
     /// Only faults tell
@@ -109,7 +109,7 @@ pub enum CompressionChoice {
 }
 
 impl CompressionChoice {
-    /// The engine's name for it.
+    /// Returns the engine's value for this choice.
     #[must_use]
     pub fn compression(self) -> Compression {
         match self {

@@ -36,7 +36,7 @@ impl Failure {
 pub fn exit_code(program: &str, done: Result<u8, Failure>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
-        // A reader that closed our output has seen enough.
+        // The reader has closed the output, so it needs no more.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure) => {
             tell(format_args!("{program}: {failure}"));

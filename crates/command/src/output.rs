@@ -15,7 +15,7 @@ use crate::failure::Failure;
 
 /// Writes a line to standard error.
 pub fn tell(line: impl fmt::Display) {
-    // If standard error is closed, there is nowhere left to say so.
+    // If standard error is closed, there is no place left for a message.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
