@@ -54,7 +54,7 @@ impl Hierarchy {
     }
 
     /// Returns the file that gives the controller to the groups below, if they do not have it yet: version 2
-    /// does so on request only.
+    /// gives it only on request.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -82,22 +82,22 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// Names a group of the hierarchy, and does not make it.
+    /// Names a group of the hierarchy. Does not make the group.
     pub fn new(hierarchy: &Hierarchy, name: &str) -> Self {
         Self { path: hierarchy.root.join(name), version: hierarchy.version }
     }
 
-    /// Its folder.
+    /// Returns the group's folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file that takes the number of a process that enters.
+    /// Returns the file into which the number of a process is written to move the process into the group.
     pub fn procs(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// The file of its limit, which may be written.
+    /// Returns the file of the group's limit, which may be written.
     pub fn limit(&self) -> PathBuf {
         self.file("memory.limit_in_bytes", "memory.max")
     }
@@ -110,12 +110,12 @@ impl ControlGroup {
         file.exists().then_some((file, least))
     }
 
-    /// The file with the most bytes ever charged to it, including page cache.
+    /// Returns the file with the most bytes that were ever charged to the group, including page cache.
     pub fn peak(&self) -> PathBuf {
         self.file("memory.max_usage_in_bytes", "memory.peak")
     }
 
-    /// The file of its figures, which the kernel sums at each reading.
+    /// Returns the file of the group's figures, which the kernel sums at each reading.
     pub fn figures(&self) -> PathBuf {
         self.path.join("memory.stat")
     }

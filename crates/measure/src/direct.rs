@@ -28,18 +28,18 @@ impl AlignedBytes {
         Self { bytes, start, len }
     }
 
-    /// Its bytes.
+    /// Returns the buffer's bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.len]
     }
 
-    /// Its bytes, mutable.
+    /// Returns the buffer's bytes, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
 }
 
-/// Makes a file in a folder. It has no name, and so leaves nothing behind, whatever happens.
+/// Makes a file in a folder. The file has no name, so nothing is left of it, even if the process is killed.
 ///
 /// # Errors
 /// Fails if the system does.
@@ -55,7 +55,7 @@ pub fn nameless_file(folder: &Path) -> io::Result<File> {
 /// Makes later reads and writes of a file bypass the page cache.
 ///
 /// # Errors
-/// Fails if the file system cannot do that.
+/// Fails if the file system does not support this.
 pub fn pass_the_page_cache(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
@@ -67,7 +67,7 @@ pub fn pass_the_page_cache(file: &File) -> io::Result<()> {
 /// # Errors
 /// Fails if the system does.
 pub fn write_in_full(file: &File, bytes: u64) -> io::Result<()> {
-    // If the file system cannot allocate ahead, the writes allocate.
+    // If the file system cannot allocate blocks ahead, the writes below allocate them.
     let _ = fallocate(file, FallocateFlags::empty(), 0, bytes);
     let _ = pass_the_page_cache(file);
     let zeros = AlignedBytes::new(BLOCK_BYTES);

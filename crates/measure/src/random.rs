@@ -1,8 +1,8 @@
 //! Random numbers that are the same on every run: SplitMix64 (Steele, Lea and Flood, *Fast Splittable
 //! Pseudorandom Number Generators*, 2014).
 //!
-//! No draw waits for the one before, so a draw is cheap enough for a timed loop. Any seed will do:
-//! neighbouring seeds give unrelated sequences.
+//! No draw waits for the one before, so a draw is cheap enough for a timed loop. Every seed is equally good,
+//! since even neighbouring seeds give unrelated sequences.
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -23,7 +23,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// Draws a number below `bound`. It multiplies, so that a timed loop does not measure a division.
+    /// Draws a number below `bound`. Uses a multiplication, so that a timed loop does not measure a division.
     #[inline]
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize

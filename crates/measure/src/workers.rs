@@ -15,7 +15,7 @@ thread_local! {
 }
 
 /// Returns the number of the calling worker within its measurement, from 0. If the process may use enough
-/// CPUs, it is also the number of the worker's CPU among them.
+/// CPUs, this is also the number of the worker's CPU among them.
 #[inline]
 pub fn index() -> u32 {
     INDEX.get()
@@ -48,7 +48,7 @@ fn stay_on_cpu(index: usize) {
     if let Some(cpu) = cpu {
         let mut only = CpuSet::new();
         only.set(cpu);
-        // A refusal costs steadiness, not correctness.
+        // If the kernel refuses, the figures vary more, but are still correct.
         let _ = sched_setaffinity(None, &only);
     }
 }
@@ -87,8 +87,8 @@ pub trait Work {
 
 /// Returns the mean of the threads' nanoseconds per operation, or `None` if one failed.
 ///
-/// Each worker is timed over whole batches, so it reads the clock once a batch. It then waits for the others
-/// before it drops its [`Work`]: no worker is timed while another one cleans up.
+/// Each worker is timed over whole batches, so it reads the clock once a batch. Before a worker drops its
+/// [`Work`], it waits for the other workers. So no worker is timed while another one cleans up.
 pub fn batches<W: Work>(threads: usize, plan: Plan, make: impl Fn(usize) -> W + Sync) -> Option<f64> {
     let each = on_cpus(threads, |barrier, index| {
         let mut work = make(index);
