@@ -13,20 +13,21 @@ struct Mutants {
     mutant: Vec<Mutant>,
 }
 
-/// A change of the source that is a bug.
+/// A change of the source that makes a bug.
 #[derive(Deserialize)]
 struct Mutant {
     name: String,
-    /// What is wrong then.
+    /// What is wrong with the bug switched on.
     what: String,
     change: Vec<SourceChange>,
 }
 
 #[derive(Deserialize)]
 struct SourceChange {
-    /// In the engine's source.
+    /// The path of the file, below the engine's source.
     file: String,
-    /// What stands there once, and what stands there instead. `BROKEN` is whether the mutant is switched on.
+    /// `from` is a text that the file contains exactly once, and `to` is the text that replaces it. In `to`,
+    /// `BROKEN` tells whether the mutant is switched on.
     from: String,
     to: String,
 }
@@ -47,7 +48,8 @@ fn main() -> Result<(), Problem> {
             put_in(&copy, &mutant.name, change)?;
         }
     }
-    // What an included file may not have: attributes and documentation of the crate as a whole.
+    // Leave out the attributes and the documentation of the crate as a whole: an included file must not have
+    // them.
     let root = fs::read_to_string(copy.join("lib.rs"))?;
     let (_, modules) = root.split_once("\nmod access;").ok_or("the engine's modules begin with `access`")?;
     fs::write(copy.join("lib.rs"), format!("mod access;{modules}"))?;

@@ -7,13 +7,13 @@ use std::cell::Cell;
 pub struct Mutant {
     /// Its name on command lines.
     pub name: &'static str,
-    /// What is wrong with it on.
+    /// What is wrong while the bug is on.
     pub what: &'static str,
-    /// Where it is, in the engine's source.
+    /// The files that it changes, below the engine's source.
     pub files: &'static [&'static str],
 }
 
-/// All of them.
+/// All bugs.
 pub const ALL: &[Mutant] = include!(concat!(env!("OUT_DIR"), "/engine/mutants.rs"));
 
 thread_local! {
@@ -33,7 +33,7 @@ pub fn with<T>(mutant: &Mutant, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Whether the bug of this name is on.
+/// Returns whether the bug of this name is on.
 pub(crate) fn is_on(name: &str) -> bool {
     ON.get() == name
 }
