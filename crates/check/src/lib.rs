@@ -18,7 +18,7 @@ use octavo_sim::{Exploration, Explored, Random, Schedule, explore, explore_all};
 
 pub use octavo_mutants::mutant::ALL as MUTANTS;
 
-/// A run with more operations on shared words than this is taken to be endless.
+/// If a run makes more operations on shared words than this, it counts as endless.
 pub const MOST_STEPS: u64 = 20_000_000;
 
 /// What the threads of a run do.

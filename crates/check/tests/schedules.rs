@@ -7,7 +7,7 @@ use octavo_sim::{Stopped, interleaving};
 static MEMORY: octavo_sim::SimAllocator = octavo_sim::SimAllocator;
 
 const SEEDS: u64 = 1000;
-/// Enough runs to find each bug below. Most need a tenth or a hundredth of them.
+/// Enough runs to find each bug below. Most bugs need a tenth or a hundredth of these runs.
 const ENOUGH: u64 = 6000;
 
 fn seeds(share: u64) {
@@ -141,7 +141,7 @@ fn bugs_of_guards_are_found() {
 
 #[test]
 fn a_run_is_repeated_step_by_step() {
-    // One of each workload, and one that fails.
+    // Run one case of each workload, and one that fails.
     let failing = {
         let mutant = Some(mutant("late-fault-keeps-its-use"));
         (1..).map(|seed| Case { seed, workload: None, mutant }).find(|case| run(*case, false).result.is_err())

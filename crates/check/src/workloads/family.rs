@@ -1,5 +1,5 @@
 //! A program at the other side of a translation, which forks. Every process knows every word of its pages. It
-//! has two threads, which store to pages of their own and load from all. So two threads may want one page at
+//! has two threads, which store to pages of their own and load from all. So two threads may need one page at
 //! the same time, for different accesses.
 //!
 //! Parents and children run side by side, and write the pages that they share. Meanwhile, pages go out all
@@ -42,8 +42,8 @@ struct FamilyMember {
     family: Arc<Family>,
     space: TranslatedSpace,
     other_side: Arc<OtherSide>,
-    /// Held while a page is dropped, and while the process forks. Otherwise, the child might have the page or
-    /// not.
+    /// Held while a page is dropped, and while the process forks. Without this lock, it would be unknown
+    /// whether the child has the page.
     changing: Mutex<()>,
     number: u64,
 }
@@ -78,7 +78,7 @@ pub(crate) fn run(seed: u64) {
         running: AtomicU64::new(1),
         seed,
     });
-    // Two answers in this many are refusals; with a very large number, none is.
+    // Two answers in this many are refusals. With a very large number, there are no refusals.
     let other_side = OtherSide::new(seed, [10, 40, u64::MAX][random.below(3) as usize]);
     let space = family.manager.translated_space("parent", other_side.clone()).expect("a space");
     space.map_at(START, 2 * PAGES * PAGE, RegionOptions::new()).expect("room for a region");

@@ -4,9 +4,9 @@
 //!
 //! | thread | what |
 //! |---|---|
-//! | mapper | maps, writes, protects and unmaps pages, and finds what it wrote |
-//! | intruder | stores and pins at the mapper's addresses, whatever is there. A store that comes too late would be found in a lane |
-//! | two readers | of huge regions that nobody writes: the huge zero page comes and goes |
+//! | mapper | maps, writes, protects and unmaps pages, and checks the words that it wrote |
+//! | intruder | stores and pins at the mapper's addresses, whether something is mapped there or not. If such a store came too late, a worker would find it in its lane |
+//! | two readers | read huge regions that nobody writes, so that the huge zero page comes and goes |
 //! | newcomer | makes spaces, and unmaps or protects their first page while another thread writes it |
 
 use std::sync::Arc;
@@ -147,8 +147,8 @@ impl LaneState {
         self.workers_left.load(Ordering::Acquire) == 0
     }
 
-    /// Returns the rounds of a disturbing thread: a bounded number, since a schedule need not be fair, and
-    /// none once the workers are done.
+    /// Returns the rounds of a disturbing thread: at most `times`, since a schedule need not be fair, and no
+    /// more after the workers are done.
     fn rounds(&self, times: u64) -> impl Iterator<Item = u64> {
         (0..times * self.load.rounds).take_while(|_| !self.is_over())
     }
@@ -184,7 +184,8 @@ impl LaneState {
         let mut random = Random::new(seed ^ 0x6d61_7073);
         for _ in self.rounds(1) {
             let (count, stamp) = (1 + random.below(4), 1 + random.number() / 2);
-            // A range that covers a node of the table: unmapping frees the node, and other ranges get it.
+            // Some ranges cover a whole node of the table. Unmapping such a range frees the node, and other
+            // ranges get it.
             let covers_node = random.below(3) == 0;
             let address = if covers_node { OWN } else { OWN + random.below(4) * PAGE };
             let len = if covers_node { HUGE } else { count * PAGE };
@@ -279,7 +280,7 @@ fn newcomer(common: &Arc<LaneState>, seed: u64) {
     }
 }
 
-/// One thread's lane, and what it should hold. Each value is larger than all that the thread has written
+/// One thread's lane, and its expected bytes. Each value is larger than all that the thread has written
 /// before.
 struct Worker<'a> {
     common: &'a LaneState,

@@ -6,7 +6,7 @@
 //! | `lanes` | a whole manager: lanes of bytes under reclaim, and mappings that come and go |
 //! | `family` | a program at the other side of a translation, which forks |
 //! | `guards` | pages of a guarded region, lent while they go out and are brought together |
-//! | `other_side` | that other side |
+//! | `other_side` | the other side of that translation |
 //! | `pins` | pages that are written, also whole, while they are pinned |
 //! | `pairs` | two or three threads that meet once |
 //! | `small` | one page, the huge zero page, the first page of a space, and two ranges that take each other's table nodes |
@@ -52,14 +52,14 @@ fn named<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'stati
 /// Returns whether an error is temporary and loses nothing.
 fn is_passing(error: &Error, device_fails: bool) -> bool {
     match error.kind() {
-        // A schedule may let any thread wait for any time, also the device's.
+        // A schedule may let any thread wait for any time, including the device's thread.
         ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::TimedOut => true,
         ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::SwapFull => device_fails,
         _ => false,
     }
 }
 
-/// Tries again if there was no room or no answer, or the device failed: such an error means that nothing was
+/// Tries again if there was no room or no answer, or if the device failed. After such an error, no data is
 /// lost.
 fn insist<T>(device_fails: bool, mut operation: impl FnMut() -> Result<T>) -> T {
     let mut last = None;
@@ -84,7 +84,8 @@ fn assert_nothing_is_left(manager: &Manager) {
 /// Checks a manager whose spaces are gone. The small zero page stays, and so does the huge one if
 /// `keeps_huge_zero`. Deferred releases finish without a call.
 fn assert_only_zero_pages_are_left(manager: &Manager, keeps_huge_zero: bool) {
-    // No call asks for anything yet: an unused slot must become free when its write ends, without a reclaim.
+    // No call has asked for slots yet. An unused slot must become free when its write ends, without a
+    // reclaim.
     let has_slots = || manager.stats().expect("not a forked child").swap_slots > 0;
     let looks = (0..200).take_while(|_| has_slots()).map(|_| thread::sleep(Duration::from_millis(1))).count();
     assert!(looks < 200, "slots are in use by themselves: {:?}", manager.stats());

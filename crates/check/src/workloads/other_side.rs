@@ -1,8 +1,9 @@
 //! The other side of a space's translation: pages with memory of their own, which a program reaches by its
 //! own addresses.
 //!
-//! A program loads and stores there. An access that it may not make is a fault. It knows each word that it
-//! must find, under the same lock as the bytes, so that a fork copies both at one moment.
+//! A program loads and stores there. An access that it may not make is a fault. The program knows each word
+//! that it must find. The bytes and the expected words are under one lock, so that a fork copies both at one
+//! moment.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,7 +22,7 @@ use super::PAGE;
 /// A page that the program has.
 #[derive(Clone)]
 struct There {
-    /// `None` stands for zeros without memory.
+    /// The page's bytes. `None` stands for zeros without memory.
     bytes: Option<Box<[u8; PAGE_BYTES]>>,
     protection: Protection,
     is_accessed: bool,
@@ -37,7 +38,8 @@ struct State {
     random: Random,
     /// Two answers in this many are refusals.
     refuses: u64,
-    /// A request that Octavo must not make. Kept here, since Octavo takes a panic for a refusal.
+    /// The first request of Octavo that it must not make. It is recorded here and checked later, since Octavo
+    /// treats a panic as a refusal.
     wrong: Option<&'static str>,
 }
 
@@ -192,7 +194,8 @@ unsafe impl Translation for OtherSide {
     fn install(&self, home: Home<'_>, runs: &mut [Run<Install>]) {
         self.answer(runs, |state, page, index, Install { bytes, protection }| {
             let bytes = match (bytes, state.pages.get_mut(&page)) {
-                // A page from a fork that Octavo does not know of keeps its bytes.
+                // If the program has the page from a fork, and Octavo does not know of it, the page keeps its
+                // bytes.
                 (Bytes::Zeros, Some(there)) if there.bytes.is_some() => {
                     there.protection = protection;
                     return true;

@@ -225,7 +225,7 @@ fn two_first_stores() {
     assert_nothing_is_left(&manager);
 }
 
-/// The last user of the huge zero page leaves, the next one comes, and the shrinker looks for it.
+/// The last user of the huge zero page leaves, the next user comes, and the shrinker looks for the page.
 fn zero_page_and_shrinker() {
     let manager = Arc::new(builder().huge(HugePolicy::Always).build().expect("a manager"));
     let user = |manager: &Manager| {
@@ -291,8 +291,8 @@ fn fork_and_fault() {
     assert_nothing_is_left(&manager);
 }
 
-/// Parent and child share a page that is out. One brings it back and unmaps it, the other wants it, and it
-/// goes out again.
+/// Parent and child share a page that is out. One process brings the page back and unmaps it, the other
+/// process needs it, and it goes out again.
 fn shared_page_and_unmap() {
     let ParentPage { manager, parent, there } = family();
     let manager = Arc::new(manager);

@@ -2,8 +2,8 @@
 //! its own, in a small region and in a huge one, and knows what they hold. A pin for writing always shows
 //! what its page holds, however it was written.
 //!
-//! The seed chooses the manager's switches. The device may fail, or return wrong bytes. A page lost in that
-//! way is written whole, which does not need its old bytes.
+//! The seed chooses the manager's switches. The device may fail, or return wrong bytes. If a page is lost in
+//! this way, it is written whole, since that does not need the old bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,8 +140,8 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Panics unless `condition` holds. It drops the pins first: dropping a pin may wait, which a panicking
-    /// thread must not do.
+    /// Panics unless `condition` holds. Drops the pins before a panic: dropping a pin may wait, and a
+    /// panicking thread must not wait.
     fn insist_on(&mut self, condition: bool, what: impl FnOnce() -> String) {
         if !condition {
             self.pins.clear();

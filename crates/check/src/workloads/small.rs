@@ -13,7 +13,7 @@ use super::super::octavo::{
 use super::device::{Manners, SlowDevice};
 use super::{HUGE, PAGE, assert_nothing_is_left, is_passing, named};
 
-/// The number of threads that write the page, and the longest rest of one in nanoseconds.
+/// The number of threads that write the page, and the longest rest of a thread in nanoseconds.
 const WRITERS: u64 = 3;
 const REST: u64 = 20_000;
 
