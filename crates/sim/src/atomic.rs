@@ -1,6 +1,6 @@
 //! Atomic words with the interface of the standard library's. Inside a simulation, each operation is an
-//! access to the word's cache line, charged to the place in the source that makes it. Outside, they are the
-//! standard library's words.
+//! access to the word's cache line, charged to the place in the source that makes it. Outside of a
+//! simulation, these types behave like the standard library's.
 
 use std::fmt;
 use std::panic::Location;
@@ -12,8 +12,8 @@ use zerocopy::FromZeros;
 use crate::line::LineOperation;
 use crate::simulation::access;
 
-/// A fence orders nothing that is not ordered already. It costs about as much as an operation on a word whose
-/// line this core has.
+/// A fence has no effect, since all operations are ordered already. It costs about as much as an operation on
+/// a word whose line this core has.
 pub fn fence(order: Ordering) {
     std::sync::atomic::fence(order);
 }
@@ -88,7 +88,7 @@ macro_rules! word {
                 self.compare_exchange(current, new, success, failure)
             }
 
-            /// As the standard library's: a loop of a load and compare-and-swaps.
+            /// Works like the standard library's: by a load, and compare-and-swaps until one succeeds.
             #[track_caller]
             pub fn fetch_update(
                 &self,
@@ -114,7 +114,7 @@ macro_rules! word {
                 }
             )*
 
-            /// Returns the value without an access: the kernel reads a futex's word like this.
+            /// Returns the value without an access. The simulated kernel reads a futex's word in this way.
             #[allow(dead_code, reason = "only one of the words is a futex")]
             pub(crate) fn peek(&self) -> $value {
                 self.0.load(Ordering::Relaxed)

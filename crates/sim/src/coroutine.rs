@@ -10,7 +10,7 @@ use std::ptr;
 use corosensei::stack::{DefaultStack, Stack as _};
 use corosensei::{Coroutine as Switched, CoroutineResult, Yielder};
 
-/// Bytes of a coroutine's stack. The kernel gives the stack memory as it is touched.
+/// Bytes of a coroutine's stack. The kernel gives memory to the stack as it is touched.
 pub(crate) const STACK_BYTES: usize = 1 << 20;
 
 thread_local! {

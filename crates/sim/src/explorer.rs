@@ -7,7 +7,7 @@
 //! | schedule | the next thread |
 //! |---|---|
 //! | [`Schedule::Random`] | any, chosen by the seed; the seed also decides how often the thread changes |
-//! | [`Schedule::Delays`] | the same one, but now and then a thread is held back before it touches a word that another has touched last: Li and others, *Efficient scalable thread-safety-violation detection*, SOSP 2019 |
+//! | [`Schedule::Delays`] | the same thread continues, but now and then a thread is held back before it touches a word that another thread has touched last: Li and others, *Efficient scalable thread-safety-violation detection*, SOSP 2019 |
 //! | [`Schedule::Priorities`] | the one with the highest priority, which changes at a few steps: Burckhardt and others, *A randomized scheduler with probabilistic guarantees of finding bugs*, ASPLOS 2010 |
 //! | [`Schedule::Given`] | as written in a list; [`explore_all`](crate::explore_all) goes through all lists with few preemptions, as in Musuvathi and Qadeer, *Iterative context bounding for systematic testing of multithreaded programs*, PLDI 2007 |
 //!
@@ -32,17 +32,18 @@ const DELAYS: u64 = 10;
 const SELDOM: u64 = 256;
 /// One choice in this many makes a timer fire early.
 const EARLY: u64 = 1 << 12;
-/// The highest priority falls at least once in this many steps. Otherwise, threads that wait for one of a
-/// lower priority would wait forever.
+/// The highest priority falls at least once in this many steps. If it did not fall, threads that wait for a
+/// thread of a lower priority could wait forever.
 const PATIENCE: u64 = 20_000;
-/// The least priority of a thread that has not fallen, and the least of one that fell at a change.
+/// `HIGHEST` is the least priority of a thread that has not fallen. `FALLEN` is the least priority of a
+/// thread that fell at a change.
 const HIGHEST: u64 = 1 << 62;
 const FALLEN: u64 = 1 << 61;
 
 /// How the next thread is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// By chance.
+    /// At random.
     Random,
     /// The same thread continues, except that threads are held back where they meet others. This happens only
     /// at a few places in the source, which the seed chooses. So several threads may wait at just the places
@@ -60,9 +61,9 @@ pub enum Schedule {
         /// The steps among which the changes are spread.
         steps: u64,
     },
-    /// By this list first, and without preemption afterwards.
+    /// As in this list at first, and without preemption after the end of the list.
     Given {
-        /// The choice at each step that has one.
+        /// The choice at each step at which there is a choice.
         path: Vec<ThreadChoice>,
         /// The most preemptions.
         preemptions: u32,
@@ -85,11 +86,11 @@ pub struct Step {
     pub thread: Rc<str>,
     /// The place in the source.
     pub place: &'static Location<'static>,
-    /// What it did to the word: `load`, `store` or `update`.
+    /// What the thread did to the word: `load`, `store` or `update`.
     pub what: &'static str,
 }
 
-/// What runs next.
+/// The thread or the timer that runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextThread {
     Task(TaskId),
@@ -111,7 +112,7 @@ pub(crate) struct Explorer {
     random: Random,
     /// One choice in this many goes to another thread, unless priorities or lists decide.
     rarely: u64,
-    /// By hash of the word: the word, and the thread that touched it last.
+    /// For each hash of a word: the word, and the thread that touched it last.
     touched: Vec<(usize, TaskId)>,
     /// The seed by which places are chosen.
     chosen: u64,
@@ -131,7 +132,7 @@ pub(crate) struct Explorer {
     /// Changes of shared words so far.
     pub writes: u64,
     last_fall: u64,
-    /// What was decided inside a thread's step.
+    /// A choice of the next thread that was made inside a thread's step.
     pub decided: Option<NextThread>,
     pub failed: Option<Stopped>,
     pub trace: Option<Vec<Step>>,
@@ -142,8 +143,8 @@ impl Explorer {
         let mut random = Random::new(seed ^ 0x7363_6865_6475_6c65);
         let changes = match schedule {
             Schedule::Priorities { changes, steps } => {
-                // A thread's new priority does not depend on when it falls: one that falls later may stay
-                // above.
+                // A thread's new priority does not depend on the step at which it falls. So a thread that
+                // falls later may get a higher priority than one that fell before.
                 let change = |number| (random.below(steps.max(1)), FALLEN + u64::from(number));
                 let mut changes: Vec<_> = (0..changes).map(change).collect();
                 changes.sort_unstable_by(|one, other| other.cmp(one));
@@ -175,7 +176,7 @@ impl Explorer {
         }
     }
 
-    /// Notes that a thread is about to do this.
+    /// Notes that a thread is about to do this operation.
     pub(crate) fn note(
         &mut self,
         thread: &Rc<str>,
@@ -216,7 +217,8 @@ impl Explorer {
         }
     }
 
-    /// Returns whether the seed chooses this place, as one in `of`. A place is the same in every checkout.
+    /// Returns whether the seed chooses this place. It chooses one place in `of`. A place is the same in
+    /// every checkout.
     fn is_chosen(&self, place: &Location<'static>, of: u64) -> bool {
         let name = place.file().rsplit('/').next().unwrap_or_default();
         let mut hash = self.chosen ^ u64::from(place.line()) << 32 ^ u64::from(place.column());
@@ -249,7 +251,7 @@ impl Explorer {
         }
         let current = current.filter(|task| active().any(|one| one == *task));
         let task = match &mut self.schedule {
-            // A random schedule holds nobody back.
+            // A random schedule holds no thread back.
             Schedule::Random | Schedule::Delays { .. } => {
                 if timer.is_some() && self.random.below(EARLY) == 0 {
                     return Some(NextThread::Timer);

@@ -1,8 +1,8 @@
 //! A simulated machine of many CPUs.
 //!
 //! Code that uses this crate's atomics, locks and threads runs on any [`MachineModel`], on one real CPU, and
-//! the same way each time. Each operation on a shared word costs what its cache line costs on that machine.
-//! [`run`] runs the code, and its [`Report`] says where the time went.
+//! runs in the same way each time. Each operation on a shared word costs what its cache line costs on that
+//! machine. [`run`] runs the code, and its [`Report`] says where the time went.
 //!
 //! Octavo's engine is such code: its facade over atomics and threads has a face for this crate (`sync/sim`).
 //!
@@ -21,8 +21,8 @@
 //! | `random` | seeded random numbers |
 //!
 //! **What is not modelled**: the capacity of caches, prefetching, store buffers, the bandwidth of links, weak
-//! memory orders, and reference counts of the standard library. Times are simulated times: call each figure
-//! made of them so.
+//! memory orders, and reference counts of the standard library. Times are simulated times. Wherever you show
+//! a figure that is made of them, say that it is simulated.
 //!
 //! Cost: about 0.1 µs of real time for an operation on a shared word.
 //!

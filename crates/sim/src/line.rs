@@ -12,7 +12,7 @@
 //!   times before it leaves the socket. Caches with a directory in each socket do the same.
 //! - A transfer takes its mean time, plus or minus a random part of at most 15 %: cores of a socket are at
 //!   different distances.
-//! - A failed compare-and-swap takes the line as a successful one does. A loop of load and compare-and-swap
+//! - A failed compare-and-swap takes the line just like a successful one. A loop of load and compare-and-swap
 //!   pays two transfers.
 //!
 //! Not modelled: capacity (a line that a core has stays until another core takes it), prefetching, store
@@ -23,8 +23,8 @@ use std::collections::VecDeque;
 use crate::machine::{Costs, MachineModel, picoseconds};
 use crate::random::Random;
 
-/// How far a transfer's time may lie from its mean, since cores of a socket are at different distances. It
-/// also keeps threads that do the same work from running in step, which real threads never do.
+/// How far a transfer's time may lie from its mean, since cores of a socket are at different distances. The
+/// random part also keeps threads that do the same work from running in step: real threads never run in step.
 pub(crate) const SPREAD_PERCENT: u64 = 15;
 
 /// What an operation does to a line.
@@ -184,7 +184,7 @@ impl CacheLine {
         let Request { place, access, .. } = request;
         let from_sibling =
             self.changed_by.is_some_and(|cpu| cpu != place.cpu && machine.core_of(cpu) == place.core);
-        // The other thread of the core that has the line queues like everyone else.
+        // If other cores wait, the other thread of the core that has the line must queue like them.
         if self.has(place.core, access) && (!from_sibling || self.waiting.is_empty()) {
             if access != LineOperation::Load || from_sibling {
                 self.changed_by = Some(place.cpu);
@@ -276,7 +276,7 @@ impl CacheLine {
             self.sharers.add(to.core);
             self.free_at = there;
         } else if self.sharers.is_empty() {
-            // The only core that has it may change it without asking.
+            // The only core that has the line may change it without asking.
             self.owner = Some(to.core);
             self.free_at = there;
         } else {

@@ -48,7 +48,8 @@ impl<T> Mutex<T> {
         if self.try_word() {
             return self.guard();
         }
-        // In an exploration, spinning adds nothing: a lock that is taken sooner is another schedule.
+        // In an exploration, spinning adds nothing: if a lock is taken sooner, that is simply another
+        // schedule.
         let rounds = if is_exploring() { &[][..] } else { &PAUSES };
         for pauses in rounds {
             for _ in 0..*pauses {
@@ -130,7 +131,7 @@ impl Condvar {
     }
 }
 
-/// Set while a writer holds an [`RwLock`]; the other bits count readers.
+/// This bit is set while a writer holds an [`RwLock`]. The other bits count readers.
 const WRITER: u32 = 1 << 30;
 /// Threads may sleep on an [`RwLock`].
 const SLEEPERS: u32 = 1 << 31;

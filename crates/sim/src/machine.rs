@@ -1,7 +1,7 @@
 //! Simulated machines: their processors, and the cost of each step.
 //!
-//! A machine is a TOML file. Each of its figures names its source, or says that it was fitted, and to what.
-//! All times are in nanoseconds; the simulator counts in picoseconds.
+//! A machine is a TOML file. The file names the source of each figure, or says to which publication the
+//! figure was fitted. All times are in nanoseconds; the simulator counts in picoseconds.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ pub struct Costs {
     pub hit: f64,
     /// An atomic read-modify-write on a line that this core owns.
     pub update: f64,
-    /// The same line, last changed by the other thread of this core.
+    /// An access to such a line if the other thread of this core changed it last.
     pub sibling: f64,
     /// A line that no core has changed, from the cache of the socket.
     pub shared: f64,

@@ -1,16 +1,17 @@
 //! Memory for simulations: a simulation's allocations lie at the same places in every run.
 //!
 //! A simulated machine's behaviour depends on which words share a cache line. With the process's allocator,
-//! that depends on everything that the process did before, and differs between machines. A program whose
-//! allocator is [`SimAllocator`] gives each simulation a *heap* of its own. A heap begins at the start of a
-//! page, and returns the same places for the same calls. The system's allocator still serves everything else.
+//! the places of words depend on everything that the process did before, and differ between machines. A
+//! program whose allocator is [`SimAllocator`] gives each simulation a *heap* of its own. A heap begins at
+//! the start of a page, and returns the same places for the same calls. The system's allocator still serves
+//! everything else.
 //!
-//! A heap has a list of free blocks for each size, youngest first, and cuts new blocks off its end. It
-//! returns to the system when its simulation has ended and none of its blocks is in use. So a failed
-//! simulation keeps its heap: its threads never release what they hold.
+//! A heap has a list of free blocks for each size, youngest first, and cuts new blocks off its end. A heap
+//! returns to the system when its simulation has ended and none of its blocks is in use. A failed simulation
+//! keeps its heap, since its threads never release their blocks.
 //!
-//! A simulation that gets no heap, or needs more than a heap has, would differ from run to run. It is
-//! refused.
+//! A simulation that gets no heap, or needs more memory than a heap has, would differ from run to run. So
+//! such a simulation is refused.
 //!
 //! Cost outside of simulations: an allocation reads one thread-local word. A release reads one word that all
 //! threads share, and one more for each heap, up to the most heaps that ever existed at the same time.
@@ -42,7 +43,7 @@ thread_local! {
     static HEAP: Cell<*mut HeapHeader> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// All heaps. `LISTED` places at the front of the list have ever been in use.
+/// All heaps. Only the first `LISTED` places of the list have ever been in use.
 static HEAPS: [AtomicPtr<HeapHeader>; MOST_HEAPS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_HEAPS];
 static LISTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -164,8 +165,8 @@ fn retire(heap: NonNull<HeapHeader>) {
     unsafe { System.dealloc(heap.as_ptr().cast(), whole()) };
 }
 
-/// Why a simulation has no memory of its own. Other memory would lie elsewhere in each run, and the runs
-/// would differ.
+/// Why a simulation has no memory of its own. Memory from elsewhere would lie at other places in each run,
+/// and the runs would differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHeap {
     /// The process has no addresses left.
@@ -383,7 +384,7 @@ mod tests {
             assert!(left.iter().all(|word| *word == 5));
             let address = left.as_ptr().cast_mut().cast();
             drop(left);
-            // Another test's heap may lie there by now, so the answer is not checked.
+            // The heap of another test may lie at this address by now, so the answer is not checked.
             let _ = heap_of(address);
         })
         .join()

@@ -93,7 +93,7 @@ pub struct LineReport {
     pub transfers: u64,
     /// The time that threads waited for it.
     pub stalled: f64,
-    /// The time that threads slept on a lock in it. It kept no CPU busy.
+    /// The time that threads slept on a lock in it. Such a sleep keeps no CPU busy.
     pub slept: f64,
     /// The places that waited or slept longest for it, with their time.
     pub places: Vec<(String, f64)>,

@@ -1,9 +1,9 @@
 //! The running simulation: threads on virtual CPUs, and one clock for each CPU.
 //!
-//! All threads of a simulation are coroutines of one real thread. The one whose CPU has the earliest time
-//! runs, and stops before its next operation on a shared word unless it is still the earliest. So operations
-//! happen in the order of virtual time. If times are equal, the seed decides. Nothing else decides anything:
-//! a run is a function of its machine, its seed and its work.
+//! All threads of a simulation are coroutines of one real thread. The thread whose CPU has the earliest time
+//! runs. Before its next operation on a shared word, it stops, unless its CPU still has the earliest time. So
+//! operations happen in the order of virtual time. If times are equal, the seed decides. Nothing else has an
+//! influence: a run is a function of its machine, its seed and its work.
 //!
 //! A CPU runs one thread at a time. It changes to the next thread when the running one blocks, or at the end
 //! of a slice. A thread that waits for a cache line keeps its CPU.
@@ -30,8 +30,8 @@ use crate::task::{Task, TaskId, TaskStatus};
 
 const PICOSECONDS: u64 = 1000;
 
-/// A thread that unwinds is taken to wait forever after this many operations. No other thread runs meanwhile,
-/// so a stopped thread that holds a lock does not release it.
+/// If a thread makes this many operations while it unwinds, it counts as waiting forever. No other thread
+/// runs while a thread unwinds, so a lock that a stopped thread holds is never released.
 const MOST_UNWOUND: u64 = 1 << 24;
 
 thread_local! {
@@ -141,7 +141,7 @@ pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T +
     let mut explorer = *simulation.state.borrow_mut().explorer.take().expect("it explored");
     match ended {
         Ok(()) => drop(left),
-        // Broken state must not run on, so these coroutines do not unwind.
+        // After a failure, the state may be broken, so these coroutines must not run. They do not unwind.
         Err(_) => left.into_iter().for_each(std::mem::forget),
     }
     CURRENT.with_borrow_mut(|current| *current = None);
@@ -211,13 +211,13 @@ pub(crate) fn is_exploring() -> bool {
 /// Calls `f` with the simulation of this thread. Returns `None` outside of a simulation.
 #[inline]
 fn with<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
-    // A thread that unwinds does not stop any more: its panic is on its stack, but counts for the real
-    // thread.
+    // A thread that unwinds must not stop any more: its panic is on its own stack, but the standard library
+    // counts it for the real thread.
     if std::thread::panicking() {
         unwind();
         return None;
     }
-    // `CURRENT` is not borrowed while `f` runs, since its thread may stop in there.
+    // `CURRENT` is not borrowed while `f` runs, since its thread may stop in `f`.
     let current = CURRENT.with_borrow(Option::clone);
     current.as_deref().map(f)
 }
@@ -237,7 +237,7 @@ fn unwind() {
 }
 
 /// Like [`with`], for calls that make no sense outside of a simulation. A thread that unwinds continues
-/// without.
+/// without the simulation.
 fn within<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
     let done = with(f);
     assert!(
@@ -264,7 +264,7 @@ pub fn work(time: Duration) {
     with(|simulation| simulation.state.borrow_mut().work(picoseconds(time)));
 }
 
-/// Returns the time on this CPU.
+/// Returns the virtual time of this CPU.
 pub fn now() -> Duration {
     with(|simulation| Duration::from_nanos(simulation.state.borrow().now() / PICOSECONDS)).unwrap_or_default()
 }
@@ -492,7 +492,8 @@ impl Simulation {
                     };
                     let explorer = state.explorer.as_mut().expect("it explores");
                     explorer.clock = explorer.clock.max(at);
-                    // A paused thread may read the clock, so it may run again.
+                    // Count this as a change: a paused thread may be waiting for the clock, so it must run
+                    // again.
                     explorer.writes += 1;
                     state.time_out(task, wait, at);
                 }
@@ -527,7 +528,7 @@ impl Simulation {
         let running = state.running;
         state.tasks[running].paused_at = writes;
         if state.goes_on(None) {
-            // The thread may end or wait before its next operation. Then it is not the next one.
+            // The thread may end or wait before its next operation. Then another thread is the next one.
             state.explorer.as_mut().expect("it explores").decided = None;
         } else {
             drop(state);

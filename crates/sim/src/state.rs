@@ -33,7 +33,7 @@ pub(crate) struct Cpu {
 pub(crate) enum EventKind {
     /// This CPU's thread continues.
     Go(usize),
-    /// A timer of this thread is due. It was set at the thread's wait of this number.
+    /// A timer of this thread is due. The number tells at which wait of the thread it was set.
     Timer(TaskId, u64),
     /// The queue of this line is served.
     Serve(usize),
@@ -51,8 +51,8 @@ pub(crate) struct State {
     pub tasks: Vec<Task>,
     pub events: BinaryHeap<TimedEvent>,
     pub lines: Vec<CacheLine>,
-    /// The lines' numbers by address. Lines are numbered in the order of first touch, so that no address
-    /// decides anything.
+    /// The lines' numbers by address. Lines are numbered in the order of first touch, so that addresses have
+    /// no influence.
     pub line_numbers: HashMap<usize, usize>,
     /// The ends of the threads' stacks, by their lowest addresses.
     pub stacks: BTreeMap<usize, usize>,
@@ -231,8 +231,8 @@ impl State {
         (0..load.len()).min_by_key(|cpu| load[*cpu]).unwrap_or(0)
     }
 
-    /// Returns the number of a word's cache line. Words on stacks have none: the compiler decides which of
-    /// them share a line, and decides differently in each build.
+    /// Returns the number of a word's cache line. Words on stacks have no line: the compiler decides which of
+    /// them share a line, and may decide differently in each build.
     pub(crate) fn line_of(&mut self, address: usize) -> Option<usize> {
         if self.stacks.range(..=address).next_back().is_some_and(|(_, end)| address < *end) {
             return None;
@@ -328,7 +328,7 @@ impl State {
                 candidates.push(ReadyThread { task: number, pauses: task.paused_at == explorer.writes });
             }
         }
-        // A timer of a wait that has ended wakes nobody.
+        // If a wait has ended, its timer wakes nobody.
         while let Some(Reverse((_, _, EventKind::Timer(task, wait)))) = self.events.peek()
             && (self.tasks[*task].status != TaskStatus::Blocked || self.tasks[*task].waits != *wait)
         {

@@ -10,9 +10,9 @@ pub(crate) type TaskId = usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskStatus {
-    /// Runs, or would run if its CPU were free.
+    /// The thread runs, or would run if its CPU were free.
     Ready,
-    /// Waits for a wake-up, or for the time of its timer.
+    /// The thread waits for a wake-up, or for the time of its timer.
     Blocked,
     Ended,
 }

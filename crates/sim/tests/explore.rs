@@ -11,7 +11,7 @@ use octavo_sim::{
     spin_hint, thread,
 };
 
-/// Which words share a line is the same in every run.
+/// With this allocator, the same words share a line in every run.
 #[global_allocator]
 static MEMORY: octavo_sim::SimAllocator = octavo_sim::SimAllocator;
 

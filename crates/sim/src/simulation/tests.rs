@@ -212,7 +212,7 @@ fn threads_of_one_cpu_take_turns() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     })
     .unwrap();
-    // Each needs 20 ms, so all three end near the end of the 60 ms.
+    // Each thread needs 20 ms, so all three end near the end of the 60 ms.
     assert!(ends.iter().all(|end| *end > Duration::from_millis(48)), "{ends:?}");
 }
 
@@ -239,7 +239,7 @@ fn a_panic_comes_out_of_the_thread_that_waits_for_it() {
     assert_eq!(message, "told");
     let outer = catch_unwind(|| run(&machine(), 1, || panic!("whole")));
     assert_eq!(*outer.unwrap_err().downcast_ref::<&str>().unwrap(), "whole");
-    // The next simulation is not disturbed.
+    // The panic does not disturb the next simulation.
     assert_eq!(run(&machine(), 1, || 5).unwrap().0, 5);
 }
 
