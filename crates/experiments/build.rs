@@ -10,7 +10,7 @@ fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed={}", source.display());
     let mut paths = Vec::new();
     list(source, &mut paths)?;
-    // Sorted by name as text, as in the lookup of places: paths sort differently.
+    // Sort by the names as text, since the lookup of places compares text. Paths would sort differently.
     let name =
         |path: PathBuf| (path.strip_prefix(source).expect("listed below it").display().to_string(), path);
     let mut files: Vec<_> = paths.into_iter().map(name).collect();

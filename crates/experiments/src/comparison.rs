@@ -21,7 +21,7 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// Names it for people.
+    /// Returns its name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Published => "published",
@@ -128,7 +128,7 @@ pub(crate) fn in_turns<R>(measure: impl Fn(Form) -> R, figure: impl Fn(&R) -> f6
     })
 }
 
-/// Runs of each form on this machine.
+/// The number of runs of each form on this machine.
 pub(crate) const ROUNDS: usize = 5;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 //! | [`functions`] | places in the source, by function |
 //! | `faces` | the two faces |
 //!
-//! Every text here says of a simulated figure that it is simulated.
+//! Every text of this package says of each simulated figure that it is simulated.
 
 #![allow(clippy::duplicate_mod, reason = "the experiments are built on two faces")]
 
@@ -61,8 +61,9 @@ impl Form {
 }
 
 /// Finds the plain work for which `simulate` gives `wanted`, to a thousandth. The result of `simulate` must
-/// grow with the work. Returns zero if it gives at least `wanted` without work. The first guess is `wanted`
-/// nanoseconds. Then false position with halved ends (the Illinois form) needs a handful of runs.
+/// grow with the work. Returns zero if `simulate` gives at least `wanted` without plain work. The first guess
+/// is `wanted` nanoseconds. From there, the method of false position in its Illinois form needs only a few
+/// runs.
 fn until_it_gives<E>(
     wanted: f64,
     mut simulate: impl FnMut(Duration) -> Result<f64, E>,

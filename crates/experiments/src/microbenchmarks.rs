@@ -122,7 +122,7 @@ impl fmt::Display for Microbenchmark {
 }
 
 impl Microbenchmark {
-    /// Simulates the figure, in nanoseconds. It depends on nothing but the machine and the seed.
+    /// Simulates the figure, in nanoseconds. The figure depends only on the machine and the seed.
     pub fn simulate(self, machine: &MachineModel, seed: u64) -> f64 {
         match self {
             Self::PingPong { cpus } => simulate_ping_pong(machine, seed, cpus),

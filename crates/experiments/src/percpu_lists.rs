@@ -2,9 +2,9 @@
 //! high-order pages to be stored on the per-cpu lists*).
 //!
 //! A large message lies in a block of its own. A small one lies in a part of a slab, so only every n-th
-//! message asks the page allocator. The size decides where Linux puts a message: 380 bytes are added to the
-//! data, and objects up to 8 KiB go to SLUB's classes. A slab has at least 32 objects, unless that needs more
-//! than order 3.
+//! message asks the page allocator. The size decides where Linux puts a message. Linux adds 380 bytes to the
+//! data, and takes objects up to 8 KiB from SLUB's classes. A slab has at least 32 objects, unless that needs
+//! more than order 3.
 //!
 //! For each size, the plain work is calibrated so that the *patched* form takes the published time. The
 //! simulation then predicts the *base* figure. The Linux patch does not name its machine, so the simulated

@@ -162,11 +162,12 @@ impl Mechanism {
                 (outcome.tasks.iter().map(rate).sum(), Some(outcome.profile))
             }
             Self::SwapOut => {
-                // The same memory for each number of CPUs, so that a CPU's lists are always as long.
+                // The memory is the same for each number of CPUs, so that the lists of a CPU always have the
+                // same length.
                 let budget_bytes = u64::from(machine.cpus()) * SWAP_CPU_BYTES;
                 let warm_up = (budget_bytes / 4096).div_ceil(cpus as u64) + SWAP_WARM_UP;
-                // A single thread that makes room would be a whole extra CPU for one task, but only a small
-                // part of one for each of many tasks.
+                // Without a background thread, all points are comparable. With one, a single task would have
+                // a whole extra CPU, but each of many tasks would have only a small part of it.
                 let background = false;
                 let load =
                     swap_cache::Load { tasks: cpus, warm_up, pages: 600, budget_bytes, background, beside };
@@ -243,7 +244,8 @@ fn culprits(profile: &Report) -> Vec<Culprit> {
     let culprit = |line: &octavo_sim::LineReport| {
         let mut functions: Vec<_> = line.places.iter().filter_map(|(place, _)| name(place)).collect();
         functions.dedup();
-        // The cache lines of the experiment itself have none of the engine's functions.
+        // No function of the engine touches the cache lines of the experiment itself, so leave these lines
+        // out.
         (!functions.is_empty()).then(|| Culprit {
             share: (line.stalled + line.slept) / all,
             transfers: line.transfers,

@@ -18,8 +18,8 @@ pub(crate) struct RunResult<T> {
     pub profile: Profile,
 }
 
-/// Runs `work` once for each of `things`, each on a CPU of its own, all from the same moment. Cleanup: when
-/// all tasks have done their work, each drops the second value that its `work` returned.
+/// Runs `work` once for each of `things`, each on a CPU of its own, all from the same moment. `work` returns
+/// a second value for the cleanup: each task drops it when all tasks have done their work.
 pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
     things: Vec<S>,
     work: impl Fn(usize, S) -> (T, L) + Send + Sync + 'static,
@@ -27,7 +27,8 @@ pub(crate) fn all_at_once<S: Send + 'static, T: Send + 'static, L: 'static>(
     all_at_once_after(things, |_, _| {}, work)
 }
 
-/// Like [`all_at_once`], but each task prepares its thing first. The gate opens when all have.
+/// Like [`all_at_once`], but each task prepares its thing first. The gate opens when all tasks have prepared
+/// theirs.
 pub(crate) fn all_at_once_after<S: Send + 'static, T: Send + 'static, L: 'static>(
     things: Vec<S>,
     prepare: impl Fn(usize, &S) + Send + Sync + 'static,

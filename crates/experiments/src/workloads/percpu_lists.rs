@@ -12,7 +12,8 @@ use super::gate::{RunResult, all_at_once};
 use crate::Form;
 use crate::percpu_lists::{Load, MessagePlace, QUEUED};
 
-/// Messages on their way. The socket's own cost is part of the plain work, so its lock is not one of a face.
+/// Messages on their way. The socket's own cost is part of the plain work, so this lock is the standard
+/// library's and costs no simulated time.
 type MessageQueue = Arc<Mutex<VecDeque<Option<Block>>>>;
 
 fn queued(socket: &MessageQueue) -> usize {

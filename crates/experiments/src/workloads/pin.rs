@@ -13,7 +13,7 @@ use crate::pin::{BUFFER_PAGES, Load};
 /// How many times smaller a space's own buffer is than one that all threads share.
 const SMALLER: u64 = 16;
 
-/// Reads after which a thread begins with its first pages again.
+/// After this many reads, a thread begins with its first pages again.
 const TURN: u64 = 32;
 
 /// Returns the time that each thread took for its reads.
@@ -35,7 +35,7 @@ pub(crate) fn run(form: Form, load: Load) -> RunResult<Duration> {
     drop(spaces);
     let outcome = all_at_once(threads, move |number, (space, buffer)| {
         let read = |read: u64| {
-            // Threads of one space use places of their own if the buffer has enough.
+            // Threads of one space use places of their own if the buffer is large enough.
             let apart = bytes / 4096 / load.threads as u64;
             let first = (number as u64 * apart + read % TURN * load.pages) % (bytes / 4096 - load.pages + 1);
             let pages = space.pin_prefix(buffer + first * 4096, load.pages as usize * 4096, Access::Write);

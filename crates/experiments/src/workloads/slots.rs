@@ -22,7 +22,7 @@ pub(crate) fn run(form: Form, load: SlotsLoad) -> RunResult<(u32, Duration)> {
         StandaloneSwapCache::new(form, pages, load.memory_bytes).map(Arc::new).expect("address space");
     let threads = vec![cache; load.threads];
     all_at_once(threads, move |_, cache| {
-        // The first turns find the clusters and frames of this CPU.
+        // In the first turns, this CPU gets its clusters and frames.
         let turns = |turns| (0..turns).map(|_| cache.out_and_back(load.pages)).sum();
         let _: u32 = turns(load.warm_up);
         let began = now();
