@@ -1,8 +1,8 @@
 //! Ends the program at the first error that it finds: one sentence on standard error, and exit status 1.
 //!
 //! A finding may come from a forked child or from a signal handler. So it is written from the stack by one
-//! system call, and the process ends by `_exit`, without destructors. Nothing that the program makes outlives
-//! it.
+//! system call, and the process ends by `_exit`, without destructors. Everything that the program makes ends
+//! with it.
 
 use std::fmt::{self, Write};
 

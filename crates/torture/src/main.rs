@@ -1,12 +1,13 @@
 //! `octavo-torture` checks every word that it reads, while an external pager takes its memory away.
 //!
-//! Each page that it owns is zero, or holds words that follow from its address and from when it was written
-//! ([`patterned`]). So the program knows what every read must return. The kinds of torture ([`kinds`]) do
-//! everything with such memory that programs do: they write, map, protect, fork, transfer and start threads.
-//! The seed determines the checks, but not their timing.
+//! Each page of the program is zero, or holds words that follow from the page's address and from the number
+//! of its last write ([`patterned`]). So the program knows what every read must return. The kinds of torture
+//! ([`kinds`]) do everything with such memory that programs do: they write, map, protect, fork, transfer and
+//! start threads. The seed determines the checks, but not their timing.
 //!
-//! The program does not measure how well a pager works, and does not depend on Octavo. It must also pass
-//! without a pager and under the kernel's swap, so that its findings are the pager's fault.
+//! The program does not measure how well a pager works, and does not depend on Octavo. The program must also
+//! pass without a pager and under the kernel's swap. So if it finds an error under a pager, the pager is at
+//! fault.
 
 mod finding;
 mod kinds;
@@ -110,7 +111,7 @@ fn run_here(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Waits for the kinds. A kind that hangs is a finding. The scope reports one that panicked.
+/// Waits for the kinds. A kind that hangs is a finding. The scope reports a kind that panicked.
 fn wait_for_all(kinds: &[TortureKind], endings: &mpsc::Receiver<&'static str>, latest: Instant) {
     let mut waiting: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
     while !waiting.is_empty() {
@@ -169,7 +170,7 @@ fn run_apart(options: &Options) -> ExitCode {
     if failed { ExitCode::from(finding::FOUND as u8) } else { ExitCode::SUCCESS }
 }
 
-/// A part that hangs reports that itself, if it can. It is killed this many seconds later.
+/// A part that hangs reports its own hang, if it can. It is killed this many seconds later.
 const PATIENCE_WITH_PARTS: u64 = 15;
 
 fn start_part(options: &Options, kind: TortureKind) -> std::io::Result<Child> {

@@ -1,6 +1,6 @@
 //! Mappings of the program, accessed by relaxed atomics only.
 //!
-//! A [`OwnMapping`] owns a range of addresses and gives no reference to bytes: it lends words as atomics. So
+//! An [`OwnMapping`] owns a range of addresses and gives no reference to bytes: it lends words as atomics. So
 //! another thread, a system call or a pager may write the memory at any time, and the program sees old words
 //! or new ones. An access without permission faults, and the handler of [`crate::signals`] ends the program
 //! with a sentence.
@@ -33,13 +33,13 @@ unsafe impl Sync for OwnMapping {}
 /// How a mapping may be moved or grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remap {
-    /// At its address.
+    /// The mapping stays at its address.
     InPlace,
-    /// At its address, or elsewhere.
+    /// The mapping stays at its address, or moves.
     MayMove,
-    /// To a reserved range of the program.
+    /// The mapping moves to a reserved range of the program.
     Fixed,
-    /// To elsewhere. The old range stays mapped, but empty.
+    /// The mapping moves. The old range stays mapped, but empty.
     DontUnmap,
 }
 
@@ -59,7 +59,7 @@ impl OwnMapping {
         Self::new(bytes, READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// Maps a part of a file that the kernel shares with us.
+    /// Maps a part of a file that the kernel shares with this process.
     pub fn of_file(bytes: usize, descriptor: i32, offset: i64) -> Self {
         Self::new(bytes, READ_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE, descriptor, offset)
     }
@@ -155,7 +155,7 @@ impl OwnMapping {
         );
     }
 
-    /// Moves or resizes by `mremap`. Returns the error's number if that was refused. With
+    /// Moves or resizes the mapping by `mremap`. Returns the error's number if the kernel has refused. With
     /// [`Remap::DontUnmap`], returns the old range as well.
     pub fn remap(&mut self, pages: usize, how: Remap) -> Result<Option<OwnMapping>, i32> {
         let bytes = pages * PAGE;

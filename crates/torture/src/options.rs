@@ -35,7 +35,7 @@ pub struct Options {
     pub folder: PathBuf,
     pub patience_seconds: u64,
     pub sabotage: Option<Sabotage>,
-    /// Whether this process is one of several, and ends with the one that started it.
+    /// Whether this process is one of several, and ends with the process that started it.
     pub part: bool,
 }
 

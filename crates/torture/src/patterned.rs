@@ -1,8 +1,8 @@
 //! Memory whose every word is known: a mapping, and the content of each of its pages.
 //!
 //! A page is zero, or its words are a function of its address when it was written, and of the generation of
-//! that write. No two writes share words, so a page that comes back stale, torn, zero or from elsewhere is
-//! found.
+//! that write. No two writes use the same words. So the check notices a page that comes back stale, torn,
+//! zero or from elsewhere.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,7 +36,7 @@ impl PageContent {
     pub fn word(self, index: usize) -> u64 {
         match self {
             Self::Zero => 0,
-            // A pattern never contains zero, so that no word of a lost page can pass for one of a pattern.
+            // A pattern never contains zero, so that no word of a lost page looks like a word of a pattern.
             Self::Words { key } | Self::Lent { key } => mix(key.wrapping_add(index as u64)) | 1,
         }
     }
@@ -98,7 +98,7 @@ impl Patterned {
         self.fill(work, 0..self.pages());
     }
 
-    /// Checks every word of the pages. `when` says when, for the finding.
+    /// Checks every word of the pages. `when` says in the finding when the check was made.
     pub fn check(&mut self, pages: Range<usize>, when: &str) {
         for page in pages {
             self.check_page(page, when);
@@ -136,7 +136,7 @@ impl Patterned {
         })
     }
 
-    /// Says how much of the page is wrong, which distinguishes a lost page from a lost word.
+    /// Describes how much of the page is wrong. That distinguishes a lost page from a lost word.
     fn shape(&self, page: usize) -> &'static str {
         let words = self.mapping.words(page * PAGE, PAGE);
         let zeros = words.iter().filter(|word| word.load(Relaxed) == 0).count();

@@ -34,7 +34,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// Returns a run of 1 to `longest` places among `all`. Both must be at least 1.
+    /// Returns a run of 1 to `longest` places among `all` places. Both numbers must be at least 1.
     pub fn run(&mut self, all: usize, longest: usize) -> std::ops::Range<usize> {
         let length = 1 + self.below(longest.min(all));
         let start = self.below(all - length + 1);

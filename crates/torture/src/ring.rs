@@ -94,7 +94,7 @@ impl BufferRing {
         let registered =
             unsafe { libc::syscall(libc::SYS_io_uring_register, raw, REGISTER_BUFFERS, &vector, count) };
         if registered < 0 {
-            // A limit on locked memory is no finding.
+            // If a limit on locked memory refuses the buffer, that is no finding.
             insist!(
                 last_errno() == libc::ENOMEM,
                 "the registration of a buffer was refused: {}",

@@ -48,14 +48,14 @@ impl<'a> RobustMutex<'a> {
         self.mapping.pointer(self.offset, size_of::<libc::pthread_mutex_t>()).cast()
     }
 
-    /// Locks the mutex. If the thread ends without releasing it, the next one can take it over.
+    /// Locks the mutex. If the thread ends without releasing the mutex, the next thread can take it over.
     pub fn lock(&self) {
         // SAFETY: the mutex was initialised.
         let result = unsafe { libc::pthread_mutex_lock(self.raw()) };
         insist!(result == 0, "pthread_mutex_lock at {:p} failed with error {result}.", self.raw());
     }
 
-    /// Locks the mutex of an owner that ends, checks that the kernel has marked it so, and releases it.
+    /// Locks the mutex of an owner that ends, checks that the kernel has marked the mutex, and releases it.
     pub fn take_over(&self, patience_seconds: i64) {
         let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the time is ours to write, and the mutex was initialised.

@@ -98,7 +98,7 @@ impl ScratchFile {
     }
 }
 
-/// Writes all of the range to a pipe.
+/// Writes the whole range to a pipe.
 pub fn write_all(pipe: &impl AsRawFd, from: Slice<'_>) {
     in_full("write", from, |left, _| {
         // SAFETY: as in `ScratchFile::write`.
@@ -106,7 +106,7 @@ pub fn write_all(pipe: &impl AsRawFd, from: Slice<'_>) {
     });
 }
 
-/// Fills all of the range from a pipe.
+/// Fills the whole range from a pipe.
 pub fn read_all(pipe: &impl AsRawFd, to: Slice<'_>) {
     in_full("read", to, |left, _| {
         // SAFETY: as in `ScratchFile::read`.
@@ -169,7 +169,7 @@ fn between(
     );
 }
 
-/// Repeats a call until the range has passed.
+/// Repeats a call until the whole range is transferred.
 fn in_full(name: &str, range: Slice<'_>, call: impl Fn(Slice<'_>, usize) -> isize) {
     let mut done = 0;
     while done < range.bytes {

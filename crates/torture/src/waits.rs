@@ -13,7 +13,7 @@ pub static CALLS: Longest = Longest(AtomicU64::new(0));
 pub struct Longest(AtomicU64);
 
 impl Longest {
-    /// Calls `act`, and records how long that took.
+    /// Calls `act`, and records how long the call took.
     pub fn of<T>(&self, act: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let result = act();

@@ -31,7 +31,7 @@ impl Sabotage {
     ];
 }
 
-/// One in this many writes is spoilt.
+/// One write in this many is spoilt.
 const WRITINGS_TO_SABOTAGE: u64 = 20;
 
 /// Counts of operations by name, in memory that forked children share.

@@ -60,8 +60,8 @@ fn every_kind_does_all_that_it_lists() {
     }
 }
 
-/// A check must be able to fail. Each kind finds a changed byte and a lost page. Counters find a lost
-/// increment, and probes find a store that the permission should have stopped.
+/// Each check must be able to fail. Each kind must find a changed byte and a lost page. Counters must find a
+/// lost increment, and probes a store that the permission should have stopped.
 #[test]
 fn every_kind_finds_what_is_spoilt() {
     let both = KINDS.into_iter().flat_map(|kind| [(kind, "flip"), (kind, "zero")]);

@@ -1,7 +1,7 @@
 //! Direct reads of up to 16 MiB, while other threads check the same pages and fork.
 //!
-//! No processor stores to these pages: the kernel pins them for each read, and devices write them. A pager
-//! that protects such a page, and waits for the next store to learn of a change, keeps old bytes.
+//! No processor stores to these pages: the kernel pins them for each read, and devices write them. If a pager
+//! protects such a page, and expects to learn of a change by the next store, it keeps old bytes.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,7 +28,7 @@ const LONGEST_RUN: usize = 4096;
 const MORE_PAGES: usize = 1024;
 /// How many pages are written to the file at once.
 const PIECE_PAGES: usize = 256;
-/// The longest run of pages that is checked during a read, before the next run.
+/// The longest run of pages that is checked at once during a read.
 const LOOKED_AT: usize = 64;
 /// How many words of a page are checked during a read.
 const SEEN_WORDS: usize = 8;
@@ -81,7 +81,7 @@ impl SourceFile {
 fn step(work: &mut WorkerState<'_>, source: &SourceFile, memory: &mut Patterned, target: Range<usize>) {
     let first = work.random.below(source.contents.len() - target.len() + 1);
     let contents = &source.contents[first..first + target.len()];
-    // Pages that come in for a read are clean when the device writes them.
+    // Check the target pages first. Pages that come in for this check are clean when the device writes them.
     let before = work.random.run(target.len(), target.len());
     memory.check(target.start + before.start..target.start + before.end, "before a direct read");
     let forks = work.random.once_in(8);
@@ -115,7 +115,7 @@ fn step(work: &mut WorkerState<'_>, source: &SourceFile, memory: &mut Patterned,
     memory.check(target, "after a direct read");
 }
 
-/// Checks words of a page that a device may be writing: each must be the old one or the new one.
+/// Checks words of a page that a device may be writing: each word must be the old one or the new one.
 fn see(memory: &Patterned, page: usize, new: PageContent) {
     let old = memory.content(page);
     let words = memory.mapping.words(page * PAGE, PAGE);

@@ -87,8 +87,8 @@ pub fn run_wiped(team: Team<'_>) {
     });
 }
 
-/// Forks a child that gets zeros for the first pages. The child may use them, and its parent keeps its own
-/// words.
+/// Forks a child that gets zeros for the first pages. The child may use these pages, and the parent keeps its
+/// own words.
 fn wipe(work: &mut WorkerState<'_>, memory: &mut Patterned, wiped: usize) {
     for (pages, advice) in [(0..wiped, libc::MADV_WIPEONFORK), (wiped..memory.pages(), libc::MADV_KEEPONFORK)]
     {

@@ -205,7 +205,7 @@ fn through_process(work: &mut WorkerState<'_>, from: &mut Patterned, to: &mut Pa
     arrived(from, source, to, target, "after a transfer between processes");
 }
 
-/// A debugger gets the right bytes, or an error. After an error, another call must get them.
+/// A debugger gets the right bytes, or an error. After an error, another call must get the right bytes.
 fn through_debugger(
     work: &mut WorkerState<'_>,
     debugged: &Debugged,

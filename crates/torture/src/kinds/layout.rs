@@ -35,8 +35,8 @@ pub const OPERATIONS: &[&str] = &[
 /// The most mappings of one worker.
 const MOST_PLOTS: usize = 24;
 
-/// One mapping. It is whole as long as nothing has made the kernel divide it. Until then, calls on all of it
-/// must succeed.
+/// One mapping. It is whole as long as nothing has made the kernel divide it. As long as it is whole, calls
+/// on the whole mapping must succeed.
 struct Plot {
     memory: Patterned,
     whole: bool,

@@ -1,7 +1,7 @@
 //! A large reservation that is committed in pieces, as language runtimes do, and permissions that change.
 //!
 //! Exactly those loads and stores that the permission forbids must fault. The handler runs on an alternate
-//! stack in such memory, and the words on both sides of the stack are known.
+//! stack. This stack lies in the same kind of memory, and the words on both sides of it are known.
 
 use std::ops::Range;
 
@@ -100,7 +100,7 @@ impl ProtectedHeap {
         self.set(pieces, Permission::None, true);
     }
 
-    /// Records the permission. `empty` means that the pieces hold no memory now.
+    /// Records the permission of the pieces. `empty` means that they hold no memory now.
     fn set(&mut self, pieces: &Range<usize>, permission: Permission, empty: bool) {
         for piece in pieces.clone() {
             self.permissions[piece] = permission;

@@ -156,8 +156,8 @@ fn crowd(work: &mut WorkerState<'_>) {
     work.team.tally.add("threads that ended at once", CROWD as u64);
 }
 
-/// A thread ends while it holds a mutex in the memory. The kernel must record that in the mutex, and the next
-/// owner must get the error.
+/// A thread ends while it holds a mutex in the memory. The kernel must mark the mutex, and the next owner
+/// must get the error.
 fn robust_mutex(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     let page = work.random.below(memory.pages());
     memory.check(page..page + 1, "before a mutex lay here");
@@ -216,7 +216,7 @@ fn futexes(work: &mut WorkerState<'_>, memory: &mut Patterned) {
     work.team.tally.add("futexes passed to and fro", u64::from(TURNS));
 }
 
-/// Waits until the word is this turn, and passes on the next one.
+/// Waits until the word has the value of this turn, and then stores the next turn.
 fn pass(word: &AtomicU32, turn: u32) {
     loop {
         let now = word.load(SeqCst);
