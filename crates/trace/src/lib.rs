@@ -10,7 +10,7 @@
 //! | `published` | LRU, SIEVE and S3-FIFO as published: they see each hit |
 //! | `error` | why a file is not a trace |
 //!
-//! `docs/traces.md` says the same for users.
+//! `docs/traces.md` describes traces for users.
 
 mod error;
 mod format;

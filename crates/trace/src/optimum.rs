@@ -2,8 +2,8 @@
 //! has fewer misses with as many frames (L. A. Belady, "A study of replacement algorithms for a
 //! virtual-storage computer", 1966).
 //!
-//! Among pages that are never used again, it evicts clean ones first. That saves writes and costs no misses.
-//! It is optimal in misses only: another policy may write less.
+//! Among pages that are never used again, it evicts clean ones first. This order saves writes and costs no
+//! misses. The policy is optimal only in its misses: another policy may write less.
 //!
 //! Cost: O(n log n) time and O(n) memory, for n steps of the trace.
 
@@ -77,7 +77,7 @@ fn evict(residents: &mut [Option<Resident>], candidates: &mut BinaryHeap<Candida
     loop {
         let Candidate { next_use, page, .. } = candidates.pop().expect("every page in memory was pushed");
         let resident = &mut residents[page as usize];
-        // A candidate whose page was used since then is stale. The use pushed a new one.
+        // If its page was used since then, the candidate is stale: the later use has pushed a new candidate.
         if let Some(Resident { is_dirty, .. }) = resident.take_if(|resident| resident.next_use == next_use) {
             return is_dirty;
         }
@@ -109,7 +109,7 @@ mod tests {
         numbering.finish()
     }
 
-    /// The same rule, but finds each next use by searching the rest of the trace.
+    /// Follows the same rule, but finds each next use by searching the rest of the trace.
     fn slow_optimum(trace: &Trace, frames: usize) -> ReplayOutcome {
         let steps = trace.steps();
         let (mut resident, mut outcome) = (BTreeMap::<u32, bool>::new(), ReplayOutcome::default());

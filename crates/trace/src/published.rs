@@ -1,4 +1,4 @@
-//! Policies as published. They see each hit at once; the engine does not. Each function returns the misses of
+//! Policies as published. Unlike the engine, they see each hit at once. Each function returns the misses of
 //! accesses to `pages`, in order, with `frames` frames.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

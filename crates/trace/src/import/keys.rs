@@ -20,7 +20,7 @@ const TITLES: &[&str] = &[
 pub(super) fn read(mut from: impl BufRead) -> Result<Trace, TraceError> {
     let mut numbering = Numbering::<Vec<u8>>::default();
     let (mut line, mut number) = (Vec::new(), 0);
-    // The first line, until the second one tells whether it is a header.
+    // The first line is kept here until the second line tells whether the first is a header.
     let mut first: Option<Vec<u8>> = None;
     let mut is_first = true;
     while from.read_until(b'\n', &mut line)? > 0 {

@@ -23,8 +23,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Tells the format by the first bytes of a file. Text is taken for keys, and other bytes for
-    /// oracleGeneral if they make sense as such.
+    /// Tells the format by the first bytes of a file. Text counts as lines of keys. Other bytes count as
+    /// oracleGeneral, if they make sense in this format.
     ///
     /// # Errors
     /// Fails if the file is empty, compressed, or of none of the formats.
@@ -53,8 +53,8 @@ fn is_compressed(head: &[u8]) -> bool {
     COMPRESSED.iter().any(|first| head.starts_with(first))
 }
 
-/// Reads a trace. If no `format` is given, the file tells it. Returns the trace, its format, and the bytes of
-/// a page if the file tells them.
+/// Reads a trace. If no `format` is given, the contents of the file determine it. Returns the trace, its
+/// format, and the bytes of a page if the file names them.
 ///
 /// # Errors
 /// Fails if the file cannot be read, or is not a trace of this format.
