@@ -118,7 +118,8 @@ pub struct CommonArgs {
     /// Simulate only, and measure nothing here
     #[arg(long)]
     pub no_measure: bool,
-    /// Show where the simulated time of the base form went: the cache lines that hurt, and who touches them
+    /// Show what the simulated time of the base form was spent on: the cache lines that cost most, and the
+    /// code that touches them
     #[arg(long)]
     pub profile: bool,
     /// Write everything as JSON to a file, or to standard output with -

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-/// Make one HTML page of all results in a folder: tables and plots, nothing that is loaded from elsewhere.
+/// Make one HTML page of all results in a folder: tables and plots, with nothing that is loaded from
+/// elsewhere.
 ///
 /// Results are the .json files of DIR, which workloads, the lab and replays have written with --json.
 #[derive(Debug, clap::Args)]

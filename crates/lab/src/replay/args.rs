@@ -15,8 +15,8 @@ use crate::table;
 /// costs.
 ///
 /// Each policy runs in the engine itself, under a manager of that memory: without readahead, compression and
-/// background work. The optimum knows the future, and has the most frames that a policy had for pages. Costs
-/// are the figures of --hit-ns, --miss-ns and --write-back-ns, times what was counted.
+/// background work. The optimum knows the future, and has as many frames as the policy that had most. Costs
+/// are the counts of the events, multiplied by --hit-ns, --miss-ns and --write-back-ns.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Sizes are bytes, decimal or 0x hexadecimal, with a suffix k, m, g or t (powers of \
                         1024).\n\nExamples:\n  \
@@ -25,7 +25,8 @@ use crate::table;
                         octavo-lab replay keys.csv --policy reuse,s3-fifo,belady --memory 64M\n  \
                         octavo-lab replay cluster.oracleGeneral --memory 16M,64M,256M --json hits.json")]
 pub struct ReplayArgs {
-    /// The trace: of --record, lines of keys (the first column of a CSV), or libCacheSim's oracleGeneral
+    /// The trace: a file of --record, lines of keys (the first column of a CSV file), or libCacheSim's
+    /// oracleGeneral
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The policies [default: all]

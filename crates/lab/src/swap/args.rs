@@ -35,14 +35,14 @@ pub struct SwapArgs {
     /// Overwrite what the block device of --device holds
     #[arg(long)]
     force: bool,
-    /// What pages hold
+    /// The contents of pages
     #[arg(long, value_enum, default_value_t = Data::Random)]
     data: Data,
     /// How Octavo reads and writes a file or block device
     #[arg(long, value_enum, default_value_t)]
     engine: EngineChoice,
-    /// Whether, and how, Octavo packs pages in memory before they go out; zram (--against zram, and the
-    /// kernel's side of --device ram) packs by LZ4, or as is said here
+    /// How Octavo packs pages in memory before they go out, if it does. zram (--against zram, and the
+    /// kernel's side of --device ram) packs by the same algorithm, or by LZ4 if this is off
     #[arg(long, value_enum, default_value_t)]
     compression: CompressionChoice,
     /// Encrypt what Octavo writes, by a key that only its process has
@@ -54,28 +54,28 @@ pub struct SwapArgs {
     /// The most that Octavo reads ahead of a fault [default: what is best for the device]
     #[arg(long, value_name = "SIZE")]
     readahead: Option<Size>,
-    /// Use 2 MiB blocks where they can be had, on Octavo's side. The kernel's runs with huge pages and
-    /// without in any case
+    /// Use 2 MiB blocks on Octavo's side, if there are any. The kernel's side always runs both with and
+    /// without huge pages
     #[arg(long)]
     huge: bool,
     /// Store and load Octavo's memory word by word, instead of a page at a time
     #[arg(long)]
     words: bool,
-    /// Check every word that is read (after writing, in a pass that is not timed); wrong data ends in exit
-    /// code 1
+    /// Check every word that is read. After writes, this takes a further pass that is not timed. Wrong data
+    /// gives exit code 1
     #[arg(long)]
     verify: bool,
     /// The form of each mechanism: before its patch, after it, or the best known; all compares the three, in
     /// a table as that of Linux commit 371a096edf43
     #[arg(long, value_enum, default_value_t = ModeChoice::Best)]
     mode: ModeChoice,
-    /// Compare with the kernel's swap under a control group of the same limit (needs root, and puts the
-    /// machine back as it was), with the same to zram whatever the device, or with the bare device. May be
-    /// given several times. The kernel runs with 4 KiB pages and with transparent huge ones, and the better
-    /// of the two is the one to beat
+    /// Compare with the kernel's swap under a control group of the same limit, with such swap to zram, or
+    /// with the bare device. May be given several times. The kernel's sides need root, and restore the
+    /// machine afterwards. They run with 4 KiB pages and with transparent huge pages, and the better of the
+    /// two counts
     #[arg(long, value_enum)]
     against: Vec<Rival>,
-    /// Runs of each side, by turns
+    /// Runs of each side; the sides take turns
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
     rounds: u32,
     /// Sample the time each function takes, in further runs that are not timed (--mode all does so anyway)
@@ -99,7 +99,7 @@ pub struct LoadArgs {
     /// Threads of each task that load
     #[arg(short = 't', long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=4096))]
     threads: u32,
-    /// Ask for pages so many loads ahead
+    /// Ask for pages this many loads ahead
     #[arg(long, value_name = "K", default_value_t = 0, value_parser = value_parser!(u32).range(0..=65536))]
     prefetch: u32,
     /// Loads of each thread, instead of a time

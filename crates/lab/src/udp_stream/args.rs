@@ -12,8 +12,8 @@ use crate::choices::{JsonTarget, ModeChoice};
 /// Octavo's frames.
 ///
 /// A message lies in a block of the order that Linux would take for its size, or in a part of one. It is
-/// allocated on send, and freed by another thread. What is sent counts, in 10^6 bit/s; what was received is
-/// told beside it.
+/// allocated on send, and freed by another thread. The figure is the data that is sent, in 10^6 bit/s. The
+/// data that was received is printed beside it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
                         octavo-lab udp-stream --json udp.json && octavo-lab compare udp.json --layout mmtests\n  \
@@ -24,10 +24,10 @@ pub struct UdpStreamArgs {
           default_values_t = octavo_experiments::percpu_lists::PUBLISHED.map(|(bytes, ..)| bytes),
           value_parser = value_parser!(u64).range(32..=65_507))]
     sizes: Vec<u64>,
-    /// Iterations, whose harmonic mean is told
+    /// Iterations; their harmonic mean is printed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
     iterations: u32,
-    /// Runs of an iteration, whose mean it is (netperf's -i)
+    /// Runs of an iteration, whose figure is their mean (netperf's -i)
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(2..=MOST_SAMPLES as i64))]
     runs: u32,
     /// Seconds of a run

@@ -28,7 +28,7 @@ const PAGE_BYTES: u64 = octavo::PAGE_BYTES as u64;
                         octavo-lab usemem -n 4 -r 2 --verify 512M --memory 256M\n  \
                         octavo-lab usemem -n 72 --readonly -j 0x200000 100G --mode all --against kernel")]
 pub struct UsememArgs {
-    /// Memory of each task; with -t, of each of its threads, as in usemem
+    /// Memory of each task or, with -t, of each of its threads, as in usemem
     #[arg(value_name = "SIZE")]
     size: Size,
     /// Tasks, each with a space of its own
@@ -43,19 +43,20 @@ pub struct UsememArgs {
     /// Times to go through the memory
     #[arg(short = 'r', long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Access random places instead of one after the other
+    /// Access places in random order, instead of one after the other
     #[arg(short = 'R', long)]
     random: bool,
     /// Map the memory in pieces of this size (at least 4096) instead of at once
     #[arg(short = 'u', long, value_name = "SIZE")]
     unit: Option<Size>,
-    /// Read only; without it, write
+    /// Only read. Without this option, write
     #[arg(short = 'o', long)]
     readonly: bool,
-    /// Map with MAP_ANONYMOUS. Accepted for usemem's sake: the memory is anonymous with and without it
+    /// Map with MAP_ANONYMOUS. Accepted because usemem has this option: the memory is anonymous with and
+    /// without it
     #[arg(short = 'O', long)]
     anonymous: bool,
-    /// Check in each repeat what the last one wrote; wrong data ends in exit code 1
+    /// Check in each repeat the words that the last one wrote. Wrong data gives exit code 1
     #[arg(long)]
     verify: bool,
     /// Octavo's memory budget, everything included [default: 80 % of the machine's memory, or of
@@ -65,9 +66,9 @@ pub struct UsememArgs {
     /// The form of each mechanism: before its patch, after it, or the best known; all compares the three
     #[arg(long, value_enum, default_value_t = ModeChoice::Best)]
     mode: ModeChoice,
-    /// Compare with the same touches of plain mmap memory, by forked processes, with and without transparent
-    /// huge pages; the better of the two is the one to beat. The kernel knows no budget: --memory binds
-    /// Octavo's side only
+    /// Compare with the same accesses to plain mmap memory, by forked processes, with and without transparent
+    /// huge pages. The better of the two counts. The kernel knows no budget: --memory limits only Octavo's
+    /// side
     #[arg(long, value_enum)]
     against: Option<Rival>,
     /// Runs of each mode [default: 1; 5 where modes are compared]
