@@ -71,7 +71,7 @@ pub fn soak(arguments: &[String]) -> ExitCode {
 }
 
 /// Builds the tests, then runs them side by side. The models are built meanwhile. The documentation tests
-/// come last, because their build would wait for the models'.
+/// come last, because their build would wait for the build of the models.
 fn test_steps(steps: &mut Steps, extent: TestExtent) {
     let mut build = cargo(&TESTS);
     let mut documentation = cargo(&TESTS);
@@ -91,8 +91,8 @@ fn test_steps(steps: &mut Steps, extent: TestExtent) {
         });
     }
     documentation.arg("--doc");
-    // Their source is the engine's, whose examples are tested there. `--doc` ignores that their manifests
-    // disable documentation tests.
+    // The source of these packages is the engine's, and the engine's package tests the examples in it.
+    // `--doc` ignores that their manifests disable documentation tests.
     for copy in ["octavo-simulated", "octavo-mutants"] {
         documentation.args(["--exclude", copy]);
     }
@@ -132,7 +132,7 @@ const TOOLS: [&str; 8] = [
 ];
 
 /// The tests of all packages without the comparisons, whose dozen peers would take a third of the build time.
-/// Those are a step of `.ci/run`.
+/// The tests of the comparisons are a step of `.ci/run`.
 const TESTS: [&str; 3] = ["test", "--workspace", "--no-fail-fast"];
 
 /// The prefix of the names of all models.
@@ -144,8 +144,8 @@ const MESSAGES: &str = "--message-format=json-render-diagnostics";
 /// The packages that have models.
 const MODELLED: [&str; 2] = ["octavo-vm", "octavo-window"];
 
-/// Makes the command that builds the models of a package. The flag goes to that package alone, so the others
-/// are built as for the tests.
+/// Makes the command that builds the models of a package. The flag applies to this package only, so the
+/// packages that it depends on are built as for the tests.
 fn models_build(package: &str) -> Command {
     let mut command = cargo(&["rustc", "--package", package, "--lib", "--profile", "test", MESSAGES]);
     // A thread of a model has a small stack, and unoptimised code needs more of it.

@@ -1,8 +1,8 @@
 //! One table that compares guards with an adopter's other choices: a `Vec` without a limit, mapped files, and
 //! the kernel's swap.
 //!
-//! The programs are those of `jobs` in `crates/bench`, each run in a process of its own. All but two sides
-//! run in memory control groups with the same limit: the budget, and some room for the process itself. The
+//! The programs are those of `jobs` in `crates/bench`, each run in a process of its own. All sides except two
+//! run in memory control groups with the same limit: the budget, plus some room for the process itself. The
 //! sides take turns, round by round.
 
 use std::collections::BTreeMap;

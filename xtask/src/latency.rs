@@ -1,7 +1,7 @@
 //! How long accesses wait while swap-out runs at full speed, compared with the kernel's swap.
 //!
 //! The program is `latency` of `crates/bench`. Each run has a process and a memory control group of its own,
-//! with the same limit for both sides. They take turns, round by round. The kernel's readahead is off
+//! with the same limit for both sides. The sides take turns, round by round. The kernel's readahead is off
 //! (`vm.page-cluster` 0), since the pages are read at random.
 
 use std::path::Path;

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the top of the repository, wherever the command is run from.
+/// Returns the top of the repository, whatever the current folder is.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies inside the repository").to_path_buf()
 }

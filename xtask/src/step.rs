@@ -1,8 +1,8 @@
 //! One step of a command: a child process, whose output is passed on line by line and counted.
 //!
 //! The count of a test step is the sum of its harnesses' `test result:` lines. A step that fails without a
-//! failed test (it did not compile, or it was killed) counts as one failure, and so does one that succeeds
-//! without a result. So the summary never says zero when something went wrong.
+//! failed test (it did not compile, or it was killed) counts as one failure, and so does a step that succeeds
+//! without a result. So the summary never reports zero failures when something went wrong.
 
 use std::fmt::Display;
 use std::fs;
@@ -49,8 +49,8 @@ impl TestTally {
     }
 }
 
-/// Judges a program that has ended, by the sum of its result lines. If it went wrong without a failed test,
-/// that counts as one failure, and the text says why.
+/// Judges a program that has ended, by the sum of its result lines. If the program went wrong without a
+/// failed test, it counts as one failure, and the text says why.
 pub fn judge(results: Option<TestTally>, status: ExitStatus) -> (TestTally, Option<String>) {
     let tally = results.unwrap_or_default();
     if tally.failed > 0 || (status.success() && results.is_some()) {
@@ -62,7 +62,7 @@ pub fn judge(results: Option<TestTally>, status: ExitStatus) -> (TestTally, Opti
 
 /// The steps of one command. All of them run, even if some fail, and the failed ones are remembered.
 pub struct Steps {
-    /// Receives the output of the steps, and ours.
+    /// Receives the output of the steps, and of this program.
     out: Box<dyn Write + Send>,
     tally: TestTally,
     failed_steps: Vec<String>,
@@ -79,12 +79,12 @@ impl Steps {
         Self { out, tally: TestTally::default(), failed_steps: Vec::new() }
     }
 
-    /// Prints a line. A reader that has gone away is no reason to stop.
+    /// Prints a line. If the reader has gone away, that is no reason to stop.
     fn say(&mut self, line: impl Display) {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).ok();
     }
 
-    /// Builds test binaries. One that cannot be built counts as a failed test, and the others are returned.
+    /// Builds test binaries, and returns them. A binary that cannot be built counts as a failed test.
     pub fn build(&mut self, name: &str, command: Command) -> Vec<Suite> {
         self.announce(name, &command);
         let start = Instant::now();
@@ -99,7 +99,7 @@ impl Steps {
 
     /// Runs suites side by side, as many as there are CPUs. Prints the output of each when it has ended. The
     /// outputs are in a folder of this process below `outputs`, since other processes may run suites of the
-    /// same names. The folder stays if a suite failed.
+    /// same names. If a suite failed, the folder stays.
     pub fn side_by_side(&mut self, jobs: Vec<SuiteJob>, outputs: &Path) {
         let width = thread::available_parallelism().map_or(1, usize::from);
         let mine = outputs.join(process::id().to_string());
@@ -190,8 +190,8 @@ fn run_counting(command: &mut Command, out: &mut dyn Write) -> io::Result<(Optio
 mod tests {
     use super::*;
 
-    /// Made-up results must not reach the output of the tests: the program that runs the tests counts those
-    /// lines too.
+    /// Made-up results must not reach the output of the tests: the program that runs the tests would count
+    /// those lines, too.
     fn silent() -> Steps {
         Steps::to(Box::new(io::sink()))
     }

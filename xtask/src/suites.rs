@@ -4,7 +4,7 @@
 //! the suite has ended, so that outputs do not mix. A suite that hangs is killed after [`LIMIT`], with all
 //! processes that it started, and its report says what their threads waited for. A suite that ends without a
 //! failed test, but also without success or without a result, was killed, has crashed or has left its
-//! harness. It is named, and counts as one failure.
+//! harness. Such a suite is named, and counts as one failure.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -21,9 +21,9 @@ use crate::step::{TestTally, judge};
 /// How long a suite may take, on the slowest and busiest machine.
 pub const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// In the environment of a suite and of all processes that it starts: the file of its output. So those
-/// processes can be found even when the process between has ended. A process group would not do: an interrupt
-/// at the terminal would end this program, but not its suites.
+/// In the environment of a suite and of all processes that it starts: the file of its output. By this mark,
+/// all of these processes can be found, even after the process that started them has ended. A process group
+/// would not suffice: an interrupt at the terminal would end this program, but not its suites.
 const MARK: &str = "OCTAVO_SUITE_OUTPUT";
 
 /// A program that prints test results.
@@ -85,8 +85,8 @@ fn suite_in(message: &str, root: &Path) -> Result<Option<Suite>, &'static str> {
     if !message.contains("\"reason\":\"compiler-artifact\"") {
         return Ok(None);
     }
-    // Both the target and the profile have this field. The target's says whether it has tests, the profile's
-    // whether this is the test binary.
+    // Both the target and the profile have a field `test`. The target's field says whether the target has
+    // tests. The profile's field says whether this binary is the test binary.
     let profile = message.split_once("\"profile\":{").and_then(|(_, rest)| rest.split_once('}'));
     let (profile, _) = profile.ok_or("profile")?;
     match (profile.contains("\"test\":true"), profile.contains("\"test\":false")) {
@@ -132,7 +132,7 @@ pub fn run_all(
             if *building == 0 {
                 return None;
             }
-            // Polling suffices here: a condition variable is not worth it.
+            // Polling suffices here. A condition variable would not be worth the code.
             thread::sleep(Duration::from_millis(20));
         }
     };
@@ -186,7 +186,7 @@ fn try_run(suite: Suite, outputs: &Path, limit: Duration, start: Instant) -> io:
     fs::create_dir_all(outputs)?;
     let path = outputs.join(format!("{}.log", name.replace(['/', ' '], "-")));
     let file = File::create(&path)?;
-    // Both streams share one file description with one position, so they stay in order.
+    // Both streams share one file description, which has one position. So their lines stay in order.
     command.env(MARK, &path).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
     let mut child = command.spawn()?;
     let status = wait(&mut child, start + limit, &path)?;
@@ -216,12 +216,12 @@ fn wait(child: &mut Child, deadline: Instant, output: &Path) -> io::Result<Resul
             return Ok(Ok(status));
         }
         if Instant::now() > deadline {
-            // The processes that it started would keep running, and might hold files and mounts.
+            // The suite's own processes would continue to run, and might hold files and mounts.
             let started = family(child.id(), output);
             let threads = [child.id()].iter().chain(&started).map(|id| threads_of(*id)).collect();
             child.kill()?;
             kill(&started);
-            // Kill also the processes that those started in the meantime. Until the wait, no other process
+            // Also kill the processes that were started in the meantime. Until the wait, no other process
             // gets the child's number.
             kill(&family(child.id(), output));
             child.wait()?;
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn suites_run_side_by_side_and_their_outputs_do_not_mix() {
-        // The two wait for each other: run one after the other, they would never end.
+        // The two suites wait for each other. If they ran one after the other, they would never end.
         let meet = folder("meet");
         fs::create_dir_all(&meet).unwrap();
         let script = |mine: &str, other: &str| {
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_suite_that_hangs_is_killed_with_what_is_left_of_processes_that_have_ended() {
-        // The process between the shell and the sleeper is gone.
+        // The process between the shell and the sleeper has ended.
         let script = "(sleep 1000 & echo $!); while :; do sleep 0.1; done";
         let ended = outcomes("orphan", vec![shell("orphan", script)], Duration::from_secs(1));
         let said = text(&ended[0]);

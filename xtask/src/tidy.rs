@@ -11,7 +11,7 @@
 //! | `docs` | a module without documentation at its head |
 //! | `msrv` | a package or a README that names a different Rust version than the workspace |
 //! | `links` | a link in a markdown file to a file that does not exist |
-//! | `private` | a name of a place that exists only on somebody's machine |
+//! | `private` | a name of a place that exists only on one person's machine |
 //! | `reasons` | an exception that does not say why it is one |
 //! | `commits` | a new commit whose first line is not `area: what it does` |
 //!
@@ -62,7 +62,7 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Loads the files that git tracks or would track. Without git it loads everything but build output.
+    /// Loads the files that git tracks or would track. Without git, loads everything except build output.
     pub fn load(root: &Path) -> Self {
         let mut files = BTreeMap::new();
         for path in git_files(root).unwrap_or_else(|| walked_files(root)) {
@@ -249,7 +249,8 @@ mod tests {
             ("README.md", "[gone](docs/gone.md)"),
             ("docs/notes.md", &place),
         ]);
-        // A made-up tree does not need the real exceptions. That is a finding too, but not one of this test.
+        // A made-up tree does not need the real exceptions. Unneeded exceptions are findings, too, but this
+        // test is not about them.
         let found = check(&tree).into_iter().filter(|finding| finding.path != POLICY);
         let rules: Vec<_> = found.map(|finding| (finding.path, finding.rule)).collect();
         let expected = [

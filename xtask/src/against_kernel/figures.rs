@@ -33,7 +33,7 @@ pub struct JobRuns {
 /// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FigureVerdict {
-    /// In the unit of the row's target: a factor, a percentage or milliseconds.
+    /// The figure in the unit of the row's target: a factor, a percentage or milliseconds.
     pub found: Spread,
     pub holds: bool,
 }

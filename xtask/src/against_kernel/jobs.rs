@@ -16,7 +16,7 @@ pub struct KernelJob {
 pub enum JobKind {
     /// The program needs more memory than it gets, under Octavo and under the kernel.
     Outgrown(JobProgram),
-    /// The program needs a little more than it gets, and nothing goes to a device. Octavo alone.
+    /// The program needs a little more than it gets, and nothing goes to a device. Only Octavo runs this job.
     AtHand(JobProgram),
     /// The program needs half of what it gets. The number is the runs in each round.
     Fits(JobProgram, usize),

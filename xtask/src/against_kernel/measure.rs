@@ -45,7 +45,7 @@ const TREE_SOURCE: &str = "#include <stdio.h>\n\
     int main(int argc, char **argv) { for (int i = 0; i < argc; i++) puts(argv[i]); return 0; }\n";
 const COMPILER: packages::Need = packages::Need { test: "command -v cc", packages: &["gcc", "libc6-dev"] };
 
-/// The state that all jobs share. The swap file is on as long as the value lives.
+/// The state that all jobs share. The swap file is switched on as long as the value lives.
 #[derive(Debug)]
 pub struct JobBench<'a> {
     options: &'a Options,
@@ -53,7 +53,7 @@ pub struct JobBench<'a> {
     outgrow: PathBuf,
     has_huge_pages: bool,
     is_warm: bool,
-    /// Made by the first job that needs it.
+    /// The swap file. The first job that needs it makes it.
     swap: Option<Warden>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> JobBench<'a> {
         for (_, side) in turns(self.options.rounds * times, sides.len()) {
             let side = sides[side];
             if matches!(job.kind, JobKind::Outgrown(_)) {
-                // The file system may still be busy with the last run's swap file.
+                // Pause, since the file system may still be busy with the swap file of the last run.
                 std::thread::sleep(SETTLE);
             }
             let outcome = self.run(self.on(side, &words, budget_bytes, job.kind))?;

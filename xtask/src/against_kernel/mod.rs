@@ -2,9 +2,10 @@
 //!
 //! The sides take turns, round by round: a program without a limit, under `octavo run`, and in a memory
 //! control group of the same limit with a swap file on the disk where Octavo has its swap. The kernel's side
-//! runs with huge pages and without; the better one counts. [`jobs`] lists the measurements and their
-//! targets, [`measure`] runs them, [`table`] prints them. The program is `outgrow` of `crates/bench`, which
-//! checks all bytes that it reads. [`crate::machine`] makes the groups and undoes everything.
+//! runs both with and without huge pages, and the better of the two counts. [`jobs`] lists the measurements
+//! and their targets, [`measure`] runs them, [`table`] prints them. The program is `outgrow` of
+//! `crates/bench`, which checks all bytes that it reads. [`crate::machine`] makes the groups and undoes
+//! everything.
 
 mod figures;
 mod jobs;

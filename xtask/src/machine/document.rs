@@ -16,7 +16,7 @@ impl Marks {
         self.split(text).map(|(_, part, _)| part)
     }
 
-    /// Returns the text with another part.
+    /// Returns the text with another part between the marks.
     pub fn put_into(&self, text: &str, part: &str) -> Result<String, String> {
         let (before, _, after) = self.split(text)?;
         Ok(format!("{before}{}\n{part}{}{after}", self.begin, self.end))

@@ -14,10 +14,10 @@ use super::warden::{Warden, quoted};
 /// The purpose of a group.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
-    /// It makes the kernel keep a limit. A group that may not swap does not use the machine's own swap
-    /// either.
+    /// The group makes the kernel keep a limit. If the group may not swap, it does not use the machine's own
+    /// swap either.
     Limit { bytes: u64, may_swap: bool },
-    /// It only measures, since the program keeps a limit itself.
+    /// The group only measures, since the program keeps a limit itself.
     Measure,
 }
 
@@ -53,9 +53,9 @@ pub fn entering(group: &ControlGroup, words: &[String]) -> Vec<String> {
 }
 
 /// Makes the kernel sum a group's figures, which it otherwise does every two seconds. Reclaim relies on them.
-/// In a small group that uses up its memory faster than that, reclaim believes that a list is long, finds it
-/// empty, and kills a process, although swap is nearly empty and every page is reclaimable. A comparison with
-/// the kernel at its best reads the figures all the time.
+/// If a small group uses up its memory faster, reclaim believes that a list is long, finds it empty, and
+/// kills a process, although swap is nearly empty and every page is reclaimable. To show the kernel at its
+/// best, a comparison reads the figures all the time.
 pub fn sum_figures(group: &ControlGroup) {
     group.anonymous_bytes();
 }

@@ -1,7 +1,7 @@
 //! Tools for measuring programs from outside: control groups, swap files, processes, and a warden that undoes
-//! all of it.
+//! all changes.
 //!
-//! [`crate::programs`], [`crate::against_kernel`], [`crate::jobs`] and [`crate::latency`] use it.
+//! [`crate::programs`], [`crate::against_kernel`], [`crate::jobs`] and [`crate::latency`] use these tools.
 
 pub mod document;
 pub mod kernel;
@@ -55,8 +55,8 @@ pub fn build_bench(program: &str) -> Result<PathBuf, String> {
     Ok(crate::root().join(Path::new(&target)).join("release").join(program))
 }
 
-/// Runs a command that measures. It prints the usage if the options make no sense, help if there are none,
-/// and otherwise the reason of a failure.
+/// Runs a command that measures. If the options make no sense, prints the usage. If they ask for help, prints
+/// the help. If the command fails, prints the reason.
 pub fn command<O>(
     usage: &str,
     help: impl FnOnce() -> String,

@@ -1,4 +1,4 @@
-//! A measured program: a process group of its own, with its output in files. It cannot outlive the
+//! A measured program: a process group of its own, with its output in files. The program cannot outlive the
 //! measurement.
 
 use std::fs::{self, File};

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 /// Samples a tree of processes now and then.
 ///
-/// The kernel splits a shared page among its processes (`Pss_Anon`), so a tree's sum counts it once. A sample
-/// takes about 14 ms a GiB. So the sampler waits nine times as long as the sample took, and may miss a short
-/// peak.
+/// The kernel splits a shared page among its processes (`Pss_Anon`), so the sum over a tree counts each page
+/// once. A sample takes about 14 ms a GiB. So the sampler waits nine times as long as the sample took, and
+/// may miss a short peak.
 #[derive(Debug)]
 pub struct Sampler {
     root: u32,

@@ -1,9 +1,9 @@
 //! A warden: a shell that undoes a run's changes to the machine, however the run ends.
 //!
-//! The warden reads shell commands, and runs them, the last one first, when its pipe closes. That happens
+//! The warden reads shell commands, and runs them, the last one first, when its pipe closes. The pipe closes
 //! when the value is dropped, and also when this process is killed. It has a process group of its own, so
-//! that the terminal's signals do not reach it. The caller gives each command before the step that it undoes.
-//! A command must do no harm if the step was never taken.
+//! that the terminal's signals do not reach it. Before each step, the caller gives the warden the command
+//! that undoes the step. The command must do no harm if the step was never taken.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;

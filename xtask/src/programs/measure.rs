@@ -80,7 +80,7 @@ impl<'a> ProgramBench<'a> {
     }
 
     /// Returns the plain run with the greatest peak among a few. Threads and garbage collectors run
-    /// differently each time, and a budget from a low peak would be too small.
+    /// differently each time. A budget that is computed from a low peak would be too small.
     fn run_plainly(&self, row: &ProgramRow, place: &InputFolder) -> Result<ProgramRun, String> {
         let mut greatest: Option<ProgramRun> = None;
         for _ in 0..PLAIN_RUNS {
@@ -114,7 +114,7 @@ impl<'a> ProgramBench<'a> {
             ProgramSide::Plain => None,
             ProgramSide::Octavo { program, budget_bytes } => {
                 words = [self.octavo_words(program, budget_bytes, &report), words].concat();
-                // The group only measures. If none can be made, the run continues without.
+                // The group only measures. If no group can be made, the run continues without one.
                 let group = kernel::make_group(&mut warden, Purpose::Measure).ok();
                 words = group.as_ref().map_or(words.clone(), |group| kernel::entering(group, &words));
                 group
@@ -164,7 +164,7 @@ impl<'a> ProgramBench<'a> {
             peak_bytes: sampler.peak_bytes(),
             report: serde_json::from_str(&said(&scratch, "report.json")).ok(),
         };
-        // All processes end first, so that none stays as a zombie.
+        // End all processes first, so that none stays as a zombie.
         drop(warden);
         let _ = child.wait();
         Ok(run)

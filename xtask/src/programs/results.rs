@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunEnd {
-    /// It succeeded.
+    /// The run succeeded.
     Well,
     /// The kernel killed a process of the run for lack of memory.
     Killed,
-    /// It exceeded its time limit.
+    /// The run exceeded its time limit.
     TooLong,
-    /// It failed. The text is the end of its output.
+    /// The run failed. The text is the end of its output.
     Failed(String),
 }
 
@@ -68,7 +68,7 @@ impl RowOutcome {
         run.as_ref().map(|run| run.end == RunEnd::Well && run.output == self.plain.output)
     }
 
-    /// Returns whether the output under Octavo is the plain run's.
+    /// Returns whether the output under Octavo equals the output of the plain run.
     pub fn octavo_same(&self) -> Option<bool> {
         self.same(&self.octavo)
     }

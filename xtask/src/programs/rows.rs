@@ -60,7 +60,7 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Compares all of the output.
+/// Compares the whole output.
 fn all(output: &str) -> String {
     output.to_owned()
 }

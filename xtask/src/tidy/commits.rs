@@ -12,7 +12,7 @@ const MOST_COLUMNS: usize = 72;
 /// Checks the history, if there is one. Merges do not count.
 pub fn check(root: &Path) -> Vec<Violation> {
     let since = format!("--since={SINCE}");
-    // The tree may lie inside of another project's.
+    // The tree may lie inside the tree of another project.
     let top =
         git(root, &["rev-parse", "--show-toplevel"]).and_then(|top| fs::canonicalize(top.trim_end()).ok());
     if top.is_none() || top != fs::canonicalize(root).ok() {
@@ -34,7 +34,7 @@ pub fn check(root: &Path) -> Vec<Violation> {
 /// Says what is wrong with a subject, if anything.
 fn objection(subject: &str) -> Option<&'static str> {
     let is_area = |area: &str| !area.is_empty() && area.chars().all(|c| c.is_ascii_lowercase() || c == '-');
-    // Git writes these. In a shallow clone a merge may look like a plain commit.
+    // Git itself writes these subjects. In a shallow clone, a merge may look like a plain commit.
     if subject.starts_with("Merge ") || subject.starts_with("Revert \"") {
         return None;
     }

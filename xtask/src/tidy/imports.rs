@@ -70,7 +70,7 @@ pub fn check(sources: &[RustFile], exceptions: &[Allowed], findings: &mut Vec<Vi
 }
 
 /// Reports files of one folder that name each other in a circle. A file that names its parent's items counts
-/// as naming the parent's file, which names its children. So items that both use belong into a file of their
+/// as naming the parent's file, which names its children. So items that both use belong in a file of their
 /// own.
 pub fn check_circles(sources: &[RustFile], findings: &mut Vec<Violation>) {
     for folder in NO_CIRCLES {
@@ -79,7 +79,7 @@ pub fn check_circles(sources: &[RustFile], findings: &mut Vec<Violation>) {
             files().map(|file| (file.module.as_slice(), file.path.as_str())).collect();
         let mut named = Sideways::new();
         for file in files() {
-            // A visibility (`pub(super)`) names nobody.
+            // A visibility (`pub(super)`) does not count as naming a module.
             let is_item =
                 |path: &&NamedPath| path.segments.iter().any(|part| !PLACES.contains(&part.as_str()));
             for path in file.paths.iter().filter(is_item) {
@@ -258,7 +258,7 @@ mod tests {
         let job = ("swap/job.rs", "pub struct Job;");
         let parent = ("swap/mod.rs", "mod job; mod tables; use self::job::Job; use self::tables::print;");
         assert_eq!(circles(&[job, parent, ("swap/tables.rs", "use super::job::Job;")]), 0);
-        // The parent's own items, and the way round by a third file.
+        // The circle goes through the parent's own items, and through a third file.
         assert_eq!(circles(&[job, parent, ("swap/tables.rs", "use super::run;")]), 2);
         let args = ("args.rs", "use crate::swap::Job; fn f() { crate::output::g() }");
         let output = ("output.rs", "use crate::args::Target;");

@@ -9,8 +9,8 @@ use super::{Repository, Violation};
 /// The manifest of the workspace.
 const ROOT: &str = "Cargo.toml";
 
-/// Reads every manifest of a package, and reports dependencies on packages of ours that [`PACKAGES`] does not
-/// list.
+/// Reads every manifest of a package, and reports dependencies on packages of this workspace that
+/// [`PACKAGES`] does not list.
 pub fn check(tree: &Repository, findings: &mut Vec<Violation>) {
     let workspace = parse(tree.get(ROOT).unwrap_or_default());
     let manifests: Vec<_> = tree
@@ -39,8 +39,8 @@ pub fn check(tree: &Repository, findings: &mut Vec<Violation>) {
     }
 }
 
-/// Checks that all name one Rust version. The README's commands build every package, so the newest Rust that
-/// any package needs holds for all.
+/// Checks that all packages and the README name one Rust version. The README's commands build every package,
+/// so all must name the newest Rust that any package needs.
 pub fn check_rust_version(tree: &Repository, findings: &mut Vec<Violation>) {
     let Some(root) = tree.get(ROOT) else { return };
     let mut report =

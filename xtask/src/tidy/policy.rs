@@ -1,6 +1,6 @@
 //! All data of the rules, and nothing else: to change a rule's data, change this file.
 //!
-//! Every exception carries its reason. An exception that nothing needs any more is itself reported.
+//! Every exception carries its reason. An exception that is no longer needed is reported, too.
 
 /// The modules of `crates/octavo/src`, from the bottom to the top.
 ///
@@ -23,7 +23,8 @@ pub const LAYERS: &[&[&str]] = &[
     &["manager"],
 ];
 
-/// Single upward imports that are allowed: file, module it may name, reason.
+/// Single upward imports that are allowed. Each has the file, the module that the file may name, and the
+/// reason.
 pub const UPWARD_IMPORTS: &[Allowed] = &[];
 
 /// Folders whose files must not name each other in a circle.
@@ -50,7 +51,8 @@ pub const NO_CIRCLES: &[&str] = &[
     "crates/octavo/src/swap/pool/",
 ];
 
-/// The packages of the workspace by folder, and the folders of our packages that each may depend on.
+/// The packages of the workspace by their folders, each with the folders of the packages that it may depend
+/// on.
 pub const PACKAGES: &[(&str, &[&str])] = &[
     ("crates/platform", &[]),
     ("crates/octavo", &["crates/platform"]),
@@ -81,7 +83,7 @@ pub const PACKAGES: &[(&str, &[&str])] = &[
             "crates/trace",
         ],
     ),
-    // It tests the programs, so it shares nothing with them.
+    // This package tests the programs, so it shares no code with them.
     ("crates/torture", &[]),
     ("xtask", &["crates/measure"]),
 ];
@@ -196,14 +198,15 @@ pub const MOST_PROSE_COLUMNS: usize = 120;
 /// Macros that stand for code that was never written.
 pub const UNFINISHED_MACROS: &[&str] = &["todo", "unimplemented"];
 
-/// Words that mark a debt left in the text. They are put together here so that this file does not hold them.
+/// Words that mark a debt left in the text. They are put together from parts, so that this file does not
+/// contain them.
 pub const DEBT_MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("X", "XX")];
 
 /// Names of places that exist only where the project is worked on.
 pub const PRIVATE_PLACES: &[&str] =
     &[concat!("/wo", "rk/"), concat!("../sh", "ared"), concat!(".lib", "rary")];
 
-/// The only file that may name them.
+/// The only file that may name these places.
 pub const PRIVATE_PLACES_ALLOWED_IN: &str = ".gitignore";
 
 /// An exception to a rule.

@@ -48,8 +48,8 @@ pub fn check_unsafe(
     }
 }
 
-/// Atomics, locks, threads, clocks, CPUs and random bytes come from the facade, so that each of its faces
-/// sees all of them.
+/// Atomics, locks, threads, clocks, CPUs and random bytes come from the facade, so that each face of the
+/// facade sees all of their uses.
 pub fn check_facade(sources: &[RustFile], findings: &mut Vec<Violation>) {
     let outside = |file: &&RustFile| file.path.starts_with(ENGINE_SOURCE) && !file.path.starts_with(FACADE);
     for file in sources.iter().filter(outside) {

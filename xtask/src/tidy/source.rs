@@ -15,7 +15,8 @@ const KEYWORDS: &[&str] = &[
 #[derive(Debug)]
 pub struct RustFile {
     pub path: String,
-    /// The module of the file's items, from the root of its crate. It is meaningful only below a `src/`.
+    /// The module of the file's items, from the root of its crate. This is meaningful only for a file below a
+    /// `src/`.
     pub module: Vec<String>,
     /// Every word of the code, with its line and whether a `!` follows.
     pub words: Vec<SourceWord>,
@@ -119,7 +120,7 @@ impl RustFile {
         }
     }
 
-    /// Adds the words inside a `use` tree. Its paths were read together with their beginning.
+    /// Adds the words inside a `use` tree. The paths of the tree were read with its prefix already.
     fn walk_words(&mut self, tokens: &[TokenTree]) {
         for token in tokens {
             match token {

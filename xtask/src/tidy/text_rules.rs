@@ -99,7 +99,7 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Tells code between fences from the text around it, line by line.
+/// Distinguishes code between fences from the text around it, line by line.
 #[derive(Default)]
 struct Fence(Option<&'static str>);
 

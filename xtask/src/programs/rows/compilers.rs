@@ -90,8 +90,8 @@ pub const NPM: ProgramRow = ProgramRow {
             let text = include_str!("../inputs/module.ts.txt").replace("$N", &file.to_string());
             place.file(&format!("project/src/module{file}.ts"), &text)?;
         }
-        // The compiler takes only the files that the index imports, and none of an earlier and larger
-        // project.
+        // The compiler takes only the files that the index imports. Files of an earlier, larger project may
+        // be left in the folder.
         let index: String = (0..count).map(|file| format!("export * from './module{file}';\n")).collect();
         place.file("project/src/index.ts", &index)?;
         place.file("project/package.json", include_str!("../inputs/package.json.txt"))?;
