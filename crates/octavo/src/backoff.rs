@@ -6,9 +6,9 @@ use crate::sync::{AtomicU32, Ordering};
 /// The recent failures of one kind of request.
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    /// Failures in a row that count.
+    /// After this many failures in a row, the number of refused requests does not grow any more.
     most_failures: u32,
-    /// Requests still to be turned away.
+    /// The number of requests that are still to be turned away.
     turn_away: AtomicU32,
     failures: AtomicU32,
 }

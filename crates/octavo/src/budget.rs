@@ -1,13 +1,14 @@
 //! One budget over everything: chunks, frame words, table nodes, swap maps and buffers.
 //!
-//! Code that takes memory from the kernel charges it here first. It gives the charge back after the memory.
-//! The kernel has the last word: the peak resident set of the process stays within the budget.
+//! Code that takes memory from the kernel charges it here first. When it gives the memory back, it then gives
+//! the charge back as well. The kernel's count is decisive: the peak resident set of the process stays within
+//! the budget.
 
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_SHIFT;
 
-/// Evicting pages makes no room for some tables. Chunks leave them at least this much, or all of their part
-/// if that is less.
+/// Some tables get no room when pages are evicted. So chunks leave tables at least this much room, or their
+/// whole part if that is less.
 const LEAST_HEADROOM_BYTES: u64 = 1 << 20;
 
 /// The bytes that may be used, and those that are in use.
@@ -17,8 +18,8 @@ pub(crate) struct Budget {
     used_bytes: AtomicU64,
     /// The part of `used_bytes` that tables, maps and buffers take.
     tables_bytes: AtomicU64,
-    /// The part of the limit, as a shift, that chunks leave to tables and maps. Those come later and cannot
-    /// be moved. From 64 on, chunks leave nothing.
+    /// The part of the limit, as a shift, that chunks leave to tables and maps. Tables and maps come later
+    /// and cannot be moved. If the shift is 64 or more, chunks leave nothing.
     headroom_shift: u32,
     /// The most that the limit may be raised to. Addresses are reserved for it.
     most_bytes: u64,
@@ -102,14 +103,15 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that may still be charged. They are negative when the limit was lowered below the
-    /// bytes in use, or when pages that were shared have become copies.
+    /// Returns the bytes that may still be charged. The number is negative if the limit was lowered below the
+    /// bytes in use, or if pages that were shared have become copies.
     pub(crate) fn room_bytes(&self) -> i64 {
         self.chargeable_bytes() as i64 - self.used_bytes() as i64
     }
 
-    /// Returns the bytes that chunks and pages that are away leave to tables and maps: the rest of their
-    /// part, but at least a quarter of it or [`LEAST_HEADROOM_BYTES`], whichever is more, up to all of it.
+    /// Returns the bytes that chunks and away pages leave to tables and maps. That is the unused rest of the
+    /// part for tables and maps. But it is at least a quarter of that part or [`LEAST_HEADROOM_BYTES`],
+    /// whichever is more, up to the whole part.
     pub(crate) fn headroom_bytes(&self) -> u64 {
         let part = self.limit_bytes().checked_shr(self.headroom_shift).unwrap_or(0);
         let least = (part / 4).max(LEAST_HEADROOM_BYTES).min(part);
@@ -146,7 +148,7 @@ impl Budget {
     }
 
     fn charge_below(&self, bytes: u64, most_bytes: u64) -> bool {
-        // Relaxed: the figure orders nothing. The locks of its takers hand the memory itself over.
+        // Relaxed: the figure orders nothing. The memory itself passes through the locks of the callers.
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(bytes).filter(|&used| used <= most_bytes)
@@ -154,8 +156,8 @@ impl Budget {
             .is_ok()
     }
 
-    /// Charges `bytes` for tables even if that exceeds the limit: for the few kilobytes that reclaim cannot
-    /// do without. The excess shows as negative room. Reclaim makes up for it by giving a chunk back.
+    /// Charges `bytes` for tables even if that exceeds the limit: for the few kilobytes that reclaim itself
+    /// needs. The excess shows as negative room. Reclaim compensates for it by giving a chunk back.
     pub(crate) fn charge_over(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.tables_bytes.fetch_add(bytes, Ordering::Relaxed);

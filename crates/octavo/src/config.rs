@@ -72,14 +72,14 @@ pub enum SwapCache {
 pub enum PinPath {
     /// Base: under the space's region lock, held shared.
     Locked,
-    /// Patched, and best: without a lock. A pin walks the table, takes the count, and reads every link
-    /// again. On a mismatch it undoes its work.
+    /// Patched, and best: without a lock. A pin walks the table, adds to the frame's count, and reads every
+    /// link again. If a link has changed, it undoes its work.
     #[default]
     LockFree,
 }
 
-/// Selects where the first write to an untouched 2 MiB gives memory to all of it. That takes one fault
-/// instead of 512, but the first byte costs 2 MiB of the budget.
+/// Selects where the first write to untouched 2 MiB gives memory to all of the 2 MiB. The 2 MiB then take one
+/// fault instead of 512, but the first byte costs 2 MiB of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePolicy {
     /// Wherever the aligned 2 MiB lies in one region and is empty.
@@ -87,16 +87,16 @@ pub enum HugePolicy {
     /// Only in regions mapped with [`crate::RegionOptions::huge`].
     #[default]
     Advised,
-    /// Nowhere. Memory that was only read shows zeros by single pages, too.
+    /// Nowhere. Memory that was only read is also mapped in single pages of zeros.
     Never,
 }
 
-/// Selects what the first write does to 2 MiB that were only read so far, and so show zeros without
-/// memory. For measurements; leave the default.
+/// Selects the effect of the first write to 2 MiB that were only read so far. Such memory shows zeros and
+/// takes no memory. For measurements; leave the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugeZeroWrite {
-    /// Gives memory to the page that is written. The other 511 still show zeros without memory (Linux
-    /// 6.12).
+    /// Gives memory to the page that is written. The other 511 pages still show zeros, and take no memory
+    /// (Linux 6.12).
     #[default]
     Split,
     /// Gives memory to all 2 MiB if [`HugePolicy`] allows it. Otherwise, acts as `Split` (Linux 4.8).
@@ -110,8 +110,8 @@ pub enum ReclaimPolicy {
     /// Evicts by reuse distance. Resists scans, and keeps part of a loop that is larger than memory.
     #[default]
     Reuse,
-    /// Keeps the pages that came back soonest after they had left. For pages whose use shows only in
-    /// faults, such as those of windows where the kernel does not report which of them were accessed.
+    /// Keeps the pages that came back soonest after they had left. For pages whose use shows only in faults.
+    /// Such are the pages of windows, if the kernel does not report which of them were accessed.
     Returns,
     /// Evicts from the oldest of four age groups, like Linux's multi-generational LRU.
     Generations,
@@ -133,8 +133,8 @@ pub enum Compression {
     /// LZ4, which is quick and shrinks text by a factor of about two.
     #[default]
     Lz4,
-    /// Zstandard, level -1. It compresses half as fast as LZ4 and decompresses a third to half as fast,
-    /// but its pages are a tenth to a half smaller. Better where each returning page has other costs
-    /// anyway, as in another process.
+    /// Zstandard, level -1. It compresses half as fast as LZ4 and decompresses a third to half as fast, but
+    /// its pages are a tenth to a half smaller. It is better if each returning page has other costs as well,
+    /// as for the pages of another process.
     Zstd,
 }

@@ -13,7 +13,7 @@ use crate::units::bytes_for_people;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ErrorKind {
     /// The budget is below the minimum, above the machine's memory, or below the memory that is in use and
-    /// cannot be moved out. Or a quota is below 2 MiB.
+    /// cannot be moved out. Also: a quota is below 2 MiB.
     InvalidBudget,
     /// The range, index or offset is empty, unaligned, too long, or outside the range that it belongs to.
     InvalidRange,
@@ -162,7 +162,8 @@ impl Error {
         self.details.message.split(';').next().unwrap_or_default()
     }
 
-    /// Makes an error from a refusal by the system. If addresses may be missing, the text says what to do.
+    /// Makes an error from a refusal by the system. If the reason may be a lack of addresses, the text says
+    /// what to do.
     #[cold]
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
         let remedy = if is_for_want_of_room(error) { remedy() } else { String::new() };

@@ -1,7 +1,7 @@
 //! How long accesses waited: a histogram for each kind of wait.
 //!
-//! A doubling has eight buckets, so a figure is off by at most 6 %. Each CPU has a cell for each bucket, as
-//! for [counters](crate::counters), and a reader sums them.
+//! There are eight buckets for each doubling of the time, so a figure is off by at most 6 %. Each CPU has a
+//! cell for each bucket, as for [counters](crate::counters), and a reader sums them.
 //!
 //! Short waits, of about a microsecond, are timed for one page in 64: reading a clock takes 20 to 50 ns, and
 //! a write fault that finds a zeroed frame 75 ns. Faults that show zeros are not timed, nor are pages that
@@ -20,10 +20,11 @@ const PART_BITS: u32 = 3;
 /// Waits of 2^37 ns, two minutes, and more are in the last bucket.
 const MOST_BITS: u32 = 37;
 pub(crate) const BUCKETS: usize = ((MOST_BITS - PART_BITS + 1) << PART_BITS) as usize;
-/// log2 of `n`, if one page in `n` is timed because timing all would cost too much.
+/// log2 of `n`, for waits of which only one page in `n` is timed, because timing all would cost too much.
 const SAMPLE_BITS: u32 = 6;
 
-/// What an access waited for. Look it up in a [`LatencySnapshot`] to see what makes a program slow.
+/// The reason for which an access waited. A [`LatencySnapshot`] has the figures of each reason, and so shows
+/// what makes a program slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Latency {
@@ -65,7 +66,7 @@ impl Latency {
     }
 }
 
-/// Returns whether a fault on this page is timed, for kinds of which not all are. The timed pages are
+/// Returns whether a fault on this page is timed, for kinds of which only some are timed. The timed pages are
 /// scattered, since programs touch some pages more than others, such as the first of each block.
 #[inline]
 pub(crate) fn is_sampled(page: PageNumber) -> bool {
@@ -118,8 +119,8 @@ pub struct LatencySnapshot {
     counts: Vec<u64>,
 }
 
-/// How long waits took, in nanoseconds: the usual, the rare, and the longest. They are off by at most 6 %.
-/// Waits of more than two minutes count as two minutes.
+/// How long waits took, in nanoseconds: the usual wait, rare waits, and the longest wait. The figures are off
+/// by at most 6 %. Waits of more than two minutes count as two minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Quantiles {
@@ -131,7 +132,7 @@ pub struct Quantiles {
     pub p99_ns: u64,
     /// Of a thousand, 999 took no longer.
     pub p999_ns: u64,
-    /// The longest.
+    /// The longest wait.
     pub max_ns: u64,
     /// The arithmetic mean. Multiplied by `count`, it is the total time.
     pub mean_ns: u64,

@@ -20,11 +20,11 @@
 //!
 //! The map's answers are hints: an owner may be gone when the caller looks. The caller walks to the page's
 //! entry, and acts only if that entry still names the frame. Entries are versioned words, in memory that is
-//! never used for anything else. So this is safe even if the space is gone.
+//! never used for anything else. So the walk is safe even if the space is gone.
 //!
 //! Locking: 64 locks, chosen by frame. A single owner is added and removed by one compare-and-swap without a
-//! lock. So with the lock, a word that is neither PAIR nor LIST is changed by compare-and-swap too. PAIR and
-//! LIST change under the lock only.
+//! lock. So even a thread that has the lock changes a word by compare-and-swap if the word is neither PAIR
+//! nor LIST. The words PAIR and LIST change only under the lock.
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
@@ -157,14 +157,15 @@ impl ReverseMap {
     }
 
     fn lock(&self, frame: FrameId) -> MutexGuard<'_, OwnerLists> {
-        // Heads of huge blocks are multiples of a chunk's frames. The XOR spreads them over the locks too.
+        // Heads of huge blocks are multiples of a chunk's frames. The XOR spreads these heads over the locks,
+        // too.
         let index = frame.0 ^ (frame.0 / CHUNK_FRAMES);
         self.lists[index as usize % OWNER_LOCKS].lock()
     }
 
     /// Returns the word of a frame's second owner. The caller holds the frame's lock.
     fn second(&self, frame: FrameId) -> u64 {
-        // Relaxed: the lock orders it.
+        // Relaxed: the lock orders the word.
         self.seconds[frame.index()].load(Ordering::Relaxed)
     }
 
@@ -242,7 +243,7 @@ impl ReverseMap {
     /// Remembers the owner that was just removed, if it was the last. The frame is not released yet.
     #[cold]
     pub(crate) fn remember_last(&self, words: &FrameWords, owner: Owner) {
-        // Relaxed: a hint. If there is another owner, no former one is needed.
+        // Relaxed: the word is only a hint. If there is another owner, no former owner is needed.
         let _ = words.owner.compare_exchange(0, FORMER | owner.bits(), Ordering::Relaxed, Ordering::Relaxed);
     }
 

@@ -11,12 +11,12 @@
 //!
 //! Invariants: a frame is in one place. It is on a buddy list, on a shelf of whole chunks, on a per-CPU list,
 //! in the zeroed reserve, with its owner, or aside in an isolated chunk. Each change of place checks the
-//! frame's state word. `alloc` returns `None` only after it has searched every place. A fault makes room
-//! instead, and so searches other CPUs' lists only now and then (`alloc_or_make_room`).
+//! frame's state word. `alloc` returns `None` only after it has searched every place. A fault can make room
+//! instead. So it searches the lists of other CPUs only now and then (`alloc_or_make_room`).
 //!
 //! Locking, in this order: one CPU's lists, or the zeroed reserve; then one zone. A thread that brings a
-//! chunk online takes `coming` while it holds none of these, and then the zone's lock. Hooks are called with
-//! no lock held.
+//! chunk online takes `coming` while it holds none of these locks, and then takes the zone's lock. Hooks are
+//! called with no lock held.
 //!
 //! The allocator does not reclaim, and does not call up. A caller that gets `None` decides what to do.
 
@@ -46,8 +46,8 @@ struct ZeroedReserve {
 }
 
 /// Hands out blocks of 4 KiB to 2 MiB under a budget, for a program that wants memory in pages, without
-/// spaces and swap. Most programs only call `alloc`, `give_back`, `free` and `shrink`. The rest is upkeep,
-/// which a manager does for its allocator.
+/// spaces and swap. Most programs only call `alloc`, `give_back`, `free` and `shrink`. The other methods are
+/// for upkeep. A manager calls them for its allocator.
 ///
 /// Units: a frame is 4 KiB. A block is 2^order frames, order 0 to 9, aligned to its size. Memory comes from
 /// the kernel and goes back to it in chunks of 2 MiB. Each chunk is charged to a budget, with 16 KiB for its
@@ -55,8 +55,8 @@ struct ZeroedReserve {
 ///
 /// Any thread may call any method. While the per-CPU list serves them, `alloc` and `free` together cost one
 /// compare-and-swap (in `free`) on the frame's own line, two restartable sections on lines that only this CPU
-/// writes, and no lock. With the `TryLock` form they cost three read-modify-writes. A miss takes one zone
-/// lock for a batch of blocks.
+/// writes, and no lock. With the `TryLock` form, the two calls cost three read-modify-writes. If the list is
+/// empty, one zone lock is taken for a batch of blocks.
 #[derive(Debug)]
 pub struct FrameAllocator {
     lists: PerCpuLists,
@@ -66,18 +66,18 @@ pub struct FrameAllocator {
     cpu_nodes: Box<[u8]>,
     /// Whether all zones and CPUs are on one node.
     one_node: bool,
-    /// The orders, as bits, that a section pops, and those that it may push without looking up the frame's
-    /// node.
+    /// The orders, as bits, that a section pops. Then the orders that a section may push without looking up
+    /// the frame's node.
     popped_orders: u16,
     pushed_orders: u16,
     reserve: Mutex<ZeroedReserve>,
-    /// About how many frames the reserve has now. Most misses find 0 here, and so leave the lock's line
-    /// alone.
+    /// About how many frames the reserve has now. Most callers find 0 here, and so do not touch the cache
+    /// line of the lock.
     zeroed_ahead: CachePadded<AtomicU32>,
     /// Held by the thread that drains all CPUs. Other threads that want to drain wait for it.
     draining: Mutex<()>,
-    /// The bytes of all zones, and the bytes that the lists and watermarks are tuned for. The second are
-    /// fewer if the budget is smaller.
+    /// The bytes of all zones, and the bytes for which the lists and watermarks are tuned. The second number
+    /// is smaller if the budget is smaller than the zones.
     most_bytes: u64,
     tuned_for_bytes: AtomicU64,
     /// The steps by which watermarks are lowered.
@@ -221,9 +221,9 @@ impl FrameAllocator {
         self.alloc_slow(order)
     }
 
-    /// Does what [`FrameAllocator::alloc`] does, for a caller that makes room if it gets `None`. Other CPUs
-    /// then have few frames on their lists, and need them: they have just made room too. So this searches
-    /// their lists only now and then. If making room does not help, the caller calls
+    /// Does what [`FrameAllocator::alloc`] does, for a caller that makes room if it gets `None`. When room
+    /// has to be made, other CPUs have few frames on their lists, and need these frames themselves. So this
+    /// searches their lists only now and then. If making room does not help, the caller calls
     /// [`FrameAllocator::alloc`].
     #[inline]
     pub(crate) fn alloc_or_make_room(&self, order: Order) -> Option<Block> {
@@ -248,8 +248,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Does what [`FrameAllocator::alloc`] does, but does not search other CPUs' lists. For callers that can
-    /// do without a block: `None` is cheap, and may be wrong.
+    /// Does what [`FrameAllocator::alloc`] does, but does not search other CPUs' lists. For callers that do
+    /// not need a block: `None` is cheap, and does not prove that there is none.
     pub fn alloc_if_at_hand(&self, order: Order) -> Option<Block> {
         if let Some(block) = self.alloc_listed(order) {
             return Some(block);
@@ -277,7 +277,7 @@ impl FrameAllocator {
     /// order, or never allocated, or lies inside a block. Nothing changes then.
     #[inline]
     pub fn free(&self, frame: FrameId, order: Order) -> Result<()> {
-        // Each unusual case is a tail call. The fast path keeps nothing across a call, so it saves no
+        // Each unusual case is a tail call. So the fast path keeps no value across a call, and saves no
         // registers.
         let Some(words) = self.arena.words.get(frame) else {
             return invalid_free(frame, order, None);
@@ -388,7 +388,7 @@ impl FrameAllocator {
         &self.arena.bytes
     }
 
-    /// Returns the first number after the frames that have memory in the arena.
+    /// Returns the first frame number after the frames that have memory in the arena.
     pub fn end_frame(&self) -> FrameId {
         FrameId(self.zones.end())
     }
@@ -411,8 +411,8 @@ impl FrameAllocator {
         self.zone_free_frames() + self.offline_frames()
     }
 
-    /// Returns how many frames are free, or could still be charged to the budget: as chunks, or, with
-    /// `has_away`, page by page as away pages are.
+    /// Returns how many frames are free, or could still be charged to the budget: as chunks or, with
+    /// `has_away`, as single away pages.
     pub(crate) fn allocatable_frames(&self, has_away: bool) -> u64 {
         let room_bytes = self.arena.budget.room_for_chunks_bytes();
         self.free_frames() + if has_away { room_bytes / PAGE_BYTES as u64 } else { self.offline_frames() }
@@ -438,7 +438,7 @@ impl FrameAllocator {
     }
 
     /// Installs a hook. The slow path calls it, with no lock held, whenever less memory is left than the low
-    /// watermark. The hook should do little, such as wake a thread.
+    /// watermark. The hook should do little work, such as waking a thread.
     ///
     /// # Panics
     /// If it is called a second time.
@@ -446,8 +446,8 @@ impl FrameAllocator {
         assert!(self.low_hook.set(LowHook(Box::new(hook))).is_ok(), "the hook is installed once");
     }
 
-    /// Gives up to `n_chunks` wholly free chunks back to the kernel, and returns how many. If the zones have
-    /// too few, it first drains the per-CPU lists.
+    /// Gives up to `n_chunks` wholly free chunks back to the kernel, and returns their number. If the zones
+    /// have too few free chunks, this first drains the per-CPU lists.
     pub fn shrink(&self, n_chunks: u32) -> u32 {
         let from_zones =
             |n: u32| self.zones.iter().rev().fold(0, |gone, zone| gone + zone.shrink(&self.arena, n - gone));
@@ -467,7 +467,8 @@ impl FrameAllocator {
         match zone.isolate(&self.arena, chunk)? {
             0 => Some(0),
             _ => {
-                // Frames from per-CPU lists go aside now. Frames that were handed out meanwhile get the mark.
+                // Frames from per-CPU lists go aside now. Frames that were handed out meanwhile get the mark
+                // in the second call below.
                 self.drain();
                 zone.isolate(&self.arena, chunk)
             }
@@ -510,8 +511,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Moves the frames that were zeroed ahead to their zones. They go first when memory runs short, since no
-    /// page needs them.
+    /// Moves the frames that were zeroed ahead to their zones. When memory runs short, these frames are taken
+    /// first, since no page needs them.
     pub fn give_zeroed_back(&self) {
         let mut reserve = self.reserve.lock();
         let mut givers = Givers::new(&self.zones, &self.arena, 0);
@@ -542,8 +543,8 @@ impl FrameAllocator {
         }
     }
 
-    /// Zeroes up to `n` free frames ahead and puts them in the reserve. Returns how many. It brings no memory
-    /// online, and stops at the high watermark: below it, memory is needed for pages in use.
+    /// Zeroes up to `n` free frames ahead and puts them in the reserve. Returns their number. Brings no
+    /// memory online. Stops at the high watermark, since memory below it is needed for pages in use.
     pub fn zero_some(&self, n: usize) -> usize {
         let keep = self.watermarks().high_frames;
         let mut done = 0;
@@ -649,7 +650,8 @@ impl FrameAllocator {
 
 impl Drop for FrameAllocator {
     fn drop(&mut self) {
-        // The arena's memory is freed with it: the chunks that are still online, and all frame words.
+        // When the arena is dropped, its memory is freed: the chunks that are still online, and all frame
+        // words.
         self.arena.budget.uncharge(self.metadata_bytes + self.away.words_bytes());
         let mut bytes = self.away.charged_bytes();
         for zone in self.zones.iter() {
@@ -660,7 +662,8 @@ impl Drop for FrameAllocator {
 }
 
 fn tuning(bytes: u64, cpus: usize) -> Tuning {
-    // This is Linux's low watermark. Ours lies higher, but that does not change how much a CPU should hold.
+    // This is Linux's low watermark. Octavo's watermark lies higher, but that does not change how much a CPU
+    // should hold.
     let min_frames = Watermarks::for_bytes(bytes).min_frames;
     Tuning::new(bytes / PAGE_BYTES as u64, min_frames + min_frames / 4, cpus)
 }

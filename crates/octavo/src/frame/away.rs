@@ -1,8 +1,9 @@
 //! Away frames: numbers, words and owners for pages whose bytes lie outside the arena.
 //!
 //! A page of a space with a translation may have its bytes on the translation's side, for instance in another
-//! process. An away frame then stands for the page. Its number lies after the arena's last frame. It has
-//! words like any frame, so the reverse map, the LRU, pins and uses work as usual. It has no bytes here.
+//! process. An away frame then stands for the page. Its number lies after the arena's last frame. An away
+//! frame has words like any frame, so the reverse map, the LRU, pins and uses work as usual. It has no bytes
+//! in the arena.
 //!
 //! ```text
 //!   0 ............ end of the zones        the away zone
@@ -12,11 +13,11 @@
 //! ```
 //!
 //! An allocated away block carries the mark ISOLATING, which sends its free past the per-CPU lists to this
-//! zone. So away frames cost an ordinary free nothing.
+//! zone. So away frames do not make the free of an ordinary frame slower.
 //!
-//! A page that came from a store may keep its place there while it is clean. [`AwayFrames::kept`] names the
-//! place, and the frame holds a reference to it. Two threads may read and change this word: the one that
-//! holds the page's entry busy, and, after the last hold, the one that frees the frame.
+//! A page that came from a page store may keep its place in the store while it is clean. [`AwayFrames::kept`]
+//! names the place, and the frame holds a reference to it. Two threads may read and change this word: the
+//! thread that holds the page's entry busy and, after the last hold, the thread that frees the frame.
 //!
 //! Locking: one lock over the free lists, a leaf. An allocation or a free costs the lock, and one
 //! read-modify-write of the budget.
@@ -37,7 +38,7 @@ const CHUNK_WORDS_BYTES: u64 = WORDS_BYTES_PER_CHUNK + 4 * CHUNK_FRAMES as u64;
 pub(crate) struct AwayFrames {
     first: FrameId,
     chunks: u32,
-    /// The place that each frame's clean page keeps in a store.
+    /// For each frame: the place in a page store that its clean page keeps.
     kept: WordArray<StoredWord>,
     free: Mutex<Free>,
     used_frames: AtomicU32,
@@ -84,7 +85,7 @@ impl AwayFrames {
         self.used_frames.load(Ordering::Relaxed)
     }
 
-    /// Returns the word for the place that the frame's clean page keeps.
+    /// Returns the word that names the place of the frame's clean page in a page store.
     pub(crate) fn kept(&self, frame: FrameId) -> &StoredWord {
         &self.kept[(frame.0 - self.first.0) as usize]
     }

@@ -8,16 +8,16 @@ use crate::units::{FrameId, Order};
 /// Memory from [`FrameAllocator::alloc`](crate::frame::FrameAllocator::alloc). The owner gives it back once.
 ///
 /// A block cannot be copied. Its owner frees it with
-/// [`FrameAllocator::give_back`](crate::frame::FrameAllocator::give_back). Or the owner keeps only the number
-/// of its first frame ([`Block::into_frame`]), and frees that with
+/// [`FrameAllocator::give_back`](crate::frame::FrameAllocator::give_back). Instead, the owner may keep only
+/// the number of its first frame ([`Block::into_frame`]), and free the block by this number with
 /// [`FrameAllocator::free`](crate::frame::FrameAllocator::free). Dropping a block leaks it, and panics if
 /// debug assertions are on.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a block has to be given back, or its frame kept"]
 pub struct Block {
     frame: FrameId,
-    /// The frame's state on the list that it came from. The state is never zero, so an `Option<Block>` is two
-    /// words, which a function returns in two registers.
+    /// The frame's state on the list that it came from. The state is never zero. So an `Option<Block>` has
+    /// the size of two words, and a function returns it in two registers.
     state: NonZeroU32,
 }
 
@@ -51,7 +51,7 @@ impl Block {
         self.state().zeroed()
     }
 
-    /// Makes a block of order 0 again, if the owner kept only its number.
+    /// Makes the block of order 0 again whose owner has kept only its number.
     #[cfg(test)]
     pub(crate) fn kept(frame: FrameId) -> Self {
         Self::new(frame, FrameState::cached(Order::ZERO, false))

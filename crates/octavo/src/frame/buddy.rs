@@ -1,14 +1,14 @@
 //! The free blocks of a zone: blocks of orders 0 to 8 on buddy lists, whole chunks (order 9) on shelves.
 //!
-//! Lists are doubly linked through the heads' `next` and `prev` words. So a block leaves the middle of its
-//! list in constant time when its buddy merges with it. A whole chunk has no buddy, so it needs no links. A
-//! shelf is an array of frame numbers: putting a chunk there or taking it writes no frame words. There are
-//! several shelves, so that a CPU gets back the chunks that it freed, whose words are still in its cache. All
-//! of this runs under the zone's lock.
+//! Lists are doubly linked through the heads' `next` and `prev` words. So when a block merges with its buddy,
+//! it leaves the middle of its list in constant time. A whole chunk has no buddy, so it needs no links. A
+//! shelf is an array of frame numbers. So no frame words are written when a chunk is put on a shelf or taken
+//! off it. There are several shelves, so that a CPU gets back the chunks that it freed, whose words are still
+//! in its cache. All calls hold the zone's lock.
 //!
 //! Invariants: a head on list `n` is in state Free of order `n`. A head on a shelf is in state Cached of
 //! order 9. No two buddies of one order below 9 are both free. `free_frames` is the sum over lists and
-//! shelves. A split keeps ZEROED. A merge keeps it if both halves have it.
+//! shelves. Both halves of a split block keep ZEROED. A merged block has ZEROED if both halves have it.
 
 use crate::frame::state::Kind;
 use crate::frame::words::FrameTable;
@@ -138,7 +138,7 @@ impl Buddy {
         block
     }
 
-    /// Takes this chunk off its shelf. Returns false if it is on none. Linear in the chunks.
+    /// Takes this chunk off its shelf. Returns false if it is on no shelf. Linear in the chunks.
     pub(crate) fn take_off_shelf(&mut self, frame: FrameId) -> bool {
         for shelf in &mut self.shelves {
             if let Some(at) = shelf.iter().position(|&chunk| chunk == frame) {
@@ -242,7 +242,7 @@ mod tests {
         (words, buddy)
     }
 
-    /// The reference model says of each frame whether it is free.
+    /// The reference model: for each frame, whether it is free.
     #[derive(Clone)]
     struct Model(Vec<bool>);
 

@@ -14,8 +14,8 @@
 //!
 //! The free frames of an isolated chunk are on no list, and frames that are freed into it stay aside. So the
 //! chunk can only become emptier. The owned blocks of the chunk are marked, and the mark sends their frees
-//! past the per-CPU lists. A frame may be between a list and an owner at that moment. A second call of
-//! `isolate` catches it.
+//! past the per-CPU lists. A frame that is between a list and an owner at that moment is missed. A second
+//! call of `isolate` catches it.
 
 use crate::counters::Counter;
 use crate::frame::buddy::{FreeBlock, Shelf};
@@ -177,7 +177,7 @@ impl Zone {
                     words.state.set(Kind::Isolated, state.order(), state.zeroed());
                     aside += state.order().frames() as u16;
                 }
-                // The block is on a shelf, or on its way.
+                // The block is on a shelf, or on its way between a list and an owner.
                 Kind::Cached if state.order() == Order::MAX && buddy.take_off_shelf(frame) => {
                     words.state.set(Kind::Isolated, Order::MAX, state.zeroed());
                     aside += CHUNK_FRAMES as u16;
@@ -257,7 +257,7 @@ fn for_each_head(arena: &Arena, first: FrameId, mut visit: impl FnMut(FrameId, &
     while at < CHUNK_FRAMES {
         let head = &arena.words[first.plus(at)];
         let state = head.state.load();
-        // The size is read before the visit, which may merge the block.
+        // Read the size before the visit, since the visit may merge the block.
         let frames = if state.kind() == Kind::Tail { 1 } else { state.order().frames() };
         visit(first.plus(at), head);
         at += frames;

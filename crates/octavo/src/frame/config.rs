@@ -26,8 +26,8 @@ pub struct FrameConfig {
     pub zones: Vec<ZoneConfig>,
     /// The orders that the per-CPU lists hold.
     pub percpu_orders: PercpuOrders,
-    /// Whether a chunk's pages are made present when it comes online (the default). Later accesses to them
-    /// then cannot fail. Otherwise, the kernel supplies each page at its first access.
+    /// Whether a chunk's pages are made present when it comes online (the default). Then later accesses to
+    /// these pages cannot fail. Otherwise, the kernel supplies each page at its first access.
     pub populate: bool,
     /// The node of each CPU. If it is empty, all CPUs are on node 0.
     pub cpu_nodes: Vec<u8>,

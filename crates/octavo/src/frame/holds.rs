@@ -24,24 +24,24 @@
 //!   isolated ────────────────────────────┘ └─────────────────────► pinned for the taker, to list
 //! ```
 //!
-//! The allocator's ownership word is separate: allocating or freeing a frame never writes this one. So a late
-//! walker may add a pin at any moment, see that its entry changed, and drop the pin again. *The thread that
-//! takes the word to zero, out of LIVE or DYING, frees the frame.* The compare-and-swap that does so can
+//! The allocator's ownership word is separate: allocating or freeing a frame never writes the hold word. So a
+//! late walker may add a pin at any moment, see that its entry changed, and drop the pin again. *The thread
+//! that takes the word to zero, out of LIVE or DYING, frees the frame.* The compare-and-swap that does so can
 //! succeed only once.
 //!
 //! Ordering. An unmapper changes the entry first, and then does a read-modify-write here ([`release`],
-//! [`start_writeback`], [`try_reclaim`], [`pinned_by_others`]). A pinner does one here ([`take_pin`]), and
-//! then reads the entry again. Both are on one word, so one comes first. If the pin comes first, the unmapper
-//! sees it. If the unmapper comes first, the pin acquires its release, and the pinner's second read sees the
-//! changed entry. No fence is needed, and no thread pays for one.
+//! [`start_writeback`], [`try_reclaim`], [`pinned_by_others`]). A pinner does a read-modify-write here
+//! ([`take_pin`]), and then reads the entry again. Both change the same word, so one of the two comes first.
+//! If the pin comes first, the unmapper sees it. If the unmapper comes first, the pin acquires what the
+//! unmapper released, and the pinner's second read sees the changed entry. So no fence is needed.
 //!
 //! Only [`start_writeback`] clears DIRTY on a live frame, and only while no other thread holds a pin. A
-//! thread that stores to the page holds a pin. So before it drops the pin, it finds DIRTY set or sets it, and
+//! thread that stores to the page holds a pin. Before it drops the pin, it makes sure that DIRTY is set. So
 //! no store is lost.
 //!
 //! A parked frame is on no list, and no reclaimer holds it. The one thread whose compare-and-swap clears
-//! PARKED lists it again. The same step pins the frame, so that it cannot be freed before it is listed. A
-//! frame that dies loses PARKED, and is not listed again.
+//! PARKED lists it again. The compare-and-swap also pins the frame, so that the frame cannot be freed before
+//! it is listed. A frame that dies loses PARKED, and is not listed again.
 //!
 //! Cost: taking or dropping a pin is one read-modify-write on the frame's own half line.
 //!
@@ -67,7 +67,7 @@ const IO_ERROR: u32 = 1 << 29;
 const WAITERS: u32 = 1 << 30;
 const NO_COMPRESS: u32 = 1 << 31;
 
-/// The most pins that a frame may have. The rest of the field is room for late pins that are dropped again.
+/// The most pins that a frame may have. The rest of the field is for late pins, which are soon dropped again.
 pub(crate) const MAX_PINS: u32 = 1 << 20;
 
 /// A snapshot of the word.
@@ -118,8 +118,8 @@ impl Holds {
     pub(crate) fn has_waiters(self) -> bool {
         self.0 & WAITERS != 0
     }
-    /// Returns whether reclaim has taken the frame off its lists, until others have dropped their pins or its
-    /// page can move.
+    /// Returns whether reclaim has taken the frame off its lists. The frame stays off until others have
+    /// dropped their pins, or until its page can move.
     pub(crate) fn is_parked(self) -> bool {
         self.0 & PARKED != 0
     }
@@ -195,8 +195,8 @@ impl HoldWord {
     /// else.
     #[inline]
     pub(crate) fn begin(&self, dirty: bool) {
-        // Relaxed: the entry that publishes the frame releases this. This is an addition, since late pins may
-        // be added and dropped meanwhile.
+        // Relaxed: the entry that publishes the frame releases this. Add instead of storing, since late pins
+        // may be added and dropped meanwhile.
         let before = self.0.fetch_add(LIVE | if dirty { DIRTY } else { 0 }, Ordering::Relaxed);
         debug_assert!(Holds(before).is_unowned(), "a frame in use was begun again: {:?}", Holds(before));
     }
@@ -224,8 +224,8 @@ impl HoldWord {
         if before & PINS == 1 && before & (DYING | PARKED) != 0 { self.finish() } else { Dropped::Kept }
     }
 
-    /// Takes a dying frame without pins to zero, or pins a parked one for the caller. Of the threads that saw
-    /// this state, one succeeds.
+    /// Takes the word of a dying frame without pins to zero, or pins a parked frame for the caller. If
+    /// several threads saw this state, one of them succeeds.
     #[cold]
     fn finish(&self) -> Dropped {
         let mut seen = self.0.load(Ordering::Relaxed);
@@ -235,8 +235,8 @@ impl HoldWord {
                 PARKED => ((seen & !PARKED) + 1, Dropped::ToBeListed),
                 _ => return Dropped::Kept,
             };
-            // Acquire: all work of others under their pins happens before the frame is used again. So does
-            // all that the reclaimer noted about a parked frame.
+            // Acquire: all work of others under their pins happens before the frame is used again. All that
+            // the reclaimer noted about a parked frame happens before as well.
             match self.0.compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return outcome,
                 Err(now) => seen = now,
@@ -248,8 +248,8 @@ impl HoldWord {
     /// lists it until all pins are dropped, and the caller only drops its own. Returns whether the frame is
     /// parked.
     pub(crate) fn park(&self) -> bool {
-        // Relaxed: the drop of the caller's pin releases what it noted, and no other thread takes the frame
-        // before that.
+        // Relaxed: when the caller drops its pin, that releases everything that the caller noted. No other
+        // thread takes the frame before.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seen| {
                 (seen & PINS > 1 && seen & LIVE != 0).then_some(seen | PARKED)
@@ -301,7 +301,7 @@ impl HoldWord {
     /// Does what [`HoldWord::release`] does, unless the frame is under writeback. The caller has a pin, which
     /// keeps the frame until it is dropped. Returns whether the frame is released.
     pub(crate) fn release_unless_writeback(&self) -> bool {
-        // AcqRel: a writeback that starts after this fails. This sees one that started before.
+        // AcqRel: a writeback that started before is seen here. A writeback that starts after this fails.
         self.0
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |seen| {
                 debug_assert!(
@@ -337,14 +337,14 @@ impl HoldWord {
     /// Clears ACCOUNTED if the frame has no pins now, so that the next pin is taken from a credit again.
     pub(crate) fn account_anew(&self) {
         let unpinned = |seen| (seen & PINS == 0).then_some(seen & !ACCOUNTED);
-        // If it has pins, they stay accounted.
+        // If the frame has pins, they stay accounted.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, unpinned);
     }
 
     /// Returns whether the frame has more pins than the caller's `own`. The caller has made the entries
-    /// unusable before, so "no" stays true until they are usable again.
+    /// unusable before. So if the answer is no, it stays true until the entries are usable again.
     pub(crate) fn pinned_by_others(&self, own: u32) -> bool {
-        // A read-modify-write, as the module doc's argument requires.
+        // This must be a read-modify-write: see the module doc, *Ordering*.
         self.0.fetch_add(0, Ordering::AcqRel) & PINS > own
     }
 

@@ -17,21 +17,22 @@
 //!
 //! **Who may use it.** A thread touches the latch only while it holds a pin on the frame, or on the head of
 //! its block, and after it has checked under that pin that the entry still leads to the frame. So the latch
-//! is free if no entry leads to the frame and nobody pins it, and also whenever a frame gets another page.
-//! The page of a pinned frame gets no other frame: a thread that moves, splits or takes a frame checks its
-//! pins.
+//! is free if no entry leads to the frame and nobody pins it. It is also free whenever a frame gets another
+//! page. As long as a frame is pinned, its page stays there: a thread that moves, splits or takes a frame
+//! checks the pins first.
 //!
 //! **Orderings.** Taking the latch acquires, and releasing it releases: the next holder sees what the last
 //! one wrote. An optimistic reader reads the word ([`Latch::begin_read`]), copies, makes an acquire fence,
 //! and reads the word again. A writer changes the version when it takes the latch, and makes a release fence
-//! before it writes. So a reader that has read any byte of the writer's finds another version, or EXCLUSIVE
-//! set.
+//! before it writes. So if a reader has read a byte of the writer, it then finds another version, or
+//! EXCLUSIVE set.
 //!
 //! **Waiting.** A thread that finds the latch taken sets WAITERS and leaves a waker, both under the lock of a
 //! bucket (`sync/wait.rs`), with no pin on the frame. WAITERS stays set until the latch is free. The release
 //! that makes it free clears WAITERS and wakes all waiters, which look up their page again. If readers hold
 //! the latch and a writer waits, a new reader lets the writer go first for a while, and then joins the
-//! readers. It never waits longer, since its own thread may be the reader that the writer waits for.
+//! readers. The reader never waits longer, since its own thread may already hold the latch as a reader, and
+//! the writer waits for that.
 //!
 //! Cost: one compare-and-swap to take and one to release, on a line of eight latches.
 
@@ -52,7 +53,7 @@ const MAX_SHARED: u64 = super::holds::MAX_PINS as u64;
 /// How a latch is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// With other readers.
+    /// Together with other readers.
     Shared,
     /// Alone.
     Exclusive,
@@ -65,11 +66,11 @@ pub(crate) struct Version(u64);
 /// The reason why a latch was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// Other threads hold it.
+    /// Other threads hold the latch.
     ByOthers,
-    /// Readers hold it, and a waiting writer should have it first.
+    /// Readers hold the latch, and a waiting writer should have it first.
     WriterFirst,
-    /// It has as many shared holders as it can count.
+    /// The latch has as many shared holders as it can count.
     ByTooMany,
 }
 
@@ -136,7 +137,7 @@ impl Latch {
         // meanwhile.
         let before = self.0.fetch_sub(EXCLUSIVE - 1, Ordering::Release);
         debug_assert!(before & (EXCLUSIVE | SHARED) == EXCLUSIVE, "only a holder alone shares: {before:#x}");
-        // Readers that wait can take it now. WAITERS stays, for writers.
+        // Readers that wait can take the latch now. WAITERS stays set, for writers.
         before & WAITERS != 0
     }
 
@@ -154,7 +155,7 @@ impl Latch {
 
     /// Clears WAITERS. The caller wakes all waiters, and those that still wait set it again.
     pub(crate) fn forget_waiters(&self) {
-        // Relaxed: as in `announce_waiter`. A waiter that has set the bit before leaves its waker under the
+        // Relaxed: as in `announce_waiter`. If a waiter has set the bit before, it leaves its waker under the
         // lock that the caller takes next.
         self.0.fetch_and(!WAITERS, Ordering::Relaxed);
     }
@@ -174,15 +175,15 @@ impl Latch {
         self.0.load(Ordering::Relaxed) & !(VERSION_ONE - 1 - EXCLUSIVE) == begun.0
     }
 
-    /// Returns whether nobody holds it or waits for it. For checks.
+    /// Returns whether nobody holds the latch or waits for it. For checks.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is_free(&self) -> bool {
         self.0.load(Ordering::Acquire) & (SHARED | EXCLUSIVE | WAITERS) == 0
     }
 }
 
-/// The latches of all frames. They use memory only if they are used. From the first guarded region on, they
-/// count against the budget: 8 bytes for each frame that the budget has room for.
+/// The latches of all frames. A latch takes memory only once it is used. From the first guarded region on,
+/// they count against the budget: 8 bytes for each frame that the budget has room for.
 #[derive(Debug)]
 pub(crate) struct Latches {
     latches: WordArray<Latch>,

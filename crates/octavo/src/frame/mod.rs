@@ -13,13 +13,13 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | `allocator`, `block` | how a block is allocated and freed, and the public methods; a block in use |
+//! | `allocator`, `block` | the public methods, by which blocks are allocated and freed; a block in use |
 //! | `config` | the options of an allocator |
 //! | `percpu` | a CPU's lists: how much they hold, refill, spill |
 //! | `zone`, `chunk`, `buddy` | frames under one lock; units of 2 MiB; free lists of each order |
 //! | `away` | frames without memory in the arena |
 //! | `watermark` | when memory counts as short |
-//! | `words`, `state`, `holds`, `stored`, `uses` | the words kept for each frame |
+//! | `words`, `state`, `holds`, `stored`, `uses` | the words of each frame |
 //! | `pinned` | a pin that its holder has to give back |
 //! | `latch` | who may borrow the bytes of a page of a guarded region |
 //! | `zero_page` | the huge zero page, counted in three ways |

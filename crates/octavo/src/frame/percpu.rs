@@ -15,7 +15,7 @@
 //! over the limit first borrows idle room of other orders, then raises `high`. Then it gives the coldest
 //! blocks back, beginning with the order just freed.
 //!
-//! If one CPU frees high-order blocks that another allocates, cold blocks would pile up here (Linux
+//! If one CPU frees the high-order blocks that another CPU allocates, cold blocks would pile up here (Linux
 //! f26b3fa04611, *mm/page_alloc: limit number of high-order pages on PCP during bulk free*). So after a run
 //! of high-order frees of `batch + high_min / 2` frames, the CPU gives frames back: at most 32 times the
 //! larger of `batch` and `2 << order`. The exception is a CPU that itself allocated blocks of this order and
@@ -39,7 +39,7 @@ const CLASSES: usize = Order::COUNT + 1;
 const MOST_FRAMES: usize = 8192;
 const MOST_BLOCKS: usize = 4096;
 const MOST_ZEROED: usize = 512;
-/// The most frames on one CPU's lists: 1 GiB. Memory of 8 GiB or more for each CPU reaches it.
+/// The most frames on one CPU's lists: 1 GiB. A machine with 8 GiB or more for each CPU reaches this limit.
 const MOST_HIGH: u64 = 1 << 18;
 /// A refill or a free moves up to 2^5 times `batch` (Linux's PCP_BATCH_SCALE_MAX).
 const SCALE_MAX: u32 = 5;
@@ -165,8 +165,8 @@ impl PerCpuLists {
     }
 
     /// Counts a miss for which this CPU found no frame. Returns whether to search other CPUs' lists: at every
-    /// `n`th such miss, for `n` CPUs. So all CPUs together search all lists no more often than one of them
-    /// finds nothing.
+    /// `n`th such miss, for `n` CPUs. So the number of searches of all CPUs together is no higher than the
+    /// number of such misses on one CPU.
     pub(crate) fn looks_elsewhere(&self) -> bool {
         // Relaxed, and not one atomic step: the number need not be exact.
         let misses = &self.figures[self.stacks.cpu()].misses;
@@ -198,8 +198,8 @@ impl PerCpuLists {
         (0..self.stacks.cpus()).flat_map(|cpu| (0..CLASSES).map(move |class| frames_of(cpu, class))).sum()
     }
 
-    /// Serves a miss: refills the list from `take`. Returns one more block for the caller, in state Cached,
-    /// and how many frames were taken.
+    /// Serves a miss: refills the list from `take`. Returns a further block for the caller, in state Cached,
+    /// and the number of frames that were taken.
     pub(crate) fn refill(
         &self,
         held: &Exclusive<'_>,
@@ -214,7 +214,7 @@ impl PerCpuLists {
         let Some(first) = take() else { return (None, 0) };
         let more = self.refill_blocks(held, order, tuning) - 1;
         if pressure == Pressure::None {
-            // The miss shows that the lists are too small: by a batch, or by this refill.
+            // The miss shows that the lists are too small, by a batch or by the size of this refill.
             let by = tuning.batch.max(more << order.0);
             figures.high.store((high + by).min(tuning.high_max).max(high), Ordering::Relaxed);
         }
@@ -244,7 +244,8 @@ impl PerCpuLists {
         // A list that runs empty again and again is refilled in fewer, larger steps.
         let large = if order != Order::ZERO && scale == SCALE_MAX { (high / 4) >> order.0 } else { 0 };
         let blocks = (least << scale).max(large).min(most);
-        // The words of two frames share a cache line. A single frame would share its line with another CPU's.
+        // The words of two frames share a cache line. Otherwise, the last frame would share its cache line
+        // with a frame of another CPU.
         if order == Order::ZERO { blocks.next_multiple_of(2) } else { blocks }
     }
 
@@ -362,7 +363,8 @@ impl PerCpuLists {
         let own = (held.limit(class) as u32) << order.0;
         let needed = (held.len(class) as u32 + wanted) << order.0;
         if promised - own + needed > high {
-            // Other classes keep half of their unused room. If that frees too little, they keep none.
+            // At first, other classes keep half of their unused room. If that frees too little, they keep no
+            // unused room.
             for keep_half in [true, false] {
                 for other in (0..CLASSES).filter(|&other| other != class) {
                     let (len, limit) = (held.len(other), held.limit(other));
@@ -442,8 +444,8 @@ impl PerCpuLists {
             held.for_each(class, |value| visit(FrameId(value), order_of(class), class == ZEROED_CLASS));
         }
         let bound = self.figures[held.cpu()].high.load(Ordering::Relaxed);
-        // A lowered budget lowers `high` below the frames that are already held. The limits allow no more
-        // than those.
+        // A lowered budget lowers `high` below the frames that are already held. The limits allow no frames
+        // beyond those.
         assert!(self.promised(held) <= bound.max(self.count(held)), "the limits stay within high");
     }
 }

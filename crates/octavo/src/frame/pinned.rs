@@ -1,8 +1,8 @@
 //! A pin, as a value: the frame stays where it is until the holder gives the pin back.
 //!
 //! [`PinnedFrame`] cannot be copied. Its holder passes it on or ends it. [`PinnedFrame::unpin`] drops the
-//! pin. [`PinnedFrame::into_frame`] leaves the pin counted for a holder that keeps only the frame's number,
-//! as a transfer does in the chain of its frames. Dropping the value leaks the pin, and panics if debug
+//! pin. [`PinnedFrame::into_frame`] leaves the pin counted for a holder that keeps only the frame's number. A
+//! transfer does so for the frames in its chain. Dropping the value leaks the pin, and panics if debug
 //! assertions are on.
 //!
 //! Cost: none. The value is the frame's number.

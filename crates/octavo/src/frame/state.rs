@@ -12,14 +12,15 @@
 //!      └──── Isolated ◄──┴──────isolate / free into an isolated chunk
 //! ```
 //!
-//! Only the first frame of a block (its head) says Free, Cached, Owned or Isolated. The others say Tail. So a
-//! free of a tail cannot pass for a free of a block. A split of an owned block makes heads of all its frames.
+//! Only the first frame of a block (its head) says Free, Cached, Owned or Isolated. The others say Tail. So
+//! if a caller frees a tail, the allocator does not mistake it for a block. A split of an owned block makes
+//! heads of all its frames.
 //!
 //! Writers: the holder of the zone's lock writes the words of Free and Isolated blocks. The thread that took
 //! a block off a list or shelf writes the word of the Cached block. The word of an Owned block that other
 //! threads can reach changes by read-modify-write, except in a split. The owner frees the block
-//! ([`StateWord::take_back_plain`]), and the LRU sets its flags. Compaction sets ISOLATING, which sends the
-//! free to the zone instead of a per-CPU list.
+//! ([`StateWord::take_back_plain`]), and the LRU sets its flags. Compaction sets ISOLATING. Then a free sends
+//! the block to the zone, instead of to a per-CPU list.
 //!
 //! ZEROED says that every byte of the block is known to be zero. The flag ends when the block is handed out.
 
@@ -165,7 +166,7 @@ impl StateWord {
     /// Sets the word of a frame that only the caller has (see the head of this file).
     #[inline]
     pub(crate) fn set(&self, kind: Kind, order: Order, zeroed: bool) {
-        // Relaxed: the list or lock through which the block travels orders it.
+        // Relaxed: the list or lock through which the block passes orders this store.
         self.0.store(FrameState::new(kind, order, zeroed).0, Ordering::Relaxed);
     }
 
@@ -179,7 +180,7 @@ impl StateWord {
     /// plain store, since no other thread has the block.
     ///
     /// # Panics
-    /// If the list held something else: the frame would have two owners.
+    /// If the block is in another state, since the frame would have two owners.
     #[inline]
     pub(crate) fn hand_out(&self, order: Order) -> FrameState {
         // Acquire: pairs with `take_back_plain`. The previous owner's accesses to the bytes are over.
@@ -215,7 +216,7 @@ impl StateWord {
         let owned = FrameState::new(Kind::Owned, order, false).0;
         let cached = FrameState::new(Kind::Cached, order, false).0;
         while found & !ISOLATING == owned {
-            // As in `take_back_plain`. Compaction may set or clear its bit meanwhile.
+            // Ordering as in `take_back_plain`. Compaction may set or clear its bit meanwhile.
             match self.0.compare_exchange(found, cached, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) if found & ISOLATING != 0 => return TakeBack::Isolating,
                 Ok(_) => return TakeBack::Done,
@@ -259,8 +260,8 @@ impl StateWord {
     }
 
     /// Sets LRU flags of a frame that was just handed out, and that no other thread can reach. This is a
-    /// plain store, so it may overwrite compaction's mark. Compaction looks again, as for any block that
-    /// changes hands.
+    /// plain store, so it may overwrite compaction's mark. That does no harm, since compaction looks again at
+    /// any block that changes hands.
     #[inline]
     pub(crate) fn set_lru_flags_unshared(&self, flags: u8) {
         let word = self.0.load(Ordering::Relaxed);
@@ -271,7 +272,7 @@ impl StateWord {
     #[inline]
     pub(crate) fn replace_lru_flags(&self, from: u8, to: u8) -> bool {
         let (from, to) = (u32::from(from) << LRU_SHIFT, u32::from(to) << LRU_SHIFT);
-        // Relaxed: as for the flags themselves, the LRU's lock orders them.
+        // Relaxed: the LRU's lock orders the flags.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
                 (word & from == from).then_some(word & !from | to)
@@ -282,7 +283,7 @@ impl StateWord {
     /// Sets all LRU flags of an owned frame at once. The caller keeps the frame from being freed.
     #[inline]
     pub(crate) fn exchange_lru_flags(&self, flags: u8) {
-        // Relaxed: as for the flags themselves, the LRU's lock orders them. The closure never refuses.
+        // Relaxed: the LRU's lock orders the flags. The closure never refuses.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
             Some(word & !LRU_MASK | u32::from(flags) << LRU_SHIFT)
         });

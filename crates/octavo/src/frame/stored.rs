@@ -1,9 +1,9 @@
-//! One word that names the store which also keeps a frame's page, and the page's index in that store.
+//! One word that names the page store that also keeps a frame's page, and the page's index in that store.
 //!
-//! The word is 0, or the bits of a [`StoredPage`]. The page's store writes it under the lock of the page:
-//! before the store adds its use of the frame, and after it has taken that use back. For all other threads
-//! the word is a hint. A thread that acts on it asks the store, which checks again under its lock.
-//! [`StoredPage`] says how many pages a store can have.
+//! The word is 0, or the bits of a [`StoredPage`]. The page store writes the word under the lock of the page:
+//! before the store adds its use of the frame, and after it has removed that use. For all other threads the
+//! word is a hint. A thread that acts on it asks the store, which checks again under its lock. [`StoredPage`]
+//! says how many pages a store can have.
 
 use crate::sync::{AtomicU32, Ordering};
 use crate::units::StoredPage;
@@ -18,8 +18,8 @@ impl StoredWord {
     /// Returns the stored page of the frame, or `None` if no store keeps it.
     #[inline]
     pub(crate) fn page(&self) -> Option<StoredPage> {
-        // Acquire: pairs with `set`. A thread that finds the frame no longer stored also sees what the store
-        // did before.
+        // Acquire: pairs with `set`. If a thread finds that the frame is no longer stored, it also sees
+        // everything that the store did before.
         StoredPage::from_bits(self.0.load(Ordering::Acquire))
     }
 

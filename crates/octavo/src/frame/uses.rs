@@ -1,11 +1,11 @@
 //! The use count of a frame: one for each page-table entry that shows it, and one more while a store keeps
 //! its page.
 //!
-//! Uses and pins are separate: a use is a way to find the frame, and a pin means that a thread or device
-//! works on its bytes. The thread that removes the last use releases the frame
+//! Uses and pins are separate: a use is a way to find the frame, while a pin means that a thread or device
+//! works on the frame's bytes. The thread that removes the last use releases the frame
 //! ([`super::HoldWord::release`]). While pins are left, the frame stays allocated, but nobody can find it. A
-//! frame without uses never gets one again. So a reclaimer that meets the frame just before its end is
-//! refused.
+//! frame whose last use was removed never gets a use again. So a reclaimer that meets such a frame cannot
+//! take it.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -20,7 +20,7 @@ impl UseCount {
     #[inline]
     pub(crate) fn set_first(&self) {
         debug_assert_eq!(self.0.load(Ordering::Relaxed), 0, "a fresh frame is not in use");
-        // Relaxed: the entry, or the swap cache's lock, publishes it.
+        // Relaxed: the entry, or the swap cache's lock, publishes the count.
         self.0.store(1, Ordering::Relaxed);
     }
 
@@ -47,7 +47,7 @@ impl UseCount {
 
     /// Undoes [`UseCount::take_only`].
     pub(crate) fn restore_only(&self) {
-        // Release: a thread that adds a use sees the work that was done before.
+        // Release: a thread that then adds a use sees the work that was done before.
         self.0.store(1, Ordering::Release);
     }
 

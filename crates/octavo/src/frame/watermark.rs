@@ -1,15 +1,16 @@
 //! Watermarks: how much memory must be left before a thread should make room.
 //!
-//! The memory that is left is the free frames, and the frames that the budget still lets the zones bring
-//! online. `min` follows the budget as Linux's follows a machine's memory: in KiB, it is the square root of
-//! sixteen times the budget. The distance from `low` to `high` is a 64th of the budget, up to 64 MiB. That
-//! distance covers the pages used up while a thread wakes, and the pages in flight while a device writes.
-//! Both grow linearly with the rate at which pages arrive. At 500,000 pages a second, 16 MiB last for 8 ms.
-//! `low` lies half that distance above `min`, so a thread that is woken there has that much time.
+//! The memory that is left consists of the free frames, and of the frames that the budget still allows the
+//! zones to bring online. `min` follows the budget as Linux's follows a machine's memory: in KiB, it is the
+//! square root of sixteen times the budget. The distance from `low` to `high` is a 64th of the budget, up to
+//! 64 MiB. That distance covers the pages used up while a thread wakes, and the pages in flight while a
+//! device writes. Both grow linearly with the rate at which pages arrive. At 500,000 pages a second, 16 MiB
+//! last for 8 ms. `low` lies half that distance above `min`. So from the wake-up at `low`, a thread has half
+//! of that time.
 //!
-//! Memory that is kept free holds no pages. So while accesses rarely have to make room themselves, the marks
-//! are lowered step by step, to an eighth. They are raised as soon as accesses make room again
-//! ([`crate::reclaim`]).
+//! Free memory holds no pages, so keeping it free has a price. While accesses rarely have to make room
+//! themselves, the marks are lowered step by step, down to an eighth. They are raised as soon as accesses
+//! make room again ([`crate::reclaim`]).
 //!
 //! `frame` never calls up. When memory falls below `low`, the allocator calls a hook that a layer above
 //! installed. The hook wakes a thread that makes room.
@@ -22,7 +23,7 @@ const DISTANCE_SHARE: u64 = 64;
 const MOST_DISTANCE_BYTES: u64 = 64 << 20;
 /// Marks and distances are not lowered below this.
 const LEAST_FRAMES: u64 = 128;
-/// With this many free frames at home, pages still find frames there while a chunk is emptied and given back.
+/// With this many free frames at home, pages can still move there while a chunk is emptied and given back.
 const IDLE_AT_HOME: u64 = 2 * CHUNK_FRAMES as u64;
 /// The most steps by which marks are lowered.
 pub(crate) const MOST_LOWERED: u32 = 3;

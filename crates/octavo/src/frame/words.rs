@@ -3,11 +3,11 @@
 //! | bytes | word | owner of its protocol |
 //! |---|---|---|
 //! | 0..4 | `state` | the allocator: who owns the frame ([`super::state`]) |
-//! | 4..8 | `holds` | its user: pins, dirty, I/O ([`super::holds`]); allocating and freeing never write it |
+//! | 4..8 | `holds` | the user of the frame: pins, dirty, I/O ([`super::holds`]). Allocating and freeing never write this word |
 //! | 8..16 | `next`, `prev` | buddy free lists while free; the LRU's lists while owned |
 //! | 16..24 | `owner` | reverse map |
-//! | 24..28 | `stored` | the store that also keeps the page, and its index there ([`super::stored`]) |
-//! | 28..32 | `uses` | entries, and a store, that lead to it ([`super::uses`]) |
+//! | 24..28 | `stored` | the page store that also keeps the page, and the page's index there ([`super::stored`]) |
+//! | 28..32 | `uses` | the number of entries, and of page stores, that lead to the frame ([`super::uses`]) |
 
 use std::ops::Index;
 
@@ -35,8 +35,8 @@ pub(crate) struct FrameWords {
 /// The words of all frames.
 ///
 /// The heads of large blocks are powers of two apart, so their words would share a few sets of every cache.
-/// Therefore frame `f` keeps its words at `f ^ (f >> 9)`. This is a bijection that maps chunks to chunks. The
-/// heads of consecutive chunks get different places in their 16 KiB.
+/// Therefore frame `f` keeps its words at `f ^ (f >> 9)`. This is a bijection that maps chunks to chunks. By
+/// it, the heads of consecutive chunks get different places in the 16 KiB of their chunk.
 #[derive(Debug)]
 pub(crate) struct FrameTable {
     words: WordArray<FrameWords>,

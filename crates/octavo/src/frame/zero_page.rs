@@ -1,7 +1,7 @@
 //! The zero pages: a small one that is never freed, and a huge one with one of three ways to count its users.
 //!
 //! Entries in state Zero show a zero page, and name no frame. A zero page is not resident, not pinned, not
-//! reclaimed and not swapped. A count of its own, apart from the frames' words, says who may use the huge one
+//! reclaimed and not swapped. The huge zero page has a count of its users, apart from the frames' words
 //! (Linux `mm/huge_memory.c`; Linux 4.9, 6fcb52a56ff6, *thp: reduce usage of huge zero page's atomic
 //! counter*):
 //!
@@ -17,9 +17,9 @@
 //! - `Persistent` (best): the page is allocated when the manager is built, unless its policy for huge pages
 //!   is `Never`. Users count nothing.
 //!
-//! One lock covers publication and teardown. Without it, a shrinker that had taken the count to zero could
-//! wipe the frame number of the next getter. Linux had this race until 2026 (*mm/huge_memory: fix
-//! huge_zero_pfn race*). A getter that finds the count above zero takes no lock.
+//! One lock covers publication and teardown. Without the lock, a shrinker that had taken the count to zero
+//! could wipe the frame number that the next getter has published. Linux had this race until 2026
+//! (*mm/huge_memory: fix huge_zero_pfn race*). A getter that finds the count above zero takes no lock.
 
 use crate::config::ZeroPage;
 use crate::counters::{Counter, Counters};
@@ -58,7 +58,7 @@ pub(crate) struct HugeZero {
     references: AtomicU32,
     /// Frame number of the page, or `NO_FRAME`.
     frame: AtomicU64,
-    /// Held while the page is published or torn down.
+    /// Locked while the page is published or torn down.
     lock: Mutex<()>,
     counters: Arc<Counters>,
 }
@@ -81,8 +81,8 @@ impl HugeZero {
     /// Allocates the page if it is persistent. A manager that has huge leaves calls this when it is built.
     pub(crate) fn prepare(&self, source: &impl ZeroSource) {
         if self.mode == ZeroPage::Persistent {
-            // If the budget has no room for the page, huge zero leaves are not used. Linux warns and
-            // continues too.
+            // If the budget has no room for the page, huge zero leaves are not used. Linux also continues,
+            // after a warning.
             let _ = self.get_or_allocate(source);
         }
     }
@@ -123,7 +123,7 @@ impl HugeZero {
             return false;
         }
         if used.0.swap(true, Ordering::AcqRel) {
-            // Another thread of this space came first.
+            // Another thread of this space has taken the space's reference first.
             self.put_references(1);
         }
         true
@@ -169,7 +169,7 @@ impl HugeZero {
     #[inline(never)]
     fn put_references(&self, references: u32) {
         self.counters.add(Counter::HugeZeroPut, u64::from(references));
-        // Release: the leaf is gone before the page may go.
+        // Release: the leaf is removed before the page may be freed.
         let before = self.references.fetch_sub(references, Ordering::Release);
         assert!(before > references, "only the shrinker takes the last reference on the huge zero page");
     }

@@ -65,7 +65,7 @@ pub(crate) enum ChunkState {
 pub(super) struct ZoneInner {
     pub(super) buddy: Buddy,
     pub(super) chunks: Vec<ChunkState>,
-    /// Chunks whose frame words have been charged. They stay charged.
+    /// Whether the frame words of each chunk have been charged. The words stay charged.
     pub(super) words_charged: Vec<bool>,
     /// Offline chunks, by index in the zone. The next one to come online is the last.
     pub(super) offline: Vec<u32>,
@@ -130,8 +130,9 @@ impl ZoneGuard<'_> {
         self.inner.buddy.take(&self.arena.words, order, self.shelf)
     }
 
-    /// Does what [`ZoneGuard::take`] does, for a caller that reads the state word later. For a whole chunk,
-    /// this does not read the word at all, so a batch of chunks costs the lock's holder no cache misses.
+    /// Does what [`ZoneGuard::take`] does, for a caller that reads the state word later. If the block is a
+    /// whole chunk, this does not read the word at all. So a batch of chunks costs the lock's holder no cache
+    /// misses.
     pub(crate) fn take_frame(&mut self, order: Order) -> Option<FrameId> {
         if order == Order::MAX {
             return self.inner.buddy.take_whole(self.shelf);

@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::units::PAGE_BYTES;
 
 /// Describes a place for pages when memory is short, with a limit and a priority, for
-/// [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). It is opened when the manager is built.
-/// Pages there do not outlive the manager: a later manager finds none.
+/// [`ManagerBuilder::swap_area`](crate::ManagerBuilder::swap_area). The area is opened when the manager is
+/// built. Pages there do not outlive the manager: a later manager finds none.
 ///
 /// ```no_run
 /// use octavo::io::SwapArea;
@@ -31,7 +31,7 @@ pub struct SwapArea {
     overwrite: bool,
 }
 
-/// The kind of place.
+/// The kind of the place.
 enum Backend {
     Temporary(PathBuf),
     File(PathBuf),
@@ -55,16 +55,15 @@ impl SwapArea {
         Self { backend, limit_bytes: u64::MAX, priority: 0, allow_tmpfs: false, overwrite: false }
     }
 
-    /// Uses an unnamed temporary file in this directory. It leaves nothing behind, however the process
-    /// ends.
+    /// Uses an unnamed temporary file in this directory. Nothing of the file is left when the process has
+    /// ended, even if it was killed.
     pub fn temporary(directory: impl Into<PathBuf>) -> Self {
         Self::new(Backend::Temporary(directory.into()))
     }
 
-    /// Uses a file with this name, which is created if it does not exist, and left behind. It keeps its
-    /// blocks: a file that was used before is faster than a new one. A file that is neither empty nor
-    /// Octavo's is refused, unless [`SwapArea::overwrite`] is set. The file is 1 MiB longer than its
-    /// pages.
+    /// Uses a file with this name, which is created if it does not exist, and left behind. The file keeps its
+    /// blocks, which makes it faster than a new file. A file that is neither empty nor Octavo's is refused,
+    /// unless [`SwapArea::overwrite`] is set. The file is 1 MiB longer than its pages.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::new(Backend::File(path.into()))
     }

@@ -46,7 +46,7 @@ pub(super) fn open(path: &Path, options: FileAreaOptions) -> Result<BlockDevice>
         return Err(not_empty(path));
     }
     header::write(&file).and_then(|()| file.sync_data()).map_err(|error| failed(&error))?;
-    // The header went through the page cache. Pages go past it.
+    // The header went through the page cache. Pages bypass the cache.
     rustix::fs::fcntl_setfl(&file, OFlags::DIRECT).map_err(|error| failed(&error.into()))?;
     let name = format!("the block device {}", path.display());
     let limit_bytes = room_bytes.min(options.limit_bytes);
@@ -58,8 +58,8 @@ pub(super) fn open(path: &Path, options: FileAreaOptions) -> Result<BlockDevice>
     )
 }
 
-/// Checks that there is a disk, and unless it is to be overwritten, that it holds nothing that is not
-/// Octavo's, as far as it can be read.
+/// Checks that there is a disk. Unless it is to be overwritten, also checks that the disk holds nothing that
+/// is not Octavo's, as far as the disk can be read.
 ///
 /// # Errors
 /// `SwapUnavailable` if there is no disk. `SwapNotEmpty` if it holds something else.

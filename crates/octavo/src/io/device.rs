@@ -1,4 +1,4 @@
-//! The device trait: what swap asks of a device for pages.
+//! The device trait: the calls that swap makes to a device for pages.
 
 use super::transfer::{Transfer, Urgency};
 use crate::error::{Error, ErrorKind, Result};
@@ -6,7 +6,7 @@ use crate::units::{PAGE_SHIFT, StoredPage, bytes_for_people};
 
 /// The places that slots can name.
 pub(super) const MOST_PAGES: u32 = StoredPage::MOST;
-/// The queue of a transfer whose own is not noted yet: [`Device::wait`] then waits for any transfer.
+/// The queue of a transfer whose own queue is not noted yet. For it, [`Device::wait`] waits for any transfer.
 pub(crate) const NO_QUEUE: u32 = u32::MAX;
 /// The queue for threads that wait for no transfer in particular, and that soon look again.
 pub(crate) const ANY_QUEUE: u32 = u32::MAX - 2;
@@ -17,8 +17,8 @@ pub(crate) const ANY_QUEUE: u32 = u32::MAX - 2;
 pub enum Submitted {
     /// The device has the transfer, and completes it. Perhaps it has already.
     Accepted,
-    /// The device has no room for the transfer now, and gives it back. That is no failure. Only a device that
-    /// has other transfers in flight may be full: the end of any of them is the sign to try again. The device
+    /// The device has no room for the transfer now, and gives it back. This is no failure. Only a device that
+    /// has other transfers in flight may be full: when any of them ends, the caller tries again. The device
     /// makes room before it completes a transfer.
     Full(Transfer),
 }
@@ -28,7 +28,7 @@ pub enum Submitted {
 pub enum Waited {
     /// A transfer may have been completed: look again.
     Progress,
-    /// Completions come by themselves, or another thread takes them. The caller may sleep until it is woken.
+    /// The device or another thread completes the transfers. The caller may sleep until it is woken.
     Sleep,
 }
 
@@ -53,15 +53,16 @@ pub trait Device: Send + Sync {
     fn poll(&self) {}
 
     /// Waits until a transfer in `queue` has ended, and completes it, for as long as `still_waiting` returns
-    /// true. The queue is the one noted in the transfer, or `u32::MAX` before that. Or says that the caller
-    /// may sleep, but only for a transfer that the device knows of, or that completes by itself.
+    /// true. The queue is the one noted in the transfer, or `u32::MAX` before that. Instead, it may return
+    /// that the caller may sleep. It may do so only if the device knows of the transfer, or completes it
+    /// without further calls.
     fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         let _ = (queue, still_waiting);
         Waited::Sleep
     }
 
-    /// Tells the device that a thread sleeps until a transfer ends. Until nothing is in flight, completions
-    /// must come by themselves.
+    /// Tells the device that a thread sleeps until a transfer ends. From now on until nothing is in flight,
+    /// the device must complete transfers without further calls.
     fn serve(&self) {}
 
     /// Returns the device's name, for messages. A manager asks for it once, when it opens the area, and with

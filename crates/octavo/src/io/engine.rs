@@ -2,14 +2,15 @@
 //!
 //! | engine | a transfer | completions | full |
 //! |---|---|---|---|
-//! | `uring` | is queued in the ring of the CPU, and sent with the others at `flush` | are pulled: see `uring.rs` | when every ring has as many in flight as it holds |
-//! | `threads` | waits for one of a few threads, which does it by one system call | come from those threads | when as many wait as the queue holds |
+//! | `uring` | is queued in the ring of the CPU, and sent with the others at `flush` | are pulled: see `uring.rs` | when every ring has as many transfers in flight as it can hold |
+//! | `threads` | waits for one of a few threads, which does it by one system call | come from those threads | when as many transfers wait as the queue can hold |
 //!
-//! In both, the calling thread does a transfer of [`Urgency::Now`](super::Urgency::Now) on the spot, since it
-//! was going to sleep anyway. Nothing is faster than a thread that the kernel wakes for its own transfer.
+//! With both engines, the calling thread does a transfer of [`Urgency::Now`](super::Urgency::Now) itself,
+//! since it would have to sleep anyway. This is the fastest way: the kernel wakes the thread for its own
+//! transfer.
 //!
-//! An engine is a device with all places that can be numbered. The code that opens the file knows which of
-//! them exist.
+//! To an engine, all places exist that can be numbered. The code that opens the file knows which of them
+//! really exist.
 
 use std::fs::File;
 

@@ -23,8 +23,8 @@ const AWAITED: u32 = 2;
 const MOVED: u32 = 3;
 const FAILED: u32 = 4;
 
-/// Frames in memory, numbered from 0, and a device to move them to and from. The first frame of a transfer
-/// names it. For benches of devices.
+/// Frames in memory, numbered from 0, and a device to which and from which they are moved. A transfer is
+/// named by its first frame. For benches of devices.
 #[doc(hidden)]
 pub struct Exercise {
     host: Shared<ExerciseFrames>,
@@ -59,7 +59,7 @@ impl Exercise {
         let Opened { device, capacity_pages, engine, priority: _ } = area.open(engine)?;
         let arena = ArenaBytes::new(frames as usize * PAGE_BYTES)
             .map_err(|error| Error::system("cannot reserve memory for frames", &error))?;
-        // The frames are present and together, as a manager's are.
+        // The frames are present and lie together, like the frames of a manager.
         arena
             .bring_online(0..arena.len(), Backing::HugePages)
             .map_err(|error| Error::system("no memory for frames", &error))?;
@@ -134,7 +134,7 @@ impl Exercise {
         let before = words.state.swap(IN_FLIGHT, Ordering::AcqRel);
         assert!(before != IN_FLIGHT && before != AWAITED, "frame {head} is in flight already");
         let head = FrameId(head);
-        // No store has these pages, and nobody asks for one.
+        // No page store has these pages, and nobody asks for one.
         let first = StoredPage::new(StoreId::Swap, 0);
         let job = Job { direction, first, count, head, bytes: head };
         Transfer::new(Shared::clone(&self.host) as Shared<dyn Host>, job, place)
@@ -169,7 +169,7 @@ impl Exercise {
     /// way.
     ///
     /// # Errors
-    /// The transfer's.
+    /// The error of the transfer.
     pub fn wait(&self, frame: u32) -> io::Result<()> {
         let words = self.host.words(frame);
         block_until_driven(
@@ -181,7 +181,8 @@ impl Exercise {
         )
     }
 
-    /// Waits until some transfer was completed, at the latest the one that begins with `frame`.
+    /// Waits until some transfer is completed. Returns at the latest when the transfer that begins with
+    /// `frame` is completed.
     pub fn pull(&self, frame: u32) {
         let queue = self.host.words(frame).queue.load(Ordering::Relaxed);
         if self.device.wait(queue, &|| self.is_in_flight(frame)) == Waited::Sleep {
@@ -189,10 +190,10 @@ impl Exercise {
         }
     }
 
-    /// Waits for the transfer that begins with `frame`, asleep until another thread completes it.
+    /// Waits for the transfer that begins with `frame`. Sleeps until another thread completes the transfer.
     ///
     /// # Errors
-    /// The transfer's.
+    /// The error of the transfer.
     pub fn sleep(&self, frame: u32) -> io::Result<()> {
         block_until(|waker| {
             let seen = self.host.look(frame, waker);
@@ -212,7 +213,7 @@ impl ExerciseFrames {
     fn look_for_more_than(&self, ended: u64, waker: &Waker) -> Poll<()> {
         let none_ended = || self.ended.load(Ordering::SeqCst) == ended;
         let announce = || {
-            // In one order with the end of a transfer, which first counts and then reads `awaited`.
+            // SeqCst orders this with the end of a transfer, which first counts and then reads `awaited`.
             self.awaited.swap(true, Ordering::SeqCst);
             none_ended()
         };

@@ -1,12 +1,13 @@
-//! A file as a device. By default it is a temporary without a name, which leaves nothing behind, whatever
-//! happens.
+//! A file as a device. By default, it is a temporary file without a name, of which nothing is left even if
+//! the process is killed.
 //!
 //! The file grows in steps, ahead of the writes. A write inside the file avoids the locks and the journal of
 //! the file system that a write at its end needs. A named file keeps its blocks and is used as it is, since
 //! blocks that were written once are written faster. It begins with a [header](super::header), and a file
 //! that holds anything else is refused. Transfers go past the page cache if the file system allows it.
 //!
-//! Locking: `growing`. One thread at a time makes the file larger; writes inside the file do not take it.
+//! Locking: `growing`. The thread that makes the file larger holds this lock. Writes inside the file do not
+//! take it.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -31,7 +32,7 @@ use crate::units::PAGE_SHIFT;
 /// none. For [`ManagerBuilder::swap_file`](crate::ManagerBuilder::swap_file).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapFile {
-    /// An unlinked temporary file in this directory.
+    /// A temporary file without a name in this directory.
     Temporary(PathBuf),
     /// A file of this name, which is created if it does not exist, and left behind. A file that holds
     /// anything but Octavo's pages is refused, except by [`SwapArea::overwrite`](super::SwapArea::overwrite).
@@ -41,8 +42,8 @@ pub enum SwapFile {
 }
 
 impl Default for SwapFile {
-    /// A temporary in `$TMPDIR`; in /var/tmp if that is not set or is memory. /var/tmp is on a disk, but /tmp
-    /// may not be.
+    /// A temporary file in `$TMPDIR`, or in /var/tmp if `$TMPDIR` is not set or lies in memory. /var/tmp is
+    /// on a disk, but /tmp may lie in memory.
     fn default() -> Self {
         let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
         let on_disk =
@@ -51,7 +52,7 @@ impl Default for SwapFile {
     }
 }
 
-/// The file grows by a quarter at once, within these limits.
+/// The file grows by a quarter at a time, within these limits.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=512 << 20;
 
 /// A swap file or disk as a [`Device`], to wrap in a device of your own. Otherwise use
@@ -67,7 +68,7 @@ pub struct FileDevice {
     /// Up to here, the file has blocks, or would have them if the file system could allocate ahead.
     grown_bytes: AtomicU64,
     growing: Mutex<()>,
-    /// The file system cannot allocate blocks ahead.
+    /// Whether the file system cannot allocate blocks ahead.
     plain: AtomicBool,
 }
 
@@ -76,7 +77,7 @@ pub struct FileDevice {
 pub(super) struct FileAreaOptions {
     pub(super) limit_bytes: u64,
     pub(super) allow_tmpfs: bool,
-    /// Takes a named place, whatever it holds.
+    /// Whether to take a named place that holds something else.
     pub(super) overwrite: bool,
     pub(super) engine: IoEngine,
 }
@@ -143,13 +144,14 @@ impl FileDevice {
             return Err(unavailable_because(path, "another manager, here or in another process, uses it"));
         }
         options.refuse_memory(&file, path)?;
-        // Asked again under the lock: another manager may have made the file and gone since.
+        // Ask again under the lock: another manager may have made the file and ended since.
         let len = file.metadata().map_err(|error| refused(&error))?.len();
         if !options.overwrite && !header::may_take_file(&file, len).map_err(|error| refused(&error))? {
             return Err(header::not_empty(path, "a file that is not there yet"));
         }
         header::write(&file).and_then(|()| file.sync_data()).map_err(|error| {
-            // A part of the header would be taken for something else later.
+            // If only a part of the header was written, the file would later seem to hold something else. So
+            // make it empty again.
             let _ = if len == 0 { file.set_len(0) } else { Ok(()) };
             refused(&error)
         })?;
@@ -217,7 +219,7 @@ impl FileDevice {
         let step = (start / 4).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
         let wanted = (start + step).max(end).min(self.end_of(self.capacity_pages.into()));
         let grown = self.allocate(start, wanted).map(|()| wanted).or_else(|error| {
-            // There may be room for the bytes that are needed now.
+            // The larger step has failed, but there may be room for the bytes that are needed now.
             if wanted > end { self.allocate(start, end).map(|()| end) } else { Err(error) }
         });
         match grown {
@@ -248,7 +250,8 @@ impl FileDevice {
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        // The kernel keeps a ring's file for a while after the ring is gone, and the lock with it.
+        // After a ring has ended, the kernel keeps the ring's file open for a while, and with it the lock. So
+        // release the lock here.
         let _ = rustix::fs::flock(&*self.file, FlockOperation::Unlock);
     }
 }

@@ -1,17 +1,17 @@
-//! The header of a named file or disk. It tells Octavo's places from those that hold something else, which
-//! are never overwritten unless the user says so.
+//! The header of a named file or disk. It distinguishes Octavo's places from places that hold something else.
+//! Such places are never overwritten, unless the user asks for that.
 //!
 //! ```text
 //! | a text, then zeros, 1 MiB in all | place 0 | place 1 | ...
 //! ```
 //!
-//! A file is taken if it is empty, and a disk if its first and last MiB are zeros. Both are taken if they
-//! begin with the header. If a file system, a partition table, a volume or a swap area is made on Octavo's
-//! disk later, it writes into that MiB, and the disk is no longer taken. So no list of signatures is needed.
-//! A list would miss unknown signatures, and data without one.
+//! Octavo accepts a file that is empty, and a disk whose first and last MiB are zeros. It accepts both if
+//! they begin with the header. If a file system, a partition table, a volume or a swap area is made on
+//! Octavo's disk later, it writes into that MiB, and Octavo no longer accepts the disk. So no list of
+//! signatures is needed. A list would miss unknown signatures, and data without a signature.
 //!
-//! The header is written when the place is opened. It says nothing about the pages behind it: they mean
-//! something to one manager only.
+//! The header is written when the place is opened. It says nothing about the pages behind it: these are of
+//! use to one manager only.
 
 use std::fs::File;
 use std::io;
@@ -70,8 +70,8 @@ fn read(file: &File, at: u64, len: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns whether these bytes are a header. Its end may be missing: a process may have been killed while it
-/// wrote the header.
+/// Returns whether these bytes are a header. The end of the header may be missing: a process may have been
+/// killed while it wrote the header.
 fn is_header(bytes: &[u8]) -> bool {
     bytes.strip_prefix(TEXT).is_some_and(is_zero)
 }
@@ -92,7 +92,8 @@ mod tests {
         file
     }
 
-    /// Where formats put their marks, from the kernel's headers and from what documents each on-disk layout.
+    /// The places at which formats put their marks. The sources are the kernel's headers, and the
+    /// documentation of each on-disk layout.
     const MARKS: [(&str, u64, &[u8]); 14] = [
         ("a boot sector or partition table", 510, &[0x55, 0xaa]),
         ("a GUID partition table", 512, b"EFI PART"),
@@ -130,7 +131,7 @@ mod tests {
             disk
         };
         assert!(may_take_disk(&ours(), LEN).unwrap());
-        // What only marks the end is made over something that marks the beginning.
+        // Marks at the end are left out: a format that has such a mark also writes at the beginning.
         for (what, at, mark) in MARKS.into_iter().filter(|(_, at, _)| *at < HEADER_BYTES) {
             let disk = ours();
             disk.write_all_at(mark, at).unwrap();

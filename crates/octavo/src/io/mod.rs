@@ -4,9 +4,9 @@
 //! [`Device`] to send pages to a place that Octavo does not know.
 //!
 //! A device is a parameter of the manager: a file, or a test device that fails, delays and tears transfers as
-//! told. It gets [`Transfer`]s, and completes each once, inline or from a thread of its own. Or threads
-//! *pull* completions: through [`Device::poll`] in passing, or through [`Device::wait`] when there is nothing
-//! else to do. [`Device::serve`] tells such a device that a sleeping thread cannot pull.
+//! told. It gets [`Transfer`]s, and completes each once, inline or from a thread of its own. With other
+//! devices, threads *pull* completions: through [`Device::poll`] in passing, or through [`Device::wait`] when
+//! they have nothing else to do. [`Device::serve`] tells such a device that a sleeping thread cannot pull.
 //!
 //! No caller of a device holds a lock.
 //!
@@ -14,13 +14,13 @@
 //!
 //! | file | what | stands on |
 //! |---|---|---|
-//! | `transfer` | one transfer in flight, and where it comes from and goes back to | |
+//! | `transfer` | one transfer in flight, and the host to which it belongs | |
 //! | `device` | the trait of a device | `transfer` |
 //! | `ram` | memory as a device | `device` |
 //! | `header` | tells Octavo's files and disks from those that hold something else | |
 //! | `pending` | the parts that the engines share | `transfer` |
 //! | `uring`, `threads` | the engines, for one file | `device`, `pending` |
-//! | `engine` | chooses between them | `uring`, `threads` |
+//! | `engine` | chooses an engine | `uring`, `threads` |
 //! | `file`, `block` | swap files and disks as devices | `engine`, `header` |
 //! | `user_file` | files of the user's as devices | `engine`, `pending` |
 //! | `area` | the user's description of a place | all devices |

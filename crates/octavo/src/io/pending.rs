@@ -20,8 +20,9 @@ pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Joins a thread that was told to stop, unless that thread is the caller. It can be the caller: the last
-/// transfer may have kept the manager alive, and an engine's thread that completes it then drops the engine.
+/// Joins a thread that was asked to stop, unless that thread is the caller. It may be the caller: if the last
+/// transfer has kept the manager alive, the engine's thread that completes this transfer also drops the
+/// engine.
 pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
     if thread.thread().id() != thread::current().id() {
         // If the thread panicked, the panic has been printed.
@@ -29,7 +30,7 @@ pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
     }
 }
 
-/// The most attempts in a row that may move no whole page and yet report no error of the device.
+/// The most attempts in a row that move no whole page, although the device reports no error.
 const MOST_IDLE_ROUNDS: u8 = 16;
 
 /// A transfer, and how much of it is done.
@@ -72,7 +73,8 @@ impl PendingTransfer {
             Err(error) => Err(error),
         };
         let moved = match moved {
-            // Less than a page was moved. The next attempt may finish the page, or meet the error.
+            // Less than a page was moved. The next attempt may finish the page, or may return the actual
+            // error.
             Ok(0) if self.idle_rounds == MOST_IDLE_ROUNDS => Err(self.nothing_moved_error()),
             other => other,
         };
@@ -158,8 +160,8 @@ impl Payload for PendingTransfer {
     }
 }
 
-/// Returns whether nothing moved and nothing is wrong, so that another attempt may move it: a signal came,
-/// resources were short, or the submitting thread ended.
+/// Returns whether an attempt moved nothing for a reason that may pass: a signal came, resources were short,
+/// or the submitting thread ended.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::AGAIN | Errno::CANCELED))
 }

@@ -18,7 +18,7 @@ use crate::units::{FrameId, PAGE_BYTES, SwapSlot};
 const ENGINES: [IoEngine; 2] = [IoEngine::Uring, IoEngine::Threads];
 
 fn disk() -> tempfile::TempDir {
-    // On a disk: the default directory may be memory.
+    // Use a folder on a disk, since the default directory may lie in memory.
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
@@ -50,7 +50,8 @@ fn what_many_threads_write_comes_back() {
                         let word = if direction == Direction::Write { mark(frame, round) } else { 0 };
                         exercise.arena().store(offset(frame) + 16, word);
                     }
-                    // Transfers of 1, 2, 3 and so on pages, in every way; the odd ones backwards in memory.
+                    // Transfers of 1, 2, 3 and more pages, made in every way. Those of an odd number of pages
+                    // run backwards in memory.
                     let (mut at, mut heads) = (first, Vec::new());
                     for len in 1.. {
                         let end = (at + len).min(first + PAGES);
@@ -98,7 +99,7 @@ fn frames_lie_anywhere_and_more_can_be_queued_than_rings_hold() {
         exercise.start_scattered(Direction::Write, 100, scattered, Urgency::Queued);
         exercise.flush();
         exercise.wait(510).unwrap();
-        // Each page for itself, without a flush in between.
+        // Move each page by a transfer of its own, without a flush in between.
         for frame in 0..256 {
             exercise.start(Direction::Read, 100 + frame, PAGES + frame..PAGES + frame + 1, Urgency::Queued);
         }
@@ -205,7 +206,7 @@ fn who_cannot_pull_is_served() {
     for engine in ENGINES {
         let exercise = exercise(SwapArea::temporary("/var/tmp"), engine, 256);
         for round in 0..200 {
-            // Another thread starts it, and then has other things to do.
+            // Another thread starts the transfer, and then does other work.
             thread::scope(|scope| {
                 scope.spawn(|| {
                     exercise.start(Direction::Write, round, round..round + 1, Urgency::Queued);
@@ -343,7 +344,7 @@ fn what_is_no_place_for_pages_is_refused() {
     let directory = disk();
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
-    // Mounted, or closed to users other than root.
+    // The device is mounted, or only root may open it.
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     let mounted =
         mounts.lines().filter(|line| line.starts_with("/dev/")).filter_map(|line| line.split(' ').next());
@@ -402,7 +403,7 @@ fn where_io_uring_is_forbidden_threads_take_its_place() {
     assert_eq!(code.unwrap(), 0);
 }
 
-/// A host whose transfers end when it lets them.
+/// A host that decides when the engine's threads may continue after a transfer.
 struct Gated {
     arena: ArenaBytes,
     open: Mutex<bool>,
@@ -488,7 +489,7 @@ fn the_engine_of_threads_gives_back_what_its_queue_does_not_hold() {
     let file = Shared::new(tempfile::tempfile_in("/var/tmp").unwrap());
     let engine = ThreadsEngine::start(&file).unwrap();
     let host = Gated::new();
-    // Its threads are held up by the ends of their transfers.
+    // The host keeps the engine's threads waiting at the ends of their transfers.
     let accepted = host.fill(&engine, Direction::Read);
     assert!(accepted >= 256, "{accepted} transfers were accepted");
     host.open();

@@ -1,7 +1,8 @@
 //! The engine of threads: a queue of fixed size, and a few threads that take transfers from it.
 //!
-//! It is for places where io_uring is forbidden. As many transfers are in flight as there are threads, and a
-//! few hundred wait for them. Beyond that the engine says that it is full. It allocates nothing.
+//! This engine is for machines and containers that forbid io_uring. As many transfers are in flight as there
+//! are threads, and up to [`CAPACITY`] wait for a thread. If more come, the engine says that it is full. It
+//! allocates nothing.
 //!
 //! Locking: `queue`, for a push or a pop. No transfer is moved or completed under it.
 
@@ -118,7 +119,7 @@ impl Drop for ThreadsEngine {
         }
         self.pool.queue.lock().stop = true;
         for thread in self.threads.drain(..) {
-            // One for each thread that may sleep.
+            // Wake once for each thread that may sleep.
             for _ in 0..THREADS {
                 self.pool.changed.notify_one();
             }

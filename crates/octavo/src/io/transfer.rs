@@ -1,5 +1,5 @@
-//! One transfer in flight: pages of the arena and consecutive places of a device, in the hands of that
-//! device.
+//! One transfer in flight: pages of the arena and consecutive places of a device. While it is in flight, the
+//! device owns it.
 //!
 //! A transfer is a few words, moved by value, so the way out needs no allocation. Its pages are chained
 //! through the links of their frame words. Nothing else uses these links while the frames are off the LRU.
@@ -26,10 +26,10 @@ pub enum Direction {
 /// Tells a [`Device`](super::Device) whether somebody waits for this transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// The caller sleeps until this transfer is done. A device that blocks a thread for each transfer may as
-    /// well block this one.
+    /// The caller sleeps until this transfer is done. A device that blocks a thread for each transfer may
+    /// block the caller instead.
     Now,
-    /// The caller goes on with other things. The transfer must be on its way after the next `flush`.
+    /// The caller continues with other work. The transfer must be on its way after the next `flush`.
     Queued,
 }
 
@@ -37,22 +37,22 @@ pub enum Urgency {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) direction: Direction,
-    /// The first of consecutive pages of a store.
+    /// The first of consecutive pages of a page store.
     pub(crate) first: StoredPage,
     pub(crate) count: u32,
     /// The first of the chain of frames whose pages are moved.
     pub(crate) head: FrameId,
-    /// The first of the chain of frames whose bytes are moved: `head`, or stand-ins if pages must not be
-    /// written as they are.
+    /// The first of the chain of frames whose bytes are moved: `head`, or frames with other bytes if pages
+    /// must not be written as they are.
     pub(crate) bytes: FrameId,
 }
 
-/// The owner of transfers: they come from it and go back to it.
+/// The owner of transfers. A transfer comes from its host, and goes back to it when it ends.
 pub(crate) trait Host: Send + Sync {
     fn arena(&self) -> &ArenaBytes;
     /// The frame that follows in a chain.
     fn chained(&self, frame: FrameId) -> FrameId;
-    /// Notes beside a frame in which queue of its device it waits.
+    /// Notes, in the words of a frame, the queue of the device in which the transfer waits.
     fn note_queue(&self, frame: FrameId, queue: u32);
     /// Takes a transfer back: the device is done with it.
     fn ended(&self, job: Job, result: io::Result<()>);
@@ -74,7 +74,7 @@ impl TransferPage<'_> {
     /// Makes these the page's bytes.
     ///
     /// # Panics
-    /// When the transfer goes to the device. Others may be reading the page's bytes then.
+    /// When the transfer goes to the device. During such a transfer, others may be reading the page's bytes.
     pub fn copy_in(&self, from: &[u8; PAGE_BYTES]) {
         assert_eq!(
             self.transfer.direction(),
@@ -130,7 +130,7 @@ impl Transfer {
         self
     }
 
-    /// How many pages, at least one.
+    /// Returns the number of pages, which is at least one.
     #[allow(clippy::len_without_is_empty, reason = "a transfer is never empty")]
     pub fn len(&self) -> usize {
         self.job.count as usize
@@ -179,7 +179,8 @@ impl Transfer {
         }
     }
 
-    /// Ends the transfer. All bytes are in their places; with an error, any of them may be missing.
+    /// Ends the transfer. All bytes are in their places. If the result is an error, any of them may be
+    /// missing.
     pub fn complete(mut self, result: io::Result<()>) {
         self.end(result);
     }
@@ -190,7 +191,7 @@ impl Transfer {
         Shared::as_ptr(&self.host).cast() == host && self.job == *job
     }
 
-    /// Takes back a transfer that did not begin. The host is told of no end.
+    /// Takes back a transfer that did not begin. The host is not told that it has ended.
     pub(crate) fn take_back(mut self) -> Job {
         self.ended = true;
         self.job

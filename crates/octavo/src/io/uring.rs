@@ -8,14 +8,14 @@
 //!    "octavo-io": a thread, only while others sleep who cannot ─────────────────────────────────┘
 //! ```
 //!
-//! A thread that waits for any transfer also leaves all of them to that thread, so one thread completes for
-//! many.
+//! A thread that waits for any transfer also leaves all transfers to the I/O thread, so one thread completes
+//! transfers for many.
 //!
 //! **Nobody sleeps in vain.** `announced` counts the transfers of a ring, from before the ring's number is
-//! noted in them until they are completed. If a thread finds the number noted and another thread leading, it
-//! sets `serving`, and may sleep until it is woken: the I/O thread serves until nothing is announced. The I/O
-//! thread first clears `serving`, then looks at the counts. Other threads first count, then look at
-//! `serving`. All of these are in one order.
+//! noted in them until they are completed. If a thread finds the number noted, and another thread leads, it
+//! sets `serving` and may sleep until it is woken: the I/O thread serves until no transfer is announced. The
+//! I/O thread first clears `serving`, and then looks at the counts. Other threads first count, and then look
+//! at `serving`. All of these accesses are sequentially consistent.
 //!
 //! Locking: the ring's own two locks, and `stop` of the I/O thread. No transfer is completed under them.
 
@@ -39,10 +39,10 @@ use crate::sync::{
 const MOST_RINGS: usize = 16;
 /// The most transfers in flight in a ring.
 const ENTRIES: u32 = 128;
-/// The queue of a transfer that its submitter does itself.
+/// The queue of a transfer that the submitting thread does itself.
 const IN_PLACE: u32 = u32::MAX - 1;
-/// The queue of the first ring; the others follow. No frame has such a number: frame numbers may lie where
-/// queues are noted.
+/// The queue of the first ring. The others follow. No frame has such a number, since the word that notes the
+/// queue may also hold a frame number.
 const FIRST_RING: u32 = 0xFFFF_0000;
 /// How long a leader sleeps before it looks again, whatever happens.
 const LEAD: Duration = Duration::from_millis(50);
@@ -62,7 +62,7 @@ pub(super) struct UringEngine {
 struct Rings {
     lanes: Box<[CachePadded<RingLane>]>,
     file: Shared<File>,
-    /// The I/O thread must complete the announced transfers.
+    /// Whether the I/O thread must complete the announced transfers.
     serving: AtomicBool,
     stop: Mutex<bool>,
     changed: Condvar,
@@ -139,13 +139,13 @@ impl Device for UringEngine {
     }
 
     fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        // The caller has read the number before, and the counts are read after.
+        // The caller has read the number before this fence, and the counts are read after it.
         fence(Ordering::Acquire);
         if queue == IN_PLACE {
             return Waited::Sleep;
         }
         if queue == ANY_QUEUE {
-            // One thread completes for all of them.
+            // The I/O thread completes transfers for all waiting threads.
             self.serve();
             return Waited::Sleep;
         }
@@ -190,11 +190,12 @@ impl Rings {
         let lane = &*self.lanes[index];
         let queue =
             |pending: PendingTransfer| lane.ring.queue(pending.file_offset(), pending.direction(), pending);
-        // Counted before the number is noted: see the module doc.
+        // Count the transfer before its number is noted: see the module doc.
         lane.announced.fetch_add(1, Ordering::SeqCst);
         pending.transfer().note_queue(FIRST_RING + index as u32);
         let queued = queue(pending).or_else(|Full(pending)| {
-            // Perhaps ended transfers only have to be taken out. Errors show in the second try.
+            // The ring is full. To submit what is queued, and to take out what has ended, may make room. If
+            // there is an error, the second try reports it.
             let _ = lane.ring.submit();
             lane.ring.reap(|pending, moved| self.hand_back(lane, pending, moved));
             queue(pending)
@@ -208,7 +209,7 @@ impl Rings {
     /// Takes back a transfer: the kernel is done with it, or with a part of it.
     fn hand_back(&self, lane: &RingLane, pending: PendingTransfer, moved: io::Result<usize>) {
         if let Some(rest) = pending.advance(&self.file, moved) {
-            // That is rare and soon done, so it is not worth another trip through the ring.
+            // A rest is rare and soon done, so move it here instead of by the ring.
             rest.in_place(&self.file);
         }
         lane.announced.fetch_sub(1, Ordering::SeqCst);
@@ -257,7 +258,7 @@ impl Rings {
             .map(|lane| PollFd::from_borrowed_fd(lane.ring.as_fd(), PollFlags::IN))
             .collect();
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
-        // A signal or a shortage ends it early: the caller looks again.
+        // A signal or a shortage may end the wait early. The caller looks again.
         let _ = poll(&mut rings, Some(&most));
     }
 
@@ -290,7 +291,8 @@ impl Rings {
             if !self.is_anything_announced() {
                 return true;
             }
-            // The thread that announced a transfer may have found `serving` set.
+            // Set the flag again: the thread that announced a transfer may have found it set, and may rely on
+            // it.
             self.serving.store(true, Ordering::SeqCst);
         }
         self.lanes.iter().for_each(|lane| drop(lane.ring.submit()));

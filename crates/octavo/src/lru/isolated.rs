@@ -1,8 +1,8 @@
 //! Isolated frames: a reclaimer has taken them off the lists and pinned them.
 //!
 //! [`IsolatedFrame`] cannot be copied. A putback lists the frame again. [`IsolatedFrame::into_pin`] leaves
-//! only a pin: the frame stays off the LRU. [`Isolated`] is a batch of such frames that knows how many pages
-//! it holds.
+//! only the pin, and the frame stays off the LRU. [`Isolated`] is a batch of such frames that knows how many
+//! pages it holds.
 
 use smallvec::SmallVec;
 

@@ -11,8 +11,8 @@ use crate::units::FrameId;
 /// Links, tags and sizes of frames.
 pub(super) struct EngineLinks<'a> {
     frames: &'a FrameAllocator,
-    /// Whether to pin a frame when it is taken off its queue. Once its flags are cleared, only a pin keeps
-    /// the frame.
+    /// Whether to pin a frame when it is taken off its queue. Once the flags of a frame are cleared, only a
+    /// pin keeps it.
     pins: bool,
     found_live: Cell<bool>,
 }
@@ -63,8 +63,8 @@ impl Links for EngineLinks<'_> {
         if self.pins {
             self.found_live.set(words.holds.take_pin().is_live());
         }
-        // Clear the flags last. Once they are cleared, a thread that frees the frame takes no lock, and the
-        // allocator uses the links.
+        // Clear the flags last. Once the flags are cleared, a thread may free the frame without the lock, and
+        // the allocator then uses the links.
         fence(Ordering::Release);
         words.state.clear_lru_flags(u8::MAX);
     }

@@ -1,8 +1,8 @@
 //! The LRU: the queues of frames that reclaim takes from. A reclaim policy orders the frames, and per-CPU
 //! batches feed it.
 //!
-//! The LRU state of a frame is eight flags in its ownership word. Its position in a queue is the two links in
-//! its words:
+//! The LRU state of a frame is eight flags in its ownership word. The two links in its words are its position
+//! in a queue:
 //!
 //! ```text
 //!            add                 batch drained               take
@@ -18,21 +18,22 @@
 //! +-----------------+--------+---------+
 //! ```
 //!
-//! The [policy](crate::policy) has the queues, and chooses the frame that goes next. The reclaimer tests the
-//! marks of candidates without a lock, and the policy then decides about them. When a page comes back, the
-//! policy places it by the shadow that the page left behind.
+//! The [policy](crate::policy) has the queues, and chooses the frame that is evicted next. The reclaimer
+//! tests the marks of candidates without a lock, and the policy then decides about them. When a page comes
+//! back, the policy places it by the shadow that the page left behind.
 //!
-//! Pinned pages cannot go. A scan that meets one *parks* its frame: the frame leaves the lists, so that no
-//! scan meets it again. The thread that drops the last pin lists the frame again (`frame/holds.rs`). So the
-//! lists hold only pages that can go, however many are pinned.
+//! Pinned pages cannot be evicted. A scan that meets such a page *parks* the frame: the frame leaves the
+//! lists, so that no scan meets it again. The thread that drops the last pin lists the frame again
+//! (`frame/holds.rs`). So the lists hold only pages that can be evicted, even if many pages are pinned.
 //!
 //! A batch holds bare frame numbers. A frame that is freed while its number is in a batch loses PENDING, so
 //! the drain skips the stale number. If the frame has been allocated again by then and is PENDING again, the
 //! drain lists it once, for the first of its numbers.
 //!
-//! Locking: one lock guards the policy and all links. It is a leaf, except in [`Lru::split`], which splits
-//! the block under it. Adding a page costs one push on a per-CPU stack, and each batch of 32 pages takes the
-//! lock once. Hits never come here: they set the entry's accessed mark, and reclaim tests the mark.
+//! Locking: one lock guards the policy and all links. No other lock is taken under it, except in
+//! [`Lru::split`], which splits the block under it. Adding a page costs one push on a per-CPU stack, and each
+//! batch of 32 pages takes the lock once. Hits never come here: they set the entry's accessed mark, and
+//! reclaim tests the mark.
 
 mod isolated;
 mod links;
@@ -80,11 +81,11 @@ pub(crate) type Candidates = SmallVec<[Candidate; CANDIDATES]>;
 /// What the reclaimer saw of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// The candidate's mark was set; the reclaimer has cleared it.
+    /// The candidate's mark was set, and the reclaimer has cleared it.
     Accessed,
     /// The mark was not set.
     Unused,
-    /// The candidate cannot go now: other threads hold pins, or it is under I/O.
+    /// The candidate cannot be evicted now: other threads hold pins, or it is under I/O.
     Busy,
 }
 
@@ -102,7 +103,7 @@ pub(crate) struct Decided {
 pub(crate) struct Lru {
     policy: Mutex<Box<dyn Policy>>,
     batches: PerCpuStacks,
-    /// The shadow for pages that go now.
+    /// The shadow for pages that are evicted now.
     shadow: AtomicU32,
     refaults: Refaults,
 }
@@ -126,8 +127,8 @@ impl Lru {
         }
     }
 
-    /// Adds a fresh frame that takes over the page of the frame `from`, at the young end. It gets the tag of
-    /// `from`, which stays on its queue.
+    /// Adds a fresh frame that takes over the page of the frame `from`, at the young end. The fresh frame
+    /// gets the tag of `from`. The frame `from` stays on its queue.
     pub(crate) fn add_in_place_of(&self, frames: &FrameAllocator, from: FrameId, frame: FrameId) {
         let flags = frames.words(from).state.load().lru_flags();
         match flags >> TAG_SHIFT {
@@ -173,14 +174,14 @@ impl Lru {
             return;
         }
         if !self.take(frames, frame) {
-            // The frame was admitted, but its read failed; or it was parked.
+            // The frame was admitted, but the read of its page failed, or it was parked.
             frames.words(frame).state.clear_lru_flags(u8::MAX);
         }
     }
 
     /// Takes a frame off its list or out of its batch. Returns false if the frame was in neither: a thread is
-    /// about to add it, or another reclaimer has taken it. In the second case only that reclaimer may put it
-    /// back.
+    /// about to add it, or another reclaimer has taken it. In the second case, only that reclaimer may put
+    /// the frame back.
     pub(crate) fn take(&self, frames: &FrameAllocator, frame: FrameId) -> bool {
         let state = &frames.words(frame).state;
         // The number stays in the batch. The drain skips it, since the flag is gone.
@@ -252,7 +253,7 @@ impl Lru {
             let next = if stuck { policy.take_hot(&links) } else { policy.take_next(&links) };
             let Some((frame, tag)) = next else { break };
             pages += links.pages(frame);
-            // The pin was taken through the links.
+            // The links have taken the pin.
             let candidate = Candidate { frame: IsolatedFrame::counted(FrameId(frame)), tag };
             if links.found_live() { taken.push(candidate) } else { dying.push(candidate) }
         }
@@ -303,7 +304,7 @@ impl Lru {
     }
 
     /// Lists a frame that was parked, at its old place. The caller has dropped the last of the pins that kept
-    /// it off the lists, and gets back the pin that it passes in.
+    /// the frame off the lists. It passes another pin in, and gets it back.
     pub(crate) fn list_again(&self, frames: &FrameAllocator, frame: IsolatedFrame) -> PinnedFrame {
         let (pin, mut policy) = (frame.into_pin(), self.policy.lock());
         let flags = frames.words(pin.frame()).state.load().lru_flags();
@@ -315,7 +316,7 @@ impl Lru {
         pin
     }
 
-    /// Returns the shadow for a page that goes now.
+    /// Returns the shadow for a page that is evicted now.
     pub(crate) fn shadow(&self) -> Shadow {
         Shadow::from_bits(self.shadow.load(Ordering::Relaxed)).expect("a shadow's bits")
     }
@@ -402,7 +403,8 @@ fn make(policy: ReclaimPolicy) -> Box<dyn Policy> {
 
 /// Lists a frame from a batch, unless the frame was freed or listed since.
 fn list_pending(frames: &FrameAllocator, policy: &mut dyn Policy, frame: FrameId) {
-    // The frame always has one of the two flags, so a thread that frees it meanwhile waits for the lock.
+    // The frame has one of the two flags at all times. So a thread that frees the frame meanwhile waits for
+    // the lock.
     if frames.words(frame).state.replace_lru_flags(PENDING, LISTED) {
         policy.insert(&EngineLinks::new(frames), frame.0, 0);
     }

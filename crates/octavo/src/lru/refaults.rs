@@ -1,6 +1,6 @@
 //! How much more memory would have kept the pages that came back in memory.
 //!
-//! A page that returns after `d` pages have gone out would have stayed with room for `d` more pages. For an
+//! If a page returns after `d` pages have gone out, it would have stayed with room for `d` more pages. For an
 //! LRU, this is exact (Mattson, Gecsei, Slutz and Traiger, *Evaluation techniques for storage hierarchies*,
 //! 1970). For other policies, it is an estimate, which Linux uses too (`mm/workingset.c`). Cost: one addition
 //! on a line of this CPU for each page that returns.

@@ -105,7 +105,7 @@ fn a_frame_is_in_one_hand_or_listed_once() {
         let mut frames: Vec<_> = taken.iter().map(|candidate| candidate.frame.frame()).collect();
         frames.sort();
         assert_eq!((frames, fixture.listed()), (added, 0), "{policy:?}");
-        // Some candidates go, some are busy, some were used.
+        // Of the candidates, some can be evicted, some are busy, and some were used.
         let going = fixture.decide(taken.drain(..100), Look::Unused);
         assert_eq!(fixture.decide(taken.drain(..100), Look::Busy).len(), 0);
         let going_too = fixture.decide(taken, Look::Accessed);
@@ -149,7 +149,7 @@ fn a_frame_that_is_pinned_leaves_the_lists_until_its_last_pin_has_gone() {
         for (index, pin) in pins.into_iter().enumerate() {
             fixture.unpin(pin);
             let dropped = index as u64 + 1;
-            // Ten are pinned twice, one is dead, and a block has 16 pages.
+            // Ten frames are pinned twice, one has died, and a block has 16 pages.
             let pages = dropped.min(39).saturating_sub(10) + 16 * dropped.saturating_sub(40);
             assert_eq!(fixture.listed(), 60 + pages, "{policy:?}");
         }
@@ -207,7 +207,7 @@ fn a_block_that_is_split_is_listed_frame_by_frame() {
                 (1..16).for_each(|index| fixture.frames.words(head.plus(index)).holds.begin(true));
             });
             for candidate in candidates {
-                // The candidate is put back instead of evicted: the head is listed already.
+                // The candidate is put back instead of being evicted. Its head is listed already.
                 fixture.putback(candidate.frame);
             }
             assert_eq!(fixture.listed(), if in_hand { 32 } else { 16 }, "{policy:?}");
@@ -228,7 +228,7 @@ fn a_page_that_comes_back_is_put_where_its_shadow_says() {
     let going = fixture.decide(candidates, Look::Unused);
     assert_eq!(going.len(), 10);
     let shadow = fixture.lru.shadow();
-    // Nothing is hot yet, so there is room.
+    // No page is hot yet, so there is room among the hot pages.
     for (index, frame) in going.into_iter().enumerate() {
         let frame = frame.into_pin().into_frame();
         if index % 2 == 0 {

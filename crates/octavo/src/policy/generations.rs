@@ -1,10 +1,10 @@
 //! Generations, as in Linux's multi-generational LRU: four queues by age. Pages are evicted from the oldest.
 //!
-//! A page found marked in the oldest generation joins the youngest. A newcomer joins the second oldest. Its
-//! fault leaves a mark, so the first mark only moves the page to the second oldest generation. A page that
-//! returns joins the youngest if its refault distance is no more than the pages in memory. When the oldest
-//! generation is empty, the next takes its place. There are always at least three: if only two are left, a
-//! new youngest begins.
+//! A page found marked in the oldest generation joins the youngest. A newcomer joins the second oldest. The
+//! newcomer's own fault leaves a mark. So the first mark found only moves the page to the second oldest
+//! generation. A page that returns joins the youngest if its refault distance is no more than the pages in
+//! memory. When the oldest generation is empty, the next takes its place. There are always at least three
+//! generations: if only two are left, a new youngest one begins.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 

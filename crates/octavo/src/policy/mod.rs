@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | `simple` | [`Fifo`] | the oldest |
 //! | `simple` | [`Clock`] | the oldest without a mark; a marked page gets another round |
-//! | `sieve` | [`Sieve`] | like a clock, but survivors keep their place: newcomers join far from the hand |
+//! | `sieve` | [`Sieve`] | like a clock, but survivors keep their place, and newcomers join far from the hand |
 //! | `s3_fifo` | [`S3Fifo`] | a newcomer neither used nor remembered, or else one from the main clock |
 //! | `generations` | [`Generations`] | one of the oldest generation; returning pages join the youngest |
 //! | `reuse` | [`Reuse`] | a newcomer, unless it returns sooner than old pages are used: the default |
@@ -44,8 +44,8 @@ pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use simple::{Clock, Fifo};
 
-/// What a [`Policy`] remembers of a page that is out: when it was evicted, counted in evictions. It is never
-/// 0, and below 2^24.
+/// The time at which a page was evicted, counted in evictions. A [`Policy`] remembers it for a page that is
+/// out. It is never 0, and below 2^24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shadow(u32);
 
@@ -143,7 +143,7 @@ pub trait Policy: std::fmt::Debug + Send {
     fn admit(&mut self, arrival: Arrival) -> u8;
 
     /// Lists an admitted page that is in memory now, or a page that moved from another frame, with that
-    /// frame's tag. The mark of its first use does not count.
+    /// frame's tag. The mark that the page's first use leaves does not count.
     fn insert(&mut self, links: &dyn Links, frame: u32, tag: u8);
 
     /// Admits a page and inserts its frame.

@@ -1,6 +1,6 @@
 //! A queue of frames, linked through words that belong to the frames.
 
-/// In [`Links`]: no neighbour. The queue ends here.
+/// A value of [`Links`] that stands for no neighbour: the queue ends here.
 pub const NIL: u32 = u32::MAX;
 
 /// The number of bits of a tag in [`Links`].

@@ -8,24 +8,25 @@
 //! ```
 //!
 //! A page on the other side of a translation may have no mark that shows its use. To other policies it looks
-//! unused, however hot it is. Eviction shows its use: a page in use returns, and its shadow says after how
-//! many evictions. So each return is a measurement, and each eviction from the main queue is a *question*,
-//! which costs a fault if the page is in use.
+//! unused, however hot it is. Only an eviction shows whether the page is used: a page in use returns, and its
+//! shadow says after how many evictions. So each return is a measurement, and each eviction from the main
+//! queue is a *question*, which costs a fault if the page is in use.
 //!
 //! - **Which pages join the main queue**: those that return within a *window* of evictions. The sooner a page
 //!   came back, the more rounds the clock gives it, up to three. So pages that are always in use are asked
 //!   about least.
-//! - **How many questions**: the window is adjusted so that the main queue's evictions are a certain share of
-//!   all. If most pages that were asked about return, the share is small: the queue holds pages in use, and
-//!   questions are wasted. In a loop, most of the queue then stays and is hit. If few return, the queue is
-//!   stale, and its share grows to all evictions.
+//! - **The number of questions**: the window is adjusted so that the main queue's evictions are a certain
+//!   share of all. If most pages that were asked about return, the share is small: the queue holds pages in
+//!   use, and questions are wasted. In a loop, most of the queue then stays and is hit. If few return, the
+//!   queue is stale, and its share grows to all evictions.
 //!
-//! The time of its eviction tells how likely a returning page was asked about. Questions come in bursts, and
-//! a ring records, for each slot of time, how many evictions were questions.
+//! The policy does not know whether the eviction of a returning page was a question. But the time of the
+//! eviction tells how likely this is: questions come in bursts, and a ring records, for each slot of time,
+//! how many evictions were questions.
 //!
 //! The queues are those of S3-FIFO. Pages that have marks are treated as in S3-FIFO's small queue, and a
-//! marked page on the clock keeps its rounds. Linux's NUMA balancing also unmaps pages to learn of their use,
-//! with hinting faults.
+//! marked page on the clock keeps its rounds. Linux's NUMA balancing uses the same idea: it unmaps pages, and
+//! learns of their use by hinting faults.
 
 use super::two_queues::{self, MAIN, TwoQueues};
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
@@ -169,7 +170,7 @@ impl Policy for Returns {
     }
 }
 
-/// When the main queue evicted pages, and how many of them have returned.
+/// Records when the main queue evicted pages, and how many of these have returned.
 #[derive(Debug)]
 struct Questions {
     /// Evictions from the main queue in each slot of time.

@@ -16,40 +16,43 @@
 //! was away. Before that, the page was in memory for about as many evictions as the cold queue has pages. The
 //! sum of both is the page's *reuse distance*.
 //!
-//! A returning page should be hot exactly if some hot page has been unused for longer than that. So it
-//! *challenges* the oldest hot pages, those whose last look is longer ago. Each challenge pays for a few
-//! looks at hot pages. A hot page found marked is young again. A hot page found unmarked makes room, but if
-//! it was marked the time before, it first gets a second look. The room is for the challenger, which waits in
-//! the cold queue, or for another page that returns as soon.
+//! A returning page should be hot if, and only if, some hot page has been unused for longer than this
+//! distance. So the returning page *challenges* the oldest hot pages, if the policy last looked at them
+//! longer ago than that. Each challenge pays for a few looks at hot pages. If a look finds a hot page marked,
+//! the page is young again. If it finds the page unmarked, the page makes room. A page that was marked at the
+//! look before gets a second look first. The room is for the challenger, which waits in the cold queue, or
+//! for another page that returns as soon.
 //!
 //! - The pages of a **scan** do not return, so they challenge nobody: they pass through the cold queue.
 //! - In a **loop** larger than memory, all distances are the same, so no challenge succeeds. The hot part of
 //!   the loop is hit in each round. No policy can have more hits, except for the cold queue's share.
 //! - When the **hot set moves**, most looks find the page unused. Challenges then pay for more looks, and no
-//!   page gets a second one. The move still costs two faults a page, and an LRU needs only one. This is the
-//!   price of resisting scans.
+//!   page gets a second look. Such a move costs two faults for each page, while an LRU needs only one. This
+//!   is the price of resisting scans.
 //!
 //! The policy approximates LIRS (Jiang, Zhang, SIGMETRICS 2002) with marks. It is CLOCK-Pro (Jiang, Chen,
 //! Zhang, USENIX 2005) with two differences. First, the ghosts are shadows, as in Linux's `workingset.c`, so
-//! a test period is a comparison of numbers and not a hand. Second, hot pages are kept in generations. Each
-//! generation knows when it was closed, so the policy knows for how long an unmarked page has been unused.
+//! the test period of a page is a comparison of numbers, and needs no clock hand. Second, hot pages are kept
+//! in generations. Each generation knows when it was closed, so the policy knows for how long an unmarked
+//! page has been unused.
 //!
 //! **Pages that come along.** A page that comes back with others, for instance as the next of a run, costs a
 //! fraction of a fault. A program that goes through its memory in order is fast, so its pages have short
 //! distances, and could keep out a page that costs its thread a whole fault each time. So distances are
 //! weighted by what a return costs, as in GreedyDual (Young, Algorithmica 1994). A page that came by its own
 //! fault beats a page that came along, unless the distance of the latter is [`ALONG_COST`] times shorter. Its
-//! challenge then *weighs* for as many evictions as its own distance: looks make pages that came along cold,
-//! used or not, and none of them becomes hot.
+//! challenge then *weighs* for as many evictions as its own distance. During this time, looks make pages that
+//! came along cold, even if they were used, and no such page becomes hot.
 //!
 //! Pages pass through the cold queue twice, because the fault itself leaves a mark: only a mark found the
-//! second time shows that a page was used again. A page without even the fault's mark was read ahead. It gets
-//! a few more rounds, and the cold queue grows for as long as there are such pages.
+//! second time shows that a page was used again. A page without any mark was read ahead: not even its fault
+//! has left a mark. Such a page gets a few more rounds, and the cold queue is longer as long as there are
+//! such pages.
 
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 
-/// The cold queue's share of memory is a sixteenth. In a smaller cold queue, no page is used again. A larger
-/// one costs hits in a loop.
+/// The cold queue's share of memory is a sixteenth. If the cold queue were smaller, no page would be used
+/// again while it is there. If it were larger, loops would have fewer hits.
 const COLD_SHARE: u64 = 16;
 /// The most generations of hot pages.
 const GENERATIONS: usize = 8;
@@ -64,7 +67,7 @@ const MOST_LOOKS: u64 = 1024;
 /// The hot set is stale if more than this many of `UNUSED_SCALE` looks found a page unused.
 const STALE: u32 = 600;
 const UNUSED_SCALE: u32 = 1024;
-/// Each look forgets one part in this many of what earlier looks found.
+/// With each look, the findings of earlier looks lose one part in this many of their weight.
 const UNUSED_MEMORY: u32 = 32;
 /// A page that comes along costs an eighth of a fault.
 const ALONG_COST: u64 = 8;
@@ -300,7 +303,7 @@ impl Policy for Reuse {
     fn putback(&mut self, links: &dyn Links, frame: u32, tag: u8, to: Place) {
         match to {
             Place::Hot => self.push_hot(links, frame, 0, came_along(tag)),
-            // The page is no newcomer any more.
+            // The page was hot before, so it does not count as a newcomer.
             Place::Cold if tag & HOT != 0 => self.push_cold(links, frame, cold_tag(SEEN, came_along(tag))),
             Place::Cold => self.push_cold(links, frame, tag & (CHALLENGER | COLD_ALONG) | SEEN),
         };

@@ -2,8 +2,8 @@
 //!
 //! The ghosts are shadows. A page counts as still in the ghost queue if it returns after no more evictions
 //! than the main queue has pages. Hits are marked and not counted. So a page's frequency is the number of
-//! scans that found it used, up to three, less one for each that did not. The fault itself leaves a mark, so
-//! a newcomer passes through the small queue twice, and only the second time counts.
+//! scans that found it used, up to three, minus one for each scan that did not. The fault itself leaves a
+//! mark, so a newcomer passes through the small queue twice, and only the second time counts.
 
 use super::two_queues::{self, MAIN, TwoQueues};
 use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};

@@ -1,7 +1,7 @@
 //! SIEVE (Zhang et al., NSDI 2024): a clock whose survivors keep their place.
 //!
-//! Newcomers join at the young end. The hand moves from the old end to the young one, so it meets a newcomer
-//! before it meets again the pages that it has passed. Candidates that were taken together return behind the
+//! Newcomers join at the young end. The hand moves from the old end to the young one, so it meets newcomers
+//! before it meets the pages again that it has passed. Candidates that were taken together return behind the
 //! hand in their order.
 
 use super::{Arrival, Links, NIL, Place, Policy, Queue, Shadow, Verdict};

@@ -7,7 +7,7 @@ use super::{Arrival, Links, Place, Policy, Queue, Shadow, Verdict};
 pub struct Fifo(OneQueue);
 
 /// Evicts the oldest page that was not used. A used page gets another round (second chance, Corbató 1968). An
-/// active and an inactive list behave the same way if every page found marked is promoted.
+/// active and an inactive list behave in the same way, if every page that is found marked is promoted.
 #[derive(Debug, Default)]
 pub struct Clock(OneQueue);
 

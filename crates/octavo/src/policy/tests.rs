@@ -300,7 +300,7 @@ fn pages_that_a_sieve_keeps_stay_where_they_are() {
     for frame in 0..4 {
         policy.arrive(&memory, frame, Arrival::Fresh);
     }
-    // The two are taken together and put back behind the hand, in their old order.
+    // The two frames are taken together, and put back behind the hand in their old order.
     let taken = [policy.take_next(&memory).unwrap(), policy.take_next(&memory).unwrap()];
     for (frame, tag) in taken {
         assert_eq!(policy.judge(&memory, frame, tag, true), Verdict::Keep(Place::Cold));
@@ -364,8 +364,8 @@ fn a_hot_set_that_moved_unseen_is_followed() {
     assert!(faults < 700 * 12, "{faults} faults for 700 pages");
 }
 
-/// Eight readers go again and again through five times the memory in order, each reading two windows ahead.
-/// Returns which percentage of the pages that were read ahead was evicted before use.
+/// Eight readers go through data of five times the memory in order, again and again. Each reads two windows
+/// ahead. Returns which percentage of the pages that were read ahead was evicted before use.
 fn lost_ahead(policy: &mut dyn Policy) -> usize {
     const WINDOW: u32 = 25;
     let (frames, length) = (1000, 625);
@@ -393,9 +393,10 @@ fn pages_read_ahead_last_until_they_are_used() {
     assert!(lost < 5, "{lost} in a hundred pages were read for nothing");
 }
 
-/// Two threads, each as fast as its faults allow. One goes round a loop as large as memory, and its faults
-/// bring fifteen pages along. The other uses a quarter of memory at random. Returns, for the second half, the
-/// rounds of the first thread, the accesses of the second, and how many of these were faults.
+/// Replays two threads, each as fast as its faults allow. One thread goes round a loop as large as memory,
+/// and its faults bring fifteen pages along. The other uses a quarter of memory at random. Returns, for the
+/// second half, the rounds of the first thread, the accesses of the second, and how many of these were
+/// faults.
 fn loop_beside_random(policy: &mut dyn Policy, tells_along: bool) -> (u64, u64, u64) {
     const RUN: u32 = 16;
     let (frames, small, end, mut random) = (1000, 250, 40_000_000, Random(11));
@@ -445,8 +446,8 @@ fn a_hot_set_that_moved_is_followed() {
     let trace: Vec<u32> =
         (0..200_000).map(|time| random.below(700) + if time < 100_000 { 0 } else { 5000 }).collect();
     let faults = faults(&mut Reuse::default(), frames, &trace);
-    // Each page is brought in once and forgotten, and again and remembered. A few are brought in a third
-    // time.
+    // Each page is brought in once and forgotten, and then brought in again and remembered. A few pages are
+    // brought in a third time.
     assert!(faults < 700 * 4, "{faults} faults for 700 pages");
 }
 

@@ -5,8 +5,8 @@ use crate::frame::chunk::online_cost_bytes;
 use crate::frame::stored::StoredWord;
 use crate::units::{ChunkId, FrameId, Order, PAGE_BYTES};
 
-/// The free frames needed at home so that away pages can come home on their way out: a 64th of the budget,
-/// within these bounds. An access that finds fewer makes room at home first.
+/// Away pages need free frames at home on their way out: a 64th of the budget, within the bounds below. An
+/// access that finds fewer free frames makes room at home first.
 const HOME_SHARE: u64 = 64;
 const LEAST_AT_HOME: u64 = 8;
 const MOST_AT_HOME: u64 = 1024;
@@ -47,7 +47,7 @@ impl FrameAllocator {
 
     fn spare_bytes(&self) -> u64 {
         let least = (self.arena.budget.limit_pages() / HOME_SHARE).clamp(LEAST_AT_HOME, MOST_AT_HOME);
-        // With lowered watermarks, home keeps fewer free frames, so fewer are required.
+        // With lowered watermarks, fewer free frames are kept at home, so fewer are required.
         let least = least.min(self.watermarks().idle_frames);
         let is_home_roomy = self.zone_free_frames() >= least || self.free_frames() >= least;
         if is_home_roomy { 0 } else { online_cost_bytes(true) }
@@ -59,7 +59,7 @@ impl FrameAllocator {
         self.away.contains(frame)
     }
 
-    /// Returns the word for the place that an away frame's clean page keeps in a store.
+    /// Returns the word that names the place of an away frame's clean page in a page store.
     pub(crate) fn kept(&self, frame: FrameId) -> &StoredWord {
         self.away.kept(frame)
     }

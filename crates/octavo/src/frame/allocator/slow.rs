@@ -1,7 +1,7 @@
 //! The slow paths of the allocator: allocations and frees that a per-CPU list does not serve at once.
 //!
-//! All of them are out of line, so that the fast paths need not save registers. The head of `allocator.rs`
-//! says which locks they may take.
+//! All of these functions are out of line, so that the fast paths need not save registers. The head of
+//! `allocator.rs` says which locks they may take.
 
 use super::{Block, FrameAllocator, LowHook, invalid_free};
 use crate::counters::Counter;
@@ -82,7 +82,8 @@ impl FrameAllocator {
     }
 
     fn take_from(&self, zone: &Zone, order: Order, local: bool) -> Option<Block> {
-        // While memory is full, each miss comes here. It leaves the lock to the threads that free frames.
+        // While memory is full, each miss comes here. Do not take the lock then, since threads that free
+        // frames need it.
         if zone.free_frames() == 0 {
             return None;
         }
@@ -108,7 +109,7 @@ impl FrameAllocator {
         Block::new(frame, state)
     }
 
-    /// Frees a block whose word is not that of an unmarked owned block.
+    /// Frees a block whose state word is not the word of an owned block without a mark.
     #[cold]
     #[inline(never)]
     pub(super) fn free_unusual(
@@ -160,7 +161,7 @@ impl FrameAllocator {
         if self.zeroed_ahead.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        // The lock is only tried, because a thread that zeroes frames holds it for a while.
+        // Only try the lock, because a thread that zeroes frames holds it for a while.
         let mut reserve = self.reserve.try_lock()?;
         let first = reserve.frames.pop()?;
         if let Some(held) = self.lists.stacks().exclusive_here() {

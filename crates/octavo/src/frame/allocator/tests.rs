@@ -16,8 +16,8 @@ fn pretended_cpu() -> u32 {
     CPU.get()
 }
 
-/// Makes one zone of so many MiB, with a budget for all of it, on `cpus` pretended CPUs. Pages become present
-/// at the first access.
+/// Makes the options for one zone of `mib` MiB, on `cpus` pretended CPUs. Pages become present at the first
+/// access.
 fn config(mib: u64, cpus: usize) -> FrameConfig {
     let mut config = FrameConfig::one_zone(mib << 20, Backing::BasePages);
     config.cpus = Cpus::pretended(cpus, pretended_cpu);
@@ -464,7 +464,7 @@ proptest! {
     }
 }
 
-/// Threads run on every real CPU, in sections, while another thread drains all lists all the time.
+/// Threads on every real CPU use restartable sections, while another thread drains all lists again and again.
 #[test]
 fn sections_and_remote_drains_keep_every_frame_single() {
     let mut config = config(64, 1);

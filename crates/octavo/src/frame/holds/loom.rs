@@ -1,9 +1,9 @@
-//! Models of the hold word: the last drop against release and reuse, a store against a writeback, and who
-//! lists a parked frame.
+//! Models of the hold word: the last drop against release and reuse, a store against a writeback, and the
+//! threads that may list a parked frame.
 //!
-//! The hold words are the real ones. If a thread must have the bytes of a frame alone, they are a cell of the
-//! checker. If a copy races with stores, they are a relaxed word. Entries are a bit. Tables, lists and
-//! devices are left out.
+//! The hold words are the real ones. If a thread must have the bytes of a frame alone, a cell of the checker
+//! stands for the bytes. If a copy races with stores, a relaxed word stands for them. A bit stands for an
+//! entry. Tables, lists and devices are left out.
 
 use super::*;
 use crate::sync::{Arc, bounded, fence, thread};
@@ -49,7 +49,7 @@ impl ModelFrame {
     }
 }
 
-/// Two pinners, of which one or both may be too late, against the owner, which unmaps and releases. Each life
+/// Two pinners against the owner, which unmaps and releases. One or both pinners may be too late. Each life
 /// of the frame ends once. While a pinner that saw its entry unchanged keeps its pin, no thread has the bytes
 /// alone.
 #[test]
@@ -98,7 +98,7 @@ fn store_against_writeback(dirty: bool, unmapped_first: bool) {
             })
         };
         let (shown, holds, bytes) = &*frame;
-        // A clean page is copied to another place. That copy counts as well.
+        // If the page is clean, the copy at another place counts as well.
         let (mut copy, mut reclaimed) = (0, false);
         if unmapped_first {
             shown.swap(0, Ordering::AcqRel);

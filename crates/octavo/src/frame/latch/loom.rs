@@ -1,6 +1,6 @@
 //! Models of the latch: holders against each other, optimistic readers against a writer, and waiters against
-//! releases. The latch and the table of waiters are the real ones. If a holder borrows the bytes, they are a
-//! cell of the checker. If a reader copies them, they are relaxed words.
+//! releases. The latch and the table of waiters are the real ones. If a holder borrows the bytes, a cell of
+//! the checker stands for them. If a reader copies them, relaxed words stand for them.
 
 use std::task::Poll;
 

@@ -87,7 +87,7 @@ fn loom_zero_page_counted_for_each_space() {
 }
 
 /// Forces the huge_zero_pfn race. The getter starts after the shrinker has taken the count to zero, and
-/// perhaps before it has wiped the frame number. The getter then publishes its own page.
+/// perhaps before the shrinker has wiped the frame number. The getter then publishes its own page.
 #[test]
 fn loom_zero_page_published_while_the_shrinker_tears_down_keeps_its_number() {
     ::loom::model(|| {
