@@ -1,8 +1,8 @@
 //! Sizes that are small under the model checker, which explores every order of steps. Only this file says
-//! which sizes, and how small.
+//! which sizes are small, and how small they are.
 //!
-//! A build with `--cfg loom` uses the small sizes. Code reads a size from here, and need not know whether a
-//! model runs it. A size that never changes stands where it is used.
+//! A build with `--cfg loom` uses the small sizes. Other code reads sizes from here, and need not know
+//! whether it runs in a model. A size that is the same in models stands in the file that uses it.
 
 /// Whether the sizes are small.
 const SMALL: bool = cfg!(loom);
@@ -16,42 +16,44 @@ macro_rules! sizes {
 sizes! {
     /// log2 of the frames of a chunk, of the entries of a table node, and of the pages of a huge leaf.
     MAX_ORDER: u8 = 9, small 1;
-    /// The most spaces that a manager can have at once.
+    /// The most spaces that a manager can have at the same time.
     MAX_SPACES: usize = 1 << 20, small 2;
-    /// Table nodes charged and made present at once.
+    /// The number of table nodes that are charged and made present together.
     GROW_TABLE_NODES: usize = 16, small 2;
-    /// Locks of free table nodes, by CPU.
+    /// The number of locks over free table nodes. A CPU's number selects the lock.
     TABLE_NODE_SHARDS: usize = 64, small 1;
-    /// Regions in a list's first chunk. Each further chunk doubles.
+    /// The number of regions in a list's first chunk. Each further chunk has twice as many.
     FIRST_REGIONS: usize = 16, small 2;
-    /// Locks of a table of wakers.
+    /// The number of locks of a table of wakers.
     WAKER_BUCKETS: usize = 64, small 2;
-    /// The most frames that are isolated together: as many as a few transfers write.
+    /// The most frames that are isolated together: the frames of a few transfers.
     ISOLATED: usize = 512, small 4;
     /// The most leaves that a translation is asked about together: 1 MiB of pages.
     TRANSLATED: usize = 256, small 2;
-    /// Leaves in such a question that take no heap memory: enough for a fault with a few neighbours.
+    /// A translation can be asked about this many leaves without heap memory: enough for a fault with a few
+    /// neighbours.
     FEW_TRANSLATED: usize = 16, small 2;
-    /// A read of at most so many pages comes from a program that does not read in order: readahead reads
-    /// more. A model counts no such reads.
+    /// A read of at most this many pages comes from a program that does not read in order. For a program that
+    /// reads in order, readahead reads more. A model counts no such reads.
     FEW_PAGES: u32 = 1, small 0;
     /// The most pages that one transfer writes: 1 MiB.
     WRITE_BATCH: usize = 256, small 4;
-    /// Locks of frames with several owners.
+    /// The number of locks over frames with several owners.
     OWNER_LOCKS: usize = 64, small 1;
-    /// Slots of a swap cluster: 2 MiB of pages.
+    /// The number of slots of a swap cluster: 2 MiB of pages.
     CLUSTER_SLOTS: usize = 512, small 2;
-    /// Locks of the swap clusters of an area.
+    /// The number of locks over the swap clusters of an area.
     CLUSTER_LOCKS: usize = 256, small 4;
-    /// log2 of a run of slots that is long enough for a device to be near its speed: 256 KiB.
+    /// log2 of a good run: so many consecutive slots that a device writes them at nearly full speed (256
+    /// KiB).
     GOOD_RUN_CLASS: usize = 6, small 0;
-    /// Locks of the swap cache.
+    /// The number of locks of the swap cache.
     SWAP_CACHE_LOCKS: usize = 256, small 4;
     /// log2 of the words of a mapping's node.
     MAPPING_NODE_BITS: u32 = 6, small 1;
     /// Levels of a mapping that reach every index.
     MAPPING_LEVELS: usize = u64::BITS.div_ceil(MAPPING_NODE_BITS) as usize, small 3;
-    /// Nodes of a mapping charged at once.
+    /// The number of nodes of a mapping that are charged together.
     GROW_MAPPING_NODES: usize = 64, small 1;
     /// log2 of the pages of a segment of a file: 64 MiB.
     SEGMENT_BITS: u32 = 14, small 1;
@@ -61,9 +63,10 @@ sizes! {
     SEGMENTS_PER_ROOM: usize = 512, small 2;
     /// log2 of the frames of a span of the compressed pool. A model has no pool.
     SPAN_ORDER: u8 = 3, small 0;
-    /// Spaces that the pool weighs one by one. With more spaces, several share their weights.
+    /// The number of spaces that the pool can weigh separately. If there are more spaces, several have the
+    /// same weights.
     WEIGHED_SPACES: usize = 64, small 1;
-    /// How often a check looks before a contradiction counts, since other threads may disturb it. In a
-    /// model, none does.
+    /// How often a check tries before a contradiction counts, since other threads may disturb a check. In a
+    /// model, no thread does.
     LOOKS: u32 = 200, small 1;
 }

@@ -13,7 +13,8 @@ pub const PAGE_BYTES: usize = octavo_platform::PAGE_BYTES;
 pub const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
 /// The frames, or pages, in 2 MiB: 512.
 pub const CHUNK_FRAMES: u32 = 1 << Order::MAX.0;
-/// The unit in which the kernel gives memory and takes it back, and the most that a guard lends: 2 MiB.
+/// The unit in which memory comes from the kernel and goes back, and the most bytes that a guard lends: 2
+/// MiB.
 pub const CHUNK_BYTES: usize = (CHUNK_FRAMES as usize) << PAGE_SHIFT;
 
 /// Names 4 KiB of a manager's memory, for [`Manager::alloc_block`](crate::Manager::alloc_block) and
@@ -34,7 +35,7 @@ impl FrameId {
         self.index() << PAGE_SHIFT
     }
 
-    /// Returns the frame `frames` further on.
+    /// Returns the frame that is `frames` frames after this one.
     #[inline]
     pub const fn plus(self, frames: u32) -> Self {
         Self(self.0 + frames)
@@ -127,7 +128,7 @@ impl PageNumber {
         self.0 << PAGE_SHIFT
     }
 
-    /// Returns the page `pages` further on.
+    /// Returns the page that is `pages` pages after this one.
     #[inline]
     pub const fn plus(self, pages: u64) -> Self {
         Self(self.0 + pages)
@@ -151,19 +152,19 @@ impl fmt::Debug for PageNumber {
 pub struct SwapSlot(pub(crate) u32);
 
 impl SwapSlot {
-    /// Returns the slot as the page of a store.
+    /// Returns the page that swap keeps in this slot.
     #[inline]
     pub(crate) fn stored(self) -> StoredPage {
         StoredPage::new(StoreId::Swap, self.0)
     }
 
-    /// Returns the slot of a page that swap keeps, or `None` for a page of another store.
+    /// Returns the slot of a page that swap keeps, or `None` for a page of another page store.
     #[inline]
     pub(crate) fn of(page: StoredPage) -> Option<Self> {
         (page.store() == StoreId::Swap).then(|| Self(page.index()))
     }
 
-    /// Returns the slot of a page that swap keeps. Panics for a page of another store.
+    /// Returns the slot of a page that swap keeps. Panics for a page of another page store.
     #[inline]
     pub(crate) fn named(page: StoredPage) -> Self {
         Self::of(page).expect("a page of swap")
@@ -180,7 +181,7 @@ impl fmt::Debug for SwapSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileId(pub(crate) u32);
 
-/// Names a store, which keeps pages of a manager that have no frame.
+/// Names a page store. It keeps those pages of a manager that have no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum StoreId {
     /// Swap: the index is a slot.
@@ -189,7 +190,7 @@ pub(crate) enum StoreId {
     File = 1,
 }
 
-/// Names a page by the store that keeps it, and its index there.
+/// Names a page by the page store that keeps it, and by its index there.
 ///
 /// ```text
 ///  31    30 ......... 0
@@ -198,15 +199,15 @@ pub(crate) enum StoreId {
 /// +-----+--------------+
 /// ```
 ///
-/// This gives room for two stores, each of 2^31 - 1 pages: 8 TiB. Within a store pages have the order of
-/// their indexes.
+/// This leaves room for two page stores, each with 2^31 - 1 pages (8 TiB). The pages of one page store have
+/// the order of their indexes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub(crate) struct StoredPage(NonZeroU32);
 
 impl StoredPage {
     const INDEX_BITS: u32 = 31;
-    /// The most pages that a store can have. Their indexes are below it.
+    /// The most pages that a page store can have. All indexes are below this number.
     pub(crate) const MOST: u32 = (1 << Self::INDEX_BITS) - 1;
 
     /// # Panics
@@ -242,14 +243,14 @@ impl StoredPage {
         (self.bits() & Self::MOST) - 1
     }
 
-    /// Returns whether `next` is the next page of the same store.
+    /// Returns whether `next` is the next page of the same page store.
     #[inline]
     pub(crate) fn is_followed_by(self, next: Self) -> bool {
-        // One more than the last page of a store is no page.
+        // The number after the last page of a page store names no page.
         self.bits().wrapping_add(1) == next.bits()
     }
 
-    /// Returns the page of the same store that is `pages` further.
+    /// Returns the page of the same page store that is `pages` pages after this one.
     #[inline]
     pub(crate) fn plus(self, pages: u32) -> Self {
         Self::new(self.store(), self.index() + pages)

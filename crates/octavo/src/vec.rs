@@ -1,8 +1,8 @@
 //! A vector of plain data in a space.
 //!
-//! Its elements lie in *units*: the smallest number of pages in which elements waste less than a
-//! sixteenth. For most types that is one page. No element lies in two units. If units have no waste,
-//! elements follow each other without a gap, up to the end of a piece of 2 MiB.
+//! The elements lie in *units*. A unit is the smallest number of pages in which elements waste less than a
+//! sixteenth: for most types, one page. No element lies in two units. If units have no waste, elements follow
+//! each other without a gap, up to the end of a piece of 2 MiB.
 //!
 //! ```text
 //! extents:   2 MiB │ 4 MiB      │ 8 MiB                     │ ...   each a guarded region of its own
@@ -10,9 +10,9 @@
 //! elements:  eeee. eeee. eeee.                                      '.': what a unit has no use for
 //! ```
 //!
-//! Extents double in size. So growth moves nothing, and takes addresses for at most twice the elements;
-//! only pages that were written take memory. Finding an element costs a division by a constant, a
-//! logarithm (one instruction) and a load from the list of extents.
+//! Each extent is twice as large as the one before. So growth moves nothing, and takes addresses for at most
+//! twice the elements. Only pages that were written take memory. Finding an element costs a division by a
+//! constant, a logarithm (one instruction) and a load from the list of extents.
 
 mod runs;
 mod sort;
@@ -33,14 +33,14 @@ pub use runs::{Cursor, Iter, Runs, RunsMut};
 
 /// A vector of plain data, which may be larger than the budget.
 ///
-/// It owns its elements: changing them takes `&mut self`, and many threads can read them with `&self`.
-/// Every access may have to bring a page in, and may fail as [`Space::load`] does, or with `TooManyPins`,
-/// as [`Space::exclusive`] does.
+/// It owns its elements: changing them takes `&mut self`, and many threads can read them with `&self`. Every
+/// access may have to bring a page in. So it may fail with the errors of [`Space::load`], or with
+/// `TooManyPins` like [`Space::exclusive`].
 ///
 /// You can copy elements one by one ([`SpaceVec::get`], [`SpaceVec::set`], [`SpaceVec::push`]). Each copy
 /// costs a look-up of the page, and a write also costs a guard. Or you can borrow elements as slices
-/// ([`SpaceVec::runs`], [`SpaceVec::runs_mut`], [`SpaceVec::extend`]), at one guard a page. Iterating over
-/// runs is about as fast as iterating over a `Vec`.
+/// ([`SpaceVec::runs`], [`SpaceVec::runs_mut`], [`SpaceVec::extend`]), which costs one guard for each page.
+/// Iterating over runs is about as fast as iterating over a `Vec`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -67,7 +67,7 @@ pub struct SpaceVec<T: Pod> {
     elements: PhantomData<T>,
 }
 
-/// Units waste at most one part in so many.
+/// Units waste at most one part in this many.
 const MOST_WASTE: usize = 16;
 
 /// Returns the bytes of a unit of elements of this size, or 0 for a size of 0 or of more than 2 MiB.
@@ -90,7 +90,8 @@ impl<T: Pod> SpaceVec<T> {
     };
     const PER_UNIT: usize = Self::UNIT_BYTES / size_of::<T>();
     const PER_2_MIB: usize = CHUNK_BYTES / Self::UNIT_BYTES * Self::PER_UNIT;
-    /// Elements that a guard may lend at once: those of a unit, or of 2 MiB if units have no waste.
+    /// The number of elements that one guard may lend: the elements of a unit, or of 2 MiB if units have no
+    /// waste.
     const PER_PIECE: usize =
         if Self::UNIT_BYTES.is_multiple_of(size_of::<T>()) { Self::PER_2_MIB } else { Self::PER_UNIT };
 
@@ -123,7 +124,7 @@ impl<T: Pod> SpaceVec<T> {
         Self::extent_elements(self.extents.len()).start
     }
 
-    /// Takes addresses for the next `more` elements now. They take no memory yet.
+    /// Takes addresses for the next `more` elements now. The addresses take no memory yet.
     ///
     /// # Errors
     /// `InvalidRange` if the space has no such range of addresses. `OutOfMemory` if the list of regions
@@ -140,7 +141,7 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Returns the address of an element for which there is an extent.
+    /// Returns the address of an element. Its extent must exist.
     #[inline]
     fn address(&self, index: usize) -> u64 {
         let byte = index / Self::PER_UNIT * Self::UNIT_BYTES + index % Self::PER_UNIT * size_of::<T>();
@@ -150,7 +151,7 @@ impl<T: Pod> SpaceVec<T> {
         self.extents[extent as usize] + within as u64
     }
 
-    /// Returns the elements in the unit of this one, as if the vector were long enough.
+    /// Returns the elements in the unit of this element, as if the vector were long enough.
     #[inline]
     fn unit_of(&self, index: usize) -> Range<usize> {
         let start = index / Self::PER_UNIT * Self::PER_UNIT;
@@ -160,7 +161,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Returns a copy of an element.
     ///
     /// # Errors
-    /// `InvalidRange` if there is no such element; otherwise as [`Space::load`].
+    /// `InvalidRange` if there is no such element. Also the errors of [`Space::load`].
     #[inline]
     pub fn get(&self, index: usize) -> Result<T> {
         if index >= self.len {
@@ -174,7 +175,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Sets an element.
     ///
     /// # Errors
-    /// As [`SpaceVec::get`]; `Busy` and `TooManyPins` as [`Space::exclusive`].
+    /// The errors of [`SpaceVec::get`], and `Busy` and `TooManyPins` like [`Space::exclusive`].
     #[inline]
     pub fn set(&mut self, index: usize, value: T) -> Result<()> {
         if index >= self.len {
@@ -184,27 +185,27 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Lends elements for reading, up to a whole piece; see [`SpaceVec::piece`]. Pages that do not lie
+    /// Lends elements for reading, at most a whole piece (see [`SpaceVec::piece`]). Pages that do not lie
     /// together in memory are moved first.
     ///
     /// # Errors
-    /// `InvalidRange` if the range is empty, runs past the end, or lies in several pieces; otherwise as
+    /// `InvalidRange` if the range is empty, runs past the end, or lies in several pieces. Also the errors of
     /// [`Space::shared`].
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<SharedGuard<'_, T>> {
         self.lend(self.check_piece(range)?)
     }
 
-    /// As [`SpaceVec::slice`], for writing.
+    /// Like [`SpaceVec::slice`], but lends the elements for writing.
     ///
     /// # Errors
-    /// As [`SpaceVec::slice`].
+    /// The errors of [`SpaceVec::slice`].
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ExclusiveGuard<'_, T>> {
         let range = self.check_piece(range)?;
         self.lend_mut(range)
     }
 
-    /// Returns the range of elements around this one that [`SpaceVec::slice`] can lend at once. It is
-    /// empty if there is no such element.
+    /// Returns the range of elements around this element that [`SpaceVec::slice`] can lend at once. The range
+    /// is empty if there is no such element.
     pub fn piece(&self, index: usize) -> Range<usize> {
         if index >= self.len {
             return self.len..self.len;
@@ -218,7 +219,8 @@ impl<T: Pod> SpaceVec<T> {
         self.space.shared(self.address(range.start), range.len())
     }
 
-    /// Lends elements for writing. The caller has borrowed the vector as `&mut`, so nobody else uses them.
+    /// Lends elements for writing. The caller has borrowed the vector as `&mut`, so no other thread uses the
+    /// elements.
     #[inline]
     fn lend_mut(&self, range: Range<usize>) -> Result<ExclusiveGuard<'_, T>> {
         self.space.exclusive(self.address(range.start), range.len())
@@ -227,7 +229,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Adds an element at the end.
     ///
     /// # Errors
-    /// As [`SpaceVec::reserve`] and [`SpaceVec::set`].
+    /// The errors of [`SpaceVec::reserve`] and [`SpaceVec::set`].
     pub fn push(&mut self, value: T) -> Result<()> {
         if self.len == self.capacity() {
             self.reserve(1)?;
@@ -237,8 +239,8 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Removes the last element and returns it, if there is one. Its page stays; see
-    /// [`SpaceVec::truncate`].
+    /// Removes the last element and returns it, if there is one. Its page is not freed (see
+    /// [`SpaceVec::truncate`]).
     ///
     /// # Errors
     /// As [`Space::load`].
@@ -250,11 +252,11 @@ impl<T: Pod> SpaceVec<T> {
         Ok(Some(value))
     }
 
-    /// Adds the items of an iterator at the end, at one guard a page.
+    /// Adds the items of an iterator at the end, with one guard for each page.
     ///
     /// # Errors
-    /// As [`SpaceVec::push`]. All items taken from the iterator before the failure are in the vector,
-    /// except the last one.
+    /// The errors of [`SpaceVec::push`]. After an error, the vector has all items that were taken from the
+    /// iterator, except the last one.
     pub fn extend(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
         let mut values = values.into_iter();
         let mut next = values.next();
@@ -282,7 +284,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Adds copies of the values of a slice at the end.
     ///
     /// # Errors
-    /// As [`SpaceVec::push`]. The elements added before the failure stay.
+    /// The errors of [`SpaceVec::push`]. The elements that were added before the error stay in the vector.
     pub fn extend_from_slice(&mut self, values: &[T]) -> Result<()> {
         self.reserve(values.len())?;
         let mut rest = values;
@@ -299,7 +301,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Changes the length to `len`: removes elements from the end, or adds copies of `value`.
     ///
     /// # Errors
-    /// As [`SpaceVec::push`] and [`SpaceVec::truncate`].
+    /// The errors of [`SpaceVec::push`] and [`SpaceVec::truncate`].
     pub fn resize(&mut self, len: usize, value: T) -> Result<()> {
         match len.checked_sub(self.len) {
             Some(more) => self.extend(std::iter::repeat_n(value, more)),
@@ -311,8 +313,8 @@ impl<T: Pod> SpaceVec<T> {
     /// stay taken.
     ///
     /// # Errors
-    /// As [`Space::advise`]. The elements are gone then, but their memory may not be; the next call tries
-    /// again.
+    /// The errors of [`Space::advise`]. After an error, the elements are removed, but their memory may not be
+    /// free. The next call tries again.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         self.reach = self.reach.max(self.len);
         self.len = self.len.min(len);
@@ -325,7 +327,7 @@ impl<T: Pod> SpaceVec<T> {
                 continue;
             }
             let end_of = |index: usize| (self.address(index) + size_of::<T>() as u64).next_multiple_of(page);
-            // The page of an element that stays is not freed.
+            // A page with an element that stays is not freed.
             let from = if gone.start == all.start { start } else { end_of(gone.start - 1) };
             let to = end_of(gone.end - 1);
             if from < to {
@@ -342,10 +344,10 @@ impl<T: Pod> SpaceVec<T> {
         pieces * Self::PER_2_MIB..(2 * pieces + 1) * Self::PER_2_MIB
     }
 
-    /// Removes all elements, as [`SpaceVec::truncate`] does.
+    /// Removes all elements, like `truncate(0)`.
     ///
     /// # Errors
-    /// As [`SpaceVec::truncate`].
+    /// The errors of [`SpaceVec::truncate`].
     pub fn clear(&mut self) -> Result<()> {
         self.truncate(0)
     }
@@ -353,7 +355,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Copies elements, from `index` on, to a slice.
     ///
     /// # Errors
-    /// `InvalidRange` if there are too few elements; otherwise as [`Space::load`].
+    /// `InvalidRange` if there are too few elements. Also the errors of [`Space::load`].
     pub fn copy_to(&self, index: usize, to: &mut [T]) -> Result<()> {
         let range = self.check(index..index.saturating_add(to.len()))?;
         let mut rest = to;
@@ -369,7 +371,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Copies a slice over the elements from `index` on.
     ///
     /// # Errors
-    /// As [`SpaceVec::copy_to`].
+    /// The errors of [`SpaceVec::copy_to`].
     pub fn copy_from(&mut self, index: usize, from: &[T]) -> Result<()> {
         let range = self.check(index..index.saturating_add(from.len()))?;
         let mut rest = from;
@@ -419,7 +421,8 @@ impl<T: Pod> SpaceVec<T> {
 impl<T: Pod> Drop for SpaceVec<T> {
     fn drop(&mut self) {
         for (extent, &start) in self.extents.iter().enumerate() {
-            // Whole regions can be unmapped without a split. A forked child has nothing to unmap.
+            // Extents are whole regions, so unmapping splits none and does not fail. In a forked child, it
+            // fails, and there is nothing to unmap.
             let _ = self.space.unmap(start, (CHUNK_BYTES as u64) << extent);
         }
     }

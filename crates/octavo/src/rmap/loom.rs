@@ -1,5 +1,5 @@
-//! A model of one frame whose owners are added and removed. Each owner that was added and not removed is in
-//! the map once.
+//! A model of one frame whose owners are added and removed. Each owner that was added and not removed stands
+//! in the map exactly once.
 
 use super::*;
 use crate::frame::FrameConfig;
@@ -40,8 +40,8 @@ impl Model {
 }
 
 /// One thread adds an owner and removes it. The other thread adds an owner that stays, and removes another. A
-/// reader sees each owner that stays the whole time exactly once. The frame has none to two owners at first,
-/// so that the model meets every change from one kind to another.
+/// reader sees each owner that stays the whole time exactly once. At the start, the frame has no, one or two
+/// owners. So the model meets every change from one kind of frame to another.
 #[test]
 fn loom_owners_of_one_frame_come_and_go() {
     for at_first in 0..3 {

@@ -1,4 +1,4 @@
-//! Tests of the reverse map against lists of owners, and of its memory.
+//! Tests that compare the reverse map with lists of owners, and tests of the map's memory.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ enum Op {
     Add,
     Remove,
     Remember,
-    /// Moves the owners to the next frame, if that has none.
+    /// Moves the owners to the next frame, if the next frame has no owners.
     MoveAll,
 }
 
@@ -119,14 +119,14 @@ fn one_or_two_owners_allocate_nothing() {
             fixture.add(frame, round);
             fixture.add(frame, round + 1);
             assert_eq!(fixture.owners(frame), [round, round + 1].into());
-            // Either may go first.
+            // Either of the two owners may be removed first.
             fixture.remove(frame, round + u64::from(frame.0) % 2);
             fixture.remove(frame, round + 1 - u64::from(frame.0) % 2);
             assert_eq!(fixture.owners(frame), [].into());
         }
     }
     assert_eq!(fixture.lists(), 0, "no list was ever made");
-    // Eight bytes a frame, charged once.
+    // The map takes eight bytes for each frame, and charges them once.
     assert_eq!(fixture.budget.used_bytes(), 2 * PAGE_BYTES as u64);
 }
 
@@ -150,7 +150,7 @@ fn frames_of_different_locks_are_changed_side_by_side() {
     for frame in FRAMES {
         (0..3).for_each(|number| fixture.add(frame, number));
     }
-    // One frame's lock is held. Owners of the other frames are added and removed by this same thread.
+    // While this thread holds the lock of one frame, it adds and removes owners of the other frames.
     let _held = fixture.map.lock(FRAMES[0]);
     fixture.add(FRAMES[2], 3);
     fixture.remove(FRAMES[2], 0);

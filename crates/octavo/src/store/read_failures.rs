@@ -1,6 +1,6 @@
-//! The reasons of the last failed reads. Threads that wait for such a page soon ask for the reason.
+//! The reasons why the last reads failed. Threads that wait for such a page soon ask for its reason.
 //!
-//! Locking: one lock. No other lock is held when it is taken, and it is taken only if a read has failed.
+//! Locking: one lock. It is taken only if a read has failed, and without any other lock.
 
 use crate::store::Unread;
 use crate::sync::Mutex;

@@ -1,11 +1,11 @@
 //! One area: a device, its slots, and its health.
 //!
 //! A user's device may panic. The panic is caught here. The unwinding drops the transfer that the device
-//! held. So the transfer ends with an error, and threads that wait for it learn of it. A panic in a
-//! completion is Octavo's own, and is resumed.
+//! held. So the transfer ends with an error, and threads that wait for the transfer get the error. A panic in
+//! a completion is Octavo's own, and is resumed.
 //!
-//! Locking: `failure`, held for a few words. No device is called under it. A device is asked for its name
-//! once, when the area is opened.
+//! Locking: `failure` is locked only to read or write a few words. No device is called under it. A device is
+//! asked for its name once, when the area is opened.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -18,7 +18,7 @@ use crate::swap::clusters::AreaShape;
 use crate::swap::health::{Condition, Health, HealthWord, TransferEnd};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, Shared, catch_panic};
 
-/// After so many failures in a row, a failing area gets one run of 64 while others are well.
+/// After this many failures in a row, a failing area gets only one of 64 runs while other areas are well.
 const MOST_FAILURES: u32 = 6;
 
 /// A device, its slots, and its health.
@@ -29,13 +29,14 @@ pub(super) struct Area {
     pub(super) shape: AreaShape,
     pub(super) first_slot: u32,
     health: Health,
-    /// Pages being written. Relaxed throughout: they say how much to expect.
+    /// The number of pages that are being written. Relaxed throughout: the number is only an estimate of how
+    /// much memory will be freed.
     writing_pages: AtomicU32,
-    /// While there are other areas, a failing one is tried less and less often.
+    /// While there are other areas, a failing area is tried less and less often.
     probes: Backoff,
     /// The last write that failed.
     failure: Mutex<Option<Error>>,
-    /// A completion panicked inside a device's call.
+    /// Whether a completion panicked inside a call of the device.
     is_broken: Shared<AtomicBool>,
     traffic: AreaTraffic,
 }
@@ -79,7 +80,7 @@ impl Area {
         let wrong = if !back.is_of(from, &job) {
             "gave another transfer back, which is in flight"
         } else if now.in_flight() == 1 && now.has_not_answered_since(before) {
-            // No completion would ever tell that there is room again.
+            // Without a transfer in flight, no completion would ever show that the device has room again.
             "says that it is full, and has nothing in flight"
         } else {
             self.health.refused();
@@ -103,7 +104,7 @@ impl Area {
         self.call(Device::serve);
     }
 
-    /// Waits for a transfer. If the device panics, the thread may sleep.
+    /// Waits for a transfer. If the device panics, the answer is that the thread may sleep.
     pub(super) fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         self.call(|device| device.wait(queue, still_waiting)).unwrap_or(Waited::Sleep)
     }
@@ -113,7 +114,7 @@ impl Area {
     fn call<'a, T>(&'a self, work: impl FnOnce(&'a dyn Device) -> T) -> Option<T> {
         match catch_panic(|| work(&*self.device)) {
             Ok(done) => Some(done),
-            // Relaxed: this thread set it while it unwound.
+            // Relaxed: this thread itself set `is_broken` while it unwound.
             Err(panic) if self.is_broken.load(Ordering::Relaxed) => resume_unwind(panic),
             Err(_) => None,
         }
@@ -137,12 +138,12 @@ impl Area {
             (Direction::Read, Err(_)) => TransferEnd::ReadFailed,
             (Direction::Write, Ok(())) => TransferEnd::Written,
             (Direction::Write, Err(error)) => {
-                // The failure is kept before any thread can see that there is one.
+                // The failure is kept before any thread can see that the write failed.
                 self.note_failure(self.write_error(error));
                 TransferEnd::WriteFailed
             }
         };
-        // An access compares the count of failed writes with one that it read before.
+        // An access compares the count of failed writes with the count that it read earlier.
         self.traffic.note_end(job.direction, job.count, result.is_ok());
         let before = self.health.end(end);
         if end == TransferEnd::Written && before.state() != Condition::Well {
@@ -167,7 +168,7 @@ impl Area {
         self.probes.ended(false);
     }
 
-    /// What the area has done. `used_slots` of its slots are in use.
+    /// The figures of the area, of whose slots `used_slots` are in use.
     pub(super) fn stats(&self, used_slots: u32) -> AreaStats {
         self.traffic.stats(self.name.clone(), self.state(), self.shape.capacity_pages, used_slots)
     }
@@ -177,12 +178,13 @@ impl Area {
         self.traffic.failed_writes()
     }
 
-    /// Notes that a deadline has passed which began when the area's health was `before`.
+    /// Notes that a deadline has passed. When the wait for this deadline began, the area's health was
+    /// `before`.
     pub(super) fn note_silence(&self, before: HealthWord) {
         self.health.note_silence(before);
     }
 
-    /// Returns whether a failing area should be tried once more, though there are others.
+    /// Returns whether a failing area should be tried once more, although there are other areas.
     pub(super) fn is_to_be_probed(&self) -> bool {
         !self.probes.turns_away()
     }
@@ -232,6 +234,6 @@ pub(super) fn timed_out(device: &str) -> Error {
     Error::new(ErrorKind::TimedOut, message)
 }
 
-/// The errors of a write that mean there is no room.
+/// The errors of a write which mean that the device has no room.
 const ENOSPC: i32 = rustix::io::Errno::NOSPC.raw_os_error();
 const EFBIG: i32 = rustix::io::Errno::FBIG.raw_os_error();

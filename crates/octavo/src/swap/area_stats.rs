@@ -1,4 +1,4 @@
-//! Figures of what an area has done.
+//! Figures of an area: its transfers, their bytes and their errors.
 //!
 //! Cost: two additions for each transfer, on a cache line that the area's transfers share. A transfer takes a
 //! thousand times as long.
@@ -15,11 +15,11 @@ use crate::units::PAGE_SHIFT;
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum AreaState {
-    /// Its transfers succeed.
+    /// The transfers of the area succeed.
     Well,
     /// The last write failed. Pages go to other areas instead, if there are any.
     Failing,
-    /// It has not answered in time, and gets nothing new until it answers.
+    /// The area has not answered in time, and gets nothing new until it answers.
     Silent,
 }
 
@@ -39,14 +39,14 @@ impl From<Condition> for AreaState {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AreaStats {
-    /// The device's name for itself: the path of a file, for instance.
+    /// The name that the device gives itself: the path of a file, for instance.
     pub name: String,
-    /// Whether it works at the moment.
+    /// Whether the area works at the moment.
     pub state: AreaState,
-    /// Bytes of pages that it can hold.
+    /// The bytes of pages that the area can hold.
     pub capacity_bytes: u64,
-    /// Bytes of pages that have a place in the area, and of places that could not be written. The pages
-    /// themselves may be in the compressed pool or in memory.
+    /// The bytes of the slots in use, including slots that could not be written. The pages of used slots may
+    /// be in the compressed pool or in memory.
     pub used_bytes: u64,
     /// Transfers that succeeded, in each direction, and their bytes.
     pub reads: u64,
@@ -60,7 +60,7 @@ pub struct AreaStats {
     pub read_errors: u64,
     /// See `read_errors`.
     pub write_errors: u64,
-    /// How long faults waited for its pages ([`Latency::Device`](crate::Latency::Device)).
+    /// How long faults waited for the area's pages ([`Latency::Device`](crate::Latency::Device)).
     pub waits: Quantiles,
 }
 
@@ -72,7 +72,7 @@ struct OneWay {
     errors: AtomicU64,
 }
 
-/// Transfers of an area that have ended. Relaxed: they are figures, and publish nothing.
+/// Transfers of an area that have ended. Relaxed: the counts are only figures, and publish nothing.
 #[derive(Debug, Default)]
 pub(super) struct AreaTraffic {
     reads: OneWay,
@@ -80,7 +80,7 @@ pub(super) struct AreaTraffic {
 }
 
 impl AreaTraffic {
-    /// Notes the end of a transfer of so many pages.
+    /// Notes the end of a transfer of `pages` pages.
     pub(super) fn note_end(&self, direction: Direction, pages: u32, is_well: bool) {
         let way = match direction {
             Direction::Read => &self.reads,
@@ -94,12 +94,12 @@ impl AreaTraffic {
         }
     }
 
-    /// How many writes failed.
+    /// The number of writes that failed.
     pub(super) fn failed_writes(&self) -> u64 {
         self.writes.errors.load(Ordering::Relaxed)
     }
 
-    /// Returns the figures, with what the caller knows of the area.
+    /// Returns the figures. The caller gives the rest of what it knows of the area.
     pub(super) fn stats(
         &self,
         name: String,

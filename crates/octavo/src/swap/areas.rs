@@ -4,9 +4,10 @@
 //! [`AreaShape`]s in the same order, knows which of its slots are free. Once the areas are open, only their
 //! health changes.
 //!
-//! **Several areas.** An area that fails or is silent does not stop the others. It is *shunned* while another
-//! one is well and has room. A failing area still gets a batch now and then, as a probe. A silent area gets
-//! nothing new until its first answer. The state of all areas is that of the best one with room.
+//! **Several areas.** An area that fails or is silent does not stop the other areas. It is *shunned* (it gets
+//! no new pages) while another area is well and has room. A failing area still gets a batch now and then, as
+//! a probe. A silent area gets nothing new until its first answer. The state of all areas together is the
+//! state of the best area with room.
 
 use smallvec::SmallVec;
 
@@ -21,16 +22,16 @@ use crate::swap::single_reads::SingleReads;
 use crate::sync::{AtomicBool, Shared};
 use crate::units::{PAGE_BYTES, SwapSlot, bytes_for_people};
 
-/// The health word of each area, at one moment.
+/// The health words of all areas, read one after another.
 pub(crate) type HealthSnapshot = SmallVec<[HealthWord; 2]>;
 
-/// Whether each area is shunned. Empty if none is.
+/// Whether each area is shunned. Empty if no area is shunned.
 pub(super) type Shunned = SmallVec<[bool; 8]>;
 
 /// All areas, in the order in which they were given.
 pub(crate) struct Areas {
     areas: Box<[Area]>,
-    /// A completion panicked inside a device's call.
+    /// Whether a completion panicked inside a call of a device.
     is_broken: Shared<AtomicBool>,
     pub(super) single_reads: SingleReads,
 }
@@ -46,7 +47,7 @@ impl Areas {
             let left = MOST_SLOTS.saturating_sub(first).try_into().unwrap_or(u32::MAX);
             shape.capacity_pages = shape.capacity_pages.min(device.capacity_pages()).min(left);
             next = next_first_slot(first, shape.capacity_pages);
-            // If no number is left, there are no places either.
+            // If no number is left, the area has no places either.
             Area::new(device, shape, first.try_into().unwrap_or(u32::MAX), Shared::clone(&is_broken))
         };
         Self {
@@ -125,37 +126,38 @@ impl Areas {
         if let [only] = &*self.areas {
             return only.wait(ANY_QUEUE, still_waiting);
         }
-        // The thread can wait in one area only. So all areas complete their transfers by themselves.
+        // The thread can wait in one area only. So the devices of all areas complete their transfers without
+        // a thread that waits.
         self.serve();
         Waited::Sleep
     }
 
-    /// Makes devices complete transfers by themselves.
+    /// Makes the devices complete transfers without a thread that waits.
     pub(super) fn serve(&self) {
         self.areas.iter().for_each(Area::serve);
     }
 
-    /// Returns a mark to hold while a completion runs.
+    /// Returns a guard, to be held while a completion runs.
     pub(super) fn completing(&self) -> Completing<'_> {
         Completing::begin(&self.is_broken)
     }
 
     // --- how they do ---
 
-    /// The health of each area now.
+    /// The present health of each area.
     pub(crate) fn asked(&self) -> HealthSnapshot {
         self.areas.iter().map(Area::seen).collect()
     }
 
-    /// Notes that a deadline has passed which began when the areas were `asked`. Areas that have not answered
-    /// since are silent.
+    /// Notes that a deadline has passed. When the wait for this deadline began, the areas' health was
+    /// `asked`. Areas that have not answered since then are silent.
     pub(crate) fn note_silence(&self, asked: &HealthSnapshot) {
         for (area, before) in self.areas.iter().zip(asked) {
             area.note_silence(*before);
         }
     }
 
-    /// What each area has done, by its index. `used_slots` says how many of its slots are in use.
+    /// The figures of each area. `used_slots` tells for an area's index how many of its slots are in use.
     pub(super) fn stats(&self, used_slots: impl Fn(usize) -> u32) -> Vec<AreaStats> {
         self.areas.iter().enumerate().map(|(index, area)| area.stats(used_slots(index))).collect()
     }
@@ -174,30 +176,30 @@ impl Areas {
         best(&has_room).or_else(|| best(&|_| true)).unwrap_or(Condition::Well)
     }
 
-    /// Returns whether the area of a slot is not well, and another area with room is.
+    /// Returns whether the area of a slot is not well, while another area with room is well.
     pub(super) fn are_better_than_that_of(&self, slot: SwapSlot, has_room: impl Fn(usize) -> bool) -> bool {
         let is_better = |(index, area): (usize, &Area)| area.state() == Condition::Well && has_room(index);
         self.area_of(slot).0.state() != Condition::Well && self.areas.iter().enumerate().any(is_better)
     }
 
-    /// Returns whether transfers are in flight, all of them on silent devices.
+    /// Returns whether transfers are in flight and all of these are on silent devices.
     pub(crate) fn keep_all(&self) -> bool {
         let mut busy = self.areas.iter().map(Area::seen).filter(|seen| seen.in_flight() > 0).peekable();
         busy.peek().is_some() && busy.all(|seen| seen.state() == Condition::Silent)
     }
 
-    /// Returns whether a device is silent: it has not answered in time, and still owes the answer.
+    /// Returns whether some device is silent: it has not answered in time, and still owes the answer.
     pub(crate) fn owe_answers(&self) -> bool {
         self.areas.iter().any(|area| area.state() == Condition::Silent)
     }
 
-    /// Pages being written to silent devices now.
+    /// The number of pages that are now being written to silent devices.
     pub(crate) fn silent_writing_pages(&self) -> u32 {
         let silent = self.areas.iter().filter(|area| area.state() == Condition::Silent);
         silent.map(Area::writing_pages).sum()
     }
 
-    /// Areas that get no new pages now.
+    /// The areas that get no new pages now.
     pub(super) fn shunned(&self, has_room: impl Fn(usize) -> bool) -> Shunned {
         if self.areas.iter().all(|area| area.state() == Condition::Well) {
             return Shunned::new();
@@ -209,7 +211,7 @@ impl Areas {
         };
         let mut shunned: Shunned = self.areas.iter().map(is_shunned).collect();
         if !shunned.iter().enumerate().any(|(index, shunned)| !shunned && has_room(index)) {
-            // No failing area is due for a probe, and there is nothing better.
+            // No failing area is due for a probe, and no area is better.
             shunned = self.areas.iter().map(|area| area.state() == Condition::Silent).collect();
         }
         shunned
@@ -221,7 +223,7 @@ impl Areas {
         self.areas.iter().map(Area::seen).any(|seen| seen.is_cautious() && Some(seen.state()) == best)
     }
 
-    /// The reason why pages cannot go to areas of this state. Areas that have room are asked first.
+    /// The reason why pages cannot go to areas of this state. The reasons of areas that have room come first.
     #[cold]
     pub(super) fn failure(&self, state: Condition, has_room: impl Fn(usize) -> bool) -> Option<Error> {
         let failure = |room: bool| {
@@ -240,7 +242,7 @@ impl Areas {
         timed_out(&self.area_of(slot).0.name)
     }
 
-    /// The error for an access whose time ran out, and that waited for no particular device.
+    /// The error for an access whose time ran out while it waited for no particular device.
     #[cold]
     pub(crate) fn timed_out(&self) -> Error {
         let busy = || self.areas.iter().filter(|area| area.seen().in_flight() > 0);

@@ -14,15 +14,15 @@ pub(crate) struct BounceFrames {
 }
 
 impl BounceFrames {
-    /// Takes one block of 2^order frames, and keeps it. It is charged like any block. Returns `None` if there
-    /// is none.
+    /// Takes one block of 2^order frames, and keeps it. The block is charged like any other. Returns `None`
+    /// if no such block is free.
     pub(crate) fn new(frames: &FrameAllocator, order: Order) -> Option<Self> {
         let first = frames.alloc(order)?.into_frame();
         let idle = (0..order.frames()).rev().map(|at| first.plus(at)).collect();
         Some(Self { first, order, idle: Mutex::new(idle) })
     }
 
-    /// Takes a frame. Returns `None` if all are in use; then wait for a completion.
+    /// Takes a frame. Returns `None` if all are in use. The caller then waits for a completion.
     pub(crate) fn take(&self) -> Option<FrameId> {
         self.idle.lock().pop()
     }

@@ -1,40 +1,40 @@
-//! Free slots, over all areas.
+//! The free slots of all areas.
 //!
-//! All slots have one numbering. Each area begins at a cluster (512 slots, 2 MiB of pages), after a gap. A
-//! [`SlotRun`] lies in one cluster, and so in one area. A device can write a long run at once. So each CPU
-//! takes slots from a cluster of its own, in ascending order, and prefers a cluster with a long run.
+//! Slots are numbered over all areas. Each area begins with a new cluster (512 slots, 2 MiB of pages), after
+//! a gap. A [`SlotRun`] lies in one cluster, and so in one area. A device writes a long run in one transfer.
+//! So each CPU takes slots from a cluster of its own, in ascending order, and prefers a cluster with a long
+//! run.
 //!
-//! Search order of [`Clusters::allocate`], first among areas of the highest priority, round robin among
-//! equals:
+//! [`Clusters::allocate`] searches all areas of the highest priority (round robin) in this order, and then
+//! the areas of each lower priority:
 //!
 //! 1. The CPU's current cluster, from the last slot taken, while it has good runs (64 slots, or as many as
 //!    are asked for).
 //! 2. *Nonfull*: a cluster with a run of all slots asked for, and of at least 64.
-//! 3. A whole cluster: one that was used and is free again, then one never used (the next in order).
+//! 3. A whole cluster: first one that was used and is free again, then one that was never used.
 //! 4. Nonfull with a run of 64.
-//! 5. *Fragmented*: a cluster with the longest run there is. It stays current while it has runs of about that
-//!    length and no better cluster appears.
-//! 6. *Steal*: a cluster with the rest of a block of order 9. It comes late because, left alone, it may
-//!    become a whole cluster again.
+//! 5. *Fragmented*: a cluster with the longest run there is. It remains current while it has runs of about
+//!    this length and no cluster is better.
+//! 6. *Steal*: a cluster with the rest of a block of order 9. It comes late, since it may become whole again.
 //! 7. The current clusters of other CPUs.
 //!
-//! A caller that asks not to grow gets slots between used ones first (step 5), and no slots of clusters never
-//! used before. `None` means that all slots of each area asked were in use at some moment. For a caller that
-//! asks not to grow, it may also mean that all lists were empty and no current cluster was left, while no
-//! cluster moved. A CPU leaves its cluster when it takes the last free slot. A whole block
+//! A caller that sets `may_grow` to false first gets slots between used slots (step 5), and gets no slots of
+//! clusters that were never used. `None` means that all slots of each searched area were in use at some
+//! moment. If `may_grow` is false, `None` may also mean that all lists were empty and no CPU had a current
+//! cluster, while no cluster moved. A CPU leaves its cluster when it takes the last free slot. A whole block
 //! ([`Clusters::allocate_huge`]) gets a whole cluster or nothing. [`Clusters::is_crowded`] is the hint that
 //! clean pages should give up their slots.
 //!
-//! Locking: the clusters of an area with the same number modulo 256 share a lock over their bits. Under it
-//! comes the lock of the area's lists, which guards the state and links of its clusters. No other lock is
-//! taken under either. A CPU gets a current cluster under the lists' lock, and loses it under both. So a
-//! thread that holds a cluster's lock and finds it still current may take its slots. A cluster with free
-//! slots that is on no list is always some CPU's current one.
+//! Locking: the clusters of an area with the same number modulo 256 have one lock over their bits. The lock
+//! of the area's lists is taken under this lock. It guards the states and links of the area's clusters. No
+//! other lock is taken under either. A CPU gets a current cluster under the lists' lock, and loses it under
+//! both locks. So a thread that holds a cluster's lock and finds the cluster still current may take slots of
+//! the cluster. A cluster with free slots that is on no list is always some CPU's current one.
 //!
 //! Cost: a run from the current cluster takes one lock and about ten words, and touches no cache line that
-//! other CPUs write. A cluster takes 128 bytes. They are charged to the budget when the cluster is first
-//! used, with the bytes that other structures keep for its slots. Reclaim must not be refused this memory, so
-//! the charge may go over the limit; reclaim then empties a chunk. Nothing is allocated later.
+//! other CPUs write. A cluster takes 128 bytes. When the cluster is first used, these bytes are charged to
+//! the budget, with the bytes that other structures keep for the cluster's slots. Reclaim must always get
+//! this memory, so the charge may exceed the limit. Reclaim then empties a chunk. Nothing is allocated later.
 
 mod area;
 mod bits;
@@ -75,13 +75,13 @@ pub(crate) struct AreaShape {
     pub(crate) priority: i32,
 }
 
-/// The first slot of the next area. At least one number between two areas is unused. So slots with
-/// consecutive numbers are consecutive places of one device.
+/// The first slot of the next area. At least one number between two areas is never used. So slots with
+/// consecutive numbers are consecutive places on one device.
 pub(crate) fn next_first_slot(first_slot: u64, capacity_pages: u32) -> u64 {
     first_slot + (u64::from(capacity_pages) + 1).next_multiple_of(CLUSTER_SLOTS as u64)
 }
 
-/// The most slots that there can be: as many as a frame's word can name.
+/// The most slots that can exist: a frame's word can name no more.
 pub(crate) const MOST_SLOTS: u64 = StoredPage::MOST as u64;
 
 /// The words of a cluster, on two cache lines of their own.
@@ -89,11 +89,12 @@ pub(crate) const MOST_SLOTS: u64 = StoredPage::MOST as u64;
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(C, align(128))]
 struct Cluster {
-    /// Change under the cluster's lock; read by [`SlotBits::load`].
+    /// The bits change under the cluster's lock, and [`SlotBits::load`] reads them.
     bits: [AtomicU64; WORDS],
-    /// A [`ClusterState`]. Changes under the lists' lock. It leaves `Held` under the cluster's lock too.
+    /// A [`ClusterState`]. It changes under the lists' lock. A change from `Held` to another state also takes
+    /// the cluster's lock.
     state: AtomicU32,
-    /// The neighbours on the list, plus 1, or 0 if there are none. Under the lists' lock.
+    /// The neighbours on the list, plus 1, or 0 if there are none. They change under the lists' lock.
     next: AtomicU32,
     previous: AtomicU32,
 }
@@ -104,12 +105,12 @@ struct PriorityGroup {
     members: Box<[usize]>,
     /// Each CPU's current cluster: a [`Current`].
     currents: Box<[CachePadded<AtomicU64>]>,
-    /// The member to try first.
+    /// The area of the group that is searched first.
     turn: AtomicU32,
 }
 
 impl PriorityGroup {
-    /// The areas of the group that are not shunned.
+    /// The areas of the group that the caller does not refuse.
     fn asked<'a>(&'a self, ask: SlotRequest<'a>) -> impl Iterator<Item = usize> + 'a {
         self.members.iter().copied().filter(move |area| !ask.shuns(*area))
     }
@@ -118,10 +119,9 @@ impl PriorityGroup {
 /// Which slots a caller takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotRequest<'a> {
-    /// Clusters that were never used may be taken. Otherwise none are, and places between used ones come
-    /// first.
+    /// Whether clusters that were never used may be taken. If not, slots between used slots come first.
     pub(crate) may_grow: bool,
-    /// Whether the caller refuses each area, by its index. Empty if any area will do.
+    /// Whether the caller refuses each area, by the area's index. Empty if the caller accepts every area.
     pub(crate) shunned: &'a [bool],
 }
 
@@ -140,14 +140,15 @@ impl SlotRequest<'_> {
 struct Current {
     cluster: u32,
     next: usize,
-    /// The CPU takes runs of 2^class slots from it, or shorter ones if it asks for fewer.
+    /// The CPU takes runs of 2^class slots from the cluster, or shorter runs if the caller asks for fewer
+    /// slots.
     class: usize,
 }
 
 const NONE: u64 = 0;
 
 impl Current {
-    /// Acquire: sees the cluster's words as they were when it became current.
+    /// Acquire: this thread sees the cluster's words from the moment when it became current.
     fn load(word: &AtomicU64) -> Option<Self> {
         let word = word.load(Ordering::Acquire);
         (word != NONE).then(|| Self {
@@ -176,11 +177,11 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    /// Makes all slots free. `bytes_per_cluster` is how much other structures keep for the slots of a cluster
-    /// in use.
+    /// Makes all slots free. `bytes_per_cluster` is the memory that other structures keep for the slots of a
+    /// used cluster.
     ///
     /// # Errors
-    /// `InvalidInput` for more slots than there are numbers. The kernel's, if the address space is exhausted.
+    /// `InvalidInput` for more slots than numbers. The kernel's error, if the address space is exhausted.
     pub(crate) fn new(
         shapes: &[AreaShape],
         budget: Arc<Budget>,
@@ -225,12 +226,12 @@ impl Clusters {
         })
     }
 
-    /// Slots of an area in use.
+    /// The number of an area's slots in use.
     pub(crate) fn used_in_area(&self, area: usize) -> u32 {
         self.areas[area].used()
     }
 
-    /// Slots in use. Exact while no other thread is at work.
+    /// The number of slots in use. Exact while no other thread is at work.
     pub(crate) fn used(&self) -> u32 {
         self.areas.iter().map(AreaClusters::used).sum()
     }
@@ -245,14 +246,15 @@ impl Clusters {
         self.areas[area].is_full()
     }
 
-    /// Returns whether fewer than `slots` slots may be free. The answer may be early, by up to an eighth of
-    /// all slots, and is never late.
+    /// Returns whether fewer than `slots` slots may be free. The answer may be true too early, by up to an
+    /// eighth of all slots, but never too late.
     pub(crate) fn may_be_fewer_than(&self, slots: u32) -> bool {
         let used: u32 = self.areas.iter().map(AreaClusters::most_used).sum();
         self.capacity < used.saturating_add(slots)
     }
 
-    /// Free slots. Exact while no other thread is at work. Cost: as [`AreaClusters::used`].
+    /// The number of free slots. Exact while no other thread is at work. Costs as much as
+    /// [`AreaClusters::used`].
     pub(crate) fn free_slots(&self) -> u32 {
         self.capacity.saturating_sub(self.used())
     }
@@ -272,27 +274,27 @@ impl Clusters {
         self.index_of((slot.0 as usize / CLUSTER_SLOTS) as u32)
     }
 
-    /// Slots in use of one area.
+    /// The number of slots in use of one area.
     pub(crate) fn area_used(&self, area: usize) -> u32 {
         self.areas[area].used()
     }
 
     /// Returns whether clean pages should give up their slots: more than half of all slots are in use, and
-    /// fewer are free than pages in memory may keep. The answer may be early, by up to an eighth of all
-    /// slots, and is never late.
+    /// fewer are free than pages in memory may keep. The answer may be true too early, by up to an eighth of
+    /// all slots, but never too late.
     pub(crate) fn is_crowded(&self) -> bool {
         let used: u32 = self.areas.iter().map(AreaClusters::most_used).sum();
         let free = self.capacity - used.min(self.capacity);
         free < self.capacity / 2 && u64::from(free) < self.budget.limit_pages()
     }
 
-    /// Allocates up to `count` consecutive slots of one cluster. Returns `None` if all areas are full, or
-    /// shunned, or would have to grow.
+    /// Allocates up to `count` consecutive slots of one cluster. Returns `None` if each area is full, is
+    /// refused by the caller, or has only clusters that the caller may not take.
     pub(crate) fn allocate(&self, count: u32, ask: SlotRequest<'_>) -> Option<SlotRun> {
         (0..self.groups()).find_map(|group| self.allocate_in(group, count, ask))
     }
 
-    /// Allocates as [`Clusters::allocate`] does, from the areas of one priority.
+    /// Like [`Clusters::allocate`], but takes slots only from the areas of one priority.
     pub(crate) fn allocate_in(&self, group: usize, count: u32, ask: SlotRequest<'_>) -> Option<SlotRun> {
         self.take_in(&self.groups[group], (count as usize).clamp(1, CLUSTER_SLOTS), ask)
     }
@@ -302,7 +304,7 @@ impl Clusters {
         self.groups.len()
     }
 
-    /// Returns whether an area is one of a group.
+    /// Returns whether an area belongs to a group.
     pub(crate) fn is_of(&self, group: usize, area: usize) -> bool {
         self.groups[group].members.contains(&area)
     }
@@ -334,8 +336,7 @@ impl Clusters {
         bits.store(&cluster.bits, first, end);
         lock.remove(run.count);
 
-        // A cluster leaves Held only under its lock, so if the state says Held, it is. Any other state may be
-        // out of date.
+        // A cluster leaves Held only under its own lock, which this thread has. So only Held is certain here.
         let before = ClusterState::of(cluster);
         let run_class = || ListId::runs(bits.run_around(first, end).ilog2() as usize);
         let to = match before {
@@ -373,7 +374,7 @@ impl Clusters {
         after.checked_sub(1).expect("a slot of some area")
     }
 
-    /// Returns whether the caller does not want the slots of a cluster.
+    /// Returns whether the caller refuses the slots of a cluster.
     fn is_shunned(&self, cluster: u32, ask: SlotRequest<'_>) -> bool {
         !ask.shunned.is_empty() && ask.shuns(self.index_of(cluster))
     }
@@ -399,7 +400,7 @@ impl Clusters {
                 return Some(run);
             }
             if before.is_some() && self.moves(group, ask) == before {
-                // No listed or current cluster had a free slot.
+                // Neither a listed nor a current cluster had a free slot.
                 return None;
             }
         }
@@ -430,14 +431,14 @@ impl Clusters {
             let Some(now) = Current::load(current).filter(|now| now.cluster == cluster) else { continue };
             let mut bits = SlotBits::load(&self.cluster(cluster).bits);
             let least = count.min(1 << now.class);
-            // If the area may not grow, places between used slots are the safest.
+            // If the area may not grow, slots between used slots are the safest.
             let leave = self.is_shunned(cluster, ask)
                 || now.class < GOOD_CLASS && ask.may_grow && self.has_better(group, ask);
             let run = if leave {
                 None
             } else {
                 bits.find(now.next, least).or_else(|| bits.find(0, least)).or_else(|| {
-                    // A short run is taken if that leaves the cluster full.
+                    // A shorter run is taken if it is the last of the cluster, which is then full.
                     bits.runs(0).next().filter(|(_, len)| *len == bits.free_slots())
                 })
             };
@@ -471,7 +472,7 @@ impl Clusters {
         SlotRun { first: SwapSlot(cluster * CLUSTER_SLOTS as u32 + first as u32), count: len as u32 }
     }
 
-    /// Under the cluster's lock: makes it no CPU's current cluster, and lists it by its longest run.
+    /// Under the cluster's lock: ends the cluster's time as current, and lists it by its longest run.
     fn leave(&self, current: &AtomicU64, cluster: u32, bits: &SlotBits) {
         let area = self.area_of(cluster);
         let to = match bits.longest() {
@@ -494,8 +495,8 @@ impl Clusters {
         })
     }
 
-    /// Makes the best cluster there is the CPU's current one. Returns true if the CPU now has one, by this
-    /// thread or another.
+    /// Makes the best available cluster the CPU's current one. Returns true if the CPU now has a current
+    /// cluster, from this thread or another.
     fn pick(&self, group: &PriorityGroup, current: &AtomicU64, count: usize, ask: SlotRequest<'_>) -> bool {
         // Clusters of this class and above have a run of all slots asked for.
         let enough = (count.next_power_of_two().ilog2() as usize).clamp(GOOD_CLASS, RUN_CLASSES);
@@ -505,7 +506,7 @@ impl Clusters {
                 classes.find_map(|class| self.pick_from(area, ListId::runs(class), current, class))
             })
         };
-        // If a device has room anywhere, it is between used slots.
+        // A device that cannot grow has room only between used slots, if it has any.
         (!ask.may_grow && longest_first(0..GOOD_CLASS))
             || self.by_turns(group, ask, |area| {
                 (enough..RUN_CLASSES)
@@ -518,7 +519,7 @@ impl Clusters {
             || self.by_turns(group, ask, |area| self.steal(area, current))
     }
 
-    /// Tries the areas of a group, round robin. Returns whether one of them had something.
+    /// Tries the areas of a group, round robin. Returns whether `has` returned `Some` for one of them.
     fn by_turns(
         &self,
         group: &PriorityGroup,
@@ -549,7 +550,7 @@ impl Clusters {
         Some(())
     }
 
-    /// Makes a cluster with the rest of a block of order 9 an ordinary one.
+    /// Makes a cluster that holds the rest of a block of order 9 an ordinary cluster.
     fn steal(&self, area: &AreaClusters, current: &AtomicU64) -> Option<()> {
         if !area.hints.may_have(ListId::PARTLY) {
             return None;
@@ -571,7 +572,7 @@ impl Clusters {
         let mut lists = area.lists.lock();
         let cluster = self.touch(area, &mut lists, 1)?;
         lists.move_to(&self.clusters, cluster, ClusterState::Held, &area.hints);
-        // If another thread was faster, the cluster is listed as free.
+        // If another thread has given the CPU a current cluster, this cluster is listed as free.
         let state = if name(current, cluster, RUN_CLASSES) {
             return Some(());
         } else if area.slots_of(cluster) == CLUSTER_SLOTS {
@@ -583,7 +584,7 @@ impl Clusters {
         Some(())
     }
 
-    /// Takes the first cluster of an area that was never used, if it has at least so many slots.
+    /// Takes the first cluster of an area that was never used, if it has at least `least` slots.
     fn touch(&self, area: &AreaClusters, lists: &mut AreaLists, least: usize) -> Option<u32> {
         if lists.touched == area.clusters {
             return None;
@@ -599,7 +600,7 @@ impl Clusters {
         Some(cluster)
     }
 
-    /// Takes the longest run of some CPU's current cluster. If that fills the cluster, the CPU leaves it.
+    /// Takes the longest run of some CPU's current cluster. A full cluster is no longer current.
     fn take_any(&self, current: &AtomicU64, count: usize, ask: SlotRequest<'_>) -> Option<SlotRun> {
         loop {
             let cluster = Current::load(current).filter(|now| !self.is_shunned(now.cluster, ask))?.cluster;
@@ -640,7 +641,7 @@ impl Clusters {
             }
         }
         match found {
-            // On no list, and no CPU's current cluster: no other thread reaches it.
+            // The cluster is on no list and is no CPU's current cluster, so no other thread reaches it.
             Some(cluster) => {
                 let mut free = SlotBits::free(CLUSTER_SLOTS);
                 Some(self.take(&mut self.lock(cluster), cluster, &mut free, 0, CLUSTER_SLOTS).first)
@@ -685,11 +686,11 @@ impl Clusters {
     }
 }
 
-/// Makes a cluster the current one of a CPU that has none. Returns whether it did. Called under the lists'
-/// lock of the cluster's area.
+/// If a CPU has no current cluster, makes this cluster the current one, and returns true. Called under the
+/// lists' lock of the cluster's area.
 fn name(current: &AtomicU64, cluster: u32, class: usize) -> bool {
-    // If runs are short, the CPU also takes those half as long as the longest: looking for a cluster costs
-    // more than taking a run.
+    // If runs are short, the CPU also takes runs that are half as long as the longest: a search for a cluster
+    // costs more than taking a run.
     let class = if class < GOOD_CLASS { class.saturating_sub(1) } else { GOOD_CLASS };
     let word = Current { cluster, next: 0, class }.word();
     // Release: publishes the cluster's words. Threads of one CPU may race here, under the locks of different

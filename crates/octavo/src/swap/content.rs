@@ -16,8 +16,9 @@
 //! +-----------------------+-----------+-----+
 //! ```
 //!
-//! A repeated word has one encoding, the first that fits. The few words that fit none cannot be Same. The
-//! swap cache keeps the word of each slot, and says who may change it when. This file owns its bits.
+//! A repeated word has exactly one encoding: the first that fits. The few words that no encoding fits cannot
+//! be Same. The swap cache keeps the content of each slot, and says which thread may change it when. This
+//! file owns the bits of a content.
 
 use crate::frame::FrameAllocator;
 use crate::swap::pool::Handle;
@@ -38,19 +39,20 @@ pub(crate) enum Content {
     /// Nothing yet.
     #[default]
     None,
-    /// The page is on its area. If it is sealed, the checksum is 0: its tag is checked instead.
+    /// The page is on its area. If the page is sealed, the checksum is 0, and the tag of the page is checked
+    /// instead.
     Device {
         /// CRC-32C of the page.
         crc: u32,
     },
-    /// The page repeats a word, and is kept nowhere else. Only for words that [`Content::same`] accepts.
+    /// The page repeats a word that [`Content::same`] accepts. Nothing else is kept.
     Same {
         /// The word.
         word: u64,
     },
     /// The page is in the compressed pool.
     Pool {
-        /// Its object there.
+        /// The page's object in the pool.
         handle: Handle,
         /// The object is a copy: the page is on its area as well.
         is_copy: bool,
@@ -107,11 +109,12 @@ fn encode_same(word: u64) -> Option<u64> {
     (word >> 32 == word & 0xffff_ffff).then_some(word >> 32 << 32 | SAME_TWICE)
 }
 
-/// A page's bytes are not those kept. The access gets an error of kind `Corrupt`.
+/// The bytes of a page are not the bytes that were kept. The access gets an error of kind `Corrupt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Corrupt;
 
-/// Returns the word that a frame repeats, if any. For an ordinary page, that takes a few nanoseconds.
+/// Returns the word that a frame repeats, if there is one. For an ordinary page, this takes a few
+/// nanoseconds.
 #[inline]
 pub(crate) fn same_filled(frames: &FrameAllocator, frame: FrameId) -> Option<u64> {
     frames.bytes().repeated_word(frame.home_offset(), PAGE_BYTES)
@@ -144,7 +147,7 @@ mod tests {
         let others =
             [0, 1, u64::MAX, u64::MAX - 1, 0xcccc_cccc_cccc_cccc, 0x3f80_0000_3f80_0000, 1 << 60, 1 << 63];
         for word in floats.into_iter().chain(others) {
-            let content = Content::same(word).expect("told");
+            let content = Content::same(word).expect("the word fits");
             assert_eq!(Content::from_word(content.to_word()), content);
             assert_ne!(content.to_word(), 0, "not to be taken for None");
         }

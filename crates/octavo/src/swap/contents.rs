@@ -8,8 +8,8 @@
 //! A page that came back from its area and leaves unchanged may also have a copy in the pool. Dropping the
 //! copy costs no write.
 //!
-//! A word and the pool need no device, and no thread waits for them. A thread that changes a slot's content
-//! frees the old content.
+//! A page that is kept as a word or in the pool needs no device, and no thread waits for it. A thread that
+//! changes a slot's content frees the old content.
 
 use crate::counters::{Counter, Counters};
 use crate::frame::FrameAllocator;
@@ -26,20 +26,20 @@ use crate::units::{FrameId, SwapSlot};
 pub(crate) enum Wanted {
     /// An access of this space needs it.
     By(SpaceId),
-    /// No access does: the page is on its way somewhere else, or read ahead.
+    /// No access needs it: the page is on its way to another place, or is read ahead.
     No,
 }
 
 /// The outcome of [`SlotContents::bring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
-    /// The pool had the bytes, and they are in the frame.
+    /// The pool had the page, whose bytes are now in the frame.
     Unpacked,
-    /// The bytes repeat one word, and are in the frame.
+    /// The page repeats one word. Its bytes are now in the frame.
     Filled,
     /// The bytes are on the slot's area.
     OnDevice,
-    /// The bytes are not those kept.
+    /// The bytes are not the bytes that were kept.
     Corrupt,
     /// The slot was freed. This cannot happen while the caller's entry leads to it.
     Gone,
@@ -81,7 +81,7 @@ impl SlotContents {
         if let Some(handle) = weights.and_then(|weights| self.pack(frames, slot, frame, weights, 0)) {
             return Content::Pool { handle, is_copy: false };
         }
-        // A sealed page has a tag, which proves more.
+        // A sealed page has a tag, which proves more than a checksum.
         let crc = if self.seal.is_some() { 0 } else { content::page_crc(frames, frame) };
         Content::Device { crc }
     }
@@ -102,8 +102,8 @@ impl SlotContents {
         }
     }
 
-    /// Brings the page of a slot into a frame under READING, if that needs no device. `content` reads the
-    /// slot's word.
+    /// Brings the page of a slot into a frame under READING, if no device is needed. `content` reads the
+    /// slot's content.
     pub(super) fn bring(
         &self,
         frames: &FrameAllocator,
@@ -145,8 +145,8 @@ impl SlotContents {
         }
     }
 
-    /// Checks that a frame's bytes, just read from the slot's area, are those written there. Opens sealed
-    /// bytes.
+    /// Checks that a frame's bytes, just read from the slot's area, are the bytes that were written there.
+    /// Decrypts sealed bytes.
     pub(super) fn check(
         &self,
         frames: &FrameAllocator,
@@ -172,8 +172,8 @@ impl SlotContents {
         self.seal.is_some()
     }
 
-    /// Seals a page to be written, into a bounce frame. Returns `None` if all are in use; the end of a write
-    /// gives one back.
+    /// Seals a page to be written, into a bounce frame. Returns `None` if all bounce frames are in use. The
+    /// end of a write gives one back.
     pub(super) fn seal(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId) -> Option<FrameId> {
         let (seal, bounce) = self.seal.as_ref()?;
         let sealed = bounce.take()?;

@@ -14,15 +14,15 @@
 //! ```
 //!
 //! *In flight* counts transfers that the device has and that have not ended. *Answers* counts transfers that
-//! have ended, well or not, and wraps. An answer ends a silence, and no thread can conclude a silence from
-//! before the answer: it changes the word only if the count of answers is still that from the start of its
-//! wait.
+//! have ended, with or without success, and wraps. An answer ends a silence. After the answer, no thread can
+//! still declare the silence: a thread does so only if the count of answers is still the count from the start
+//! of its wait.
 //!
 //! *Caution* counts writes that must succeed before the area is trusted to have room to grow again. A failed
 //! read says nothing about writes, and concerns only its access.
 //!
-//! Orderings: Relaxed. The word says what to try and how long to wait. It publishes nothing: the frames of a
-//! transfer publish its result.
+//! Orderings: Relaxed. The word is only used to choose areas and time limits. It publishes nothing: the
+//! frames of a transfer publish the transfer's result.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -34,13 +34,13 @@ const IN_FLIGHT: u64 = 1 << IN_FLIGHT_SHIFT;
 const IN_FLIGHT_MASK: u64 = (ANSWER - 1) & !(IN_FLIGHT - 1);
 const ANSWER: u64 = 1 << 36;
 
-/// Writes that must succeed after one that failed.
+/// The number of writes that must succeed after a failed write.
 const CAUTION: u64 = 64;
 
-/// What to expect of the device, the best first.
+/// The condition of the device. The best condition comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Condition {
-    /// It does what it is asked.
+    /// Its last write did not fail, and it answers in time.
     Well = 0,
     /// Its last write failed.
     Failing = 1,
@@ -61,7 +61,7 @@ pub(super) enum TransferEnd {
 #[derive(Debug, Default)]
 pub(super) struct Health(AtomicU64);
 
-/// A value of the word.
+/// A value of a [`Health`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HealthWord(u64);
 
@@ -74,8 +74,8 @@ impl HealthWord {
         }
     }
 
-    /// Returns whether a write failed lately: then places that were written before are likelier to take pages
-    /// than new ones.
+    /// Returns whether a write failed lately. If so, places that were written before are likelier to take
+    /// pages than new places.
     pub(super) fn is_cautious(self) -> bool {
         self.0 & CAUTION_MASK != 0
     }
@@ -124,7 +124,7 @@ impl Health {
         HealthWord(self.0.fetch_add(IN_FLIGHT, Ordering::Relaxed))
     }
 
-    /// Notes that the device was full for the transfer.
+    /// Notes that the device was full, so that the transfer did not begin.
     pub(super) fn refused(&self) {
         self.0.fetch_sub(IN_FLIGHT, Ordering::Relaxed);
     }
@@ -138,8 +138,9 @@ impl Health {
         before
     }
 
-    /// Notes that a deadline has passed which began when the word was `before`. Returns whether the device is
-    /// silent from now on, and was not before: it always had transfers in flight, and ended none.
+    /// Notes that a deadline has passed. When the wait for this deadline began, the word was `before`.
+    /// Returns whether the device becomes silent: since then it always had transfers in flight, and has ended
+    /// none.
     pub(super) fn note_silence(&self, before: HealthWord) -> bool {
         let mut now = self.load();
         loop {

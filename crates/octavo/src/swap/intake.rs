@@ -1,4 +1,4 @@
-//! Intake: pages that no store keeps yet get slots and enter the swap cache.
+//! Intake: pages that no page store keeps yet get slots and enter the swap cache.
 
 use smallvec::SmallVec;
 
@@ -9,8 +9,8 @@ use crate::units::{CHUNK_FRAMES, FrameId, StoredPage, SwapSlot};
 
 impl Swap {
     /// Gives consecutive slots to frames that the caller has pinned, and puts the frames into the cache.
-    /// Takes as many of `run` as the first free run of slots has room for, and returns how many. Tells `each`
-    /// the page's place, or `None` if the frame is dying.
+    /// Takes only as many frames as the first free run of slots has room for, and returns their number. Calls
+    /// `each` with the page's place, or with `None` if the frame is dying.
     pub(crate) fn take_in(
         &self,
         frames: &FrameAllocator,
@@ -26,8 +26,8 @@ impl Swap {
     }
 
     /// Allocates a whole cluster, 512 consecutive places, for the frames of a block. Returns the first place,
-    /// or `None` if no cluster is free. Each place goes to [`Swap::take_in_at`], or back by
-    /// [`Swap::give_back`].
+    /// or `None` if no cluster is free. The caller passes each place to [`Swap::take_in_at`], or gives it
+    /// back with [`Swap::give_back`].
     pub(crate) fn allocate_huge(&self) -> Option<StoredPage> {
         let shunned = self.areas.shunned(self.has_room());
         let first = self.slots.allocate_huge(self.ask(&shunned))?;
@@ -40,8 +40,8 @@ impl Swap {
         SlotRequest { may_grow: !self.areas.are_cautious(), shunned }
     }
 
-    /// Puts a frame that the caller has pinned into the cache, at an allocated place. Returns false if the
-    /// frame is dying; then the place is free again.
+    /// Puts a frame that the caller has pinned into the cache, at an allocated place. If the frame is dying,
+    /// frees the place and returns false.
     pub(crate) fn take_in_at(&self, frames: &FrameAllocator, page: StoredPage, frame: FrameId) -> bool {
         let mut taken = false;
         self.insert(frames, SwapSlot::named(page), [frame].into_iter(), |_, page| taken = page.is_some());

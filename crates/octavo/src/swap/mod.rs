@@ -1,4 +1,4 @@
-//! Swap: the store that takes pages when their frames are needed, and brings them back.
+//! Swap: the page store that takes pages when their frames are needed, and brings them back.
 //!
 //! The *swap cache* finds the frame of a page that goes out or comes in, by the page's slot. On the way out,
 //! a page enters the cache before its entries become Swapped, and leaves it when its frame is free. On the
@@ -6,20 +6,20 @@
 //! and no page is read twice at once. A page that was read and is unchanged keeps its slot: it goes out again
 //! without a write.
 //!
-//! Eviction and transfers reach swap as a [store of pages](crate::store) (`store`). Faults read the slot in a
+//! Eviction and transfers reach swap as a [page store](crate::store) (`store`). Faults read the slot in a
 //! page's entry and ask the cache. Code that needs slots, areas or the pool uses them directly.
 //!
 //! | file | what |
 //! |---|---|
 //! | `store` | swap as eviction and transfers see it |
-//! | `intake` | slots for pages that no store keeps yet |
+//! | `intake` | slots for pages that no page store keeps yet |
 //! | `cache` | from slots to frames |
 //! | `slots`, `clusters`, `unwritable` | which slots are free for pages |
 //! | `areas`, `area`, `health` | the devices behind the slots, and whether they work |
 //! | `area_stats` | what each area has done |
-//! | `single_reads` | whether writes must be short, because single pages are being read |
-//! | `contents`, `content` | what a slot holds, and how the page comes back |
-//! | `packing` | where each page of a batch goes: a word, the pool, its area |
+//! | `single_reads` | whether writes must be short because single pages are being read |
+//! | `contents`, `content` | the content of a slot, and how its page comes back |
+//! | `packing` | the choice for each page of a batch: a word, the pool, or its area |
 //! | `pool` | the compressed pool |
 //! | `seal`, `bounce` | encryption |
 
@@ -78,7 +78,7 @@ use crate::sizes::{CLUSTER_SLOTS, LOOKS};
 
 /// The most pages of a short transfer.
 const SHORT_WRITE: usize = if WRITE_BATCH < 8 { 1 } else { WRITE_BATCH / 8 };
-/// The most pages on their way out: a few times as many as keep a device busy.
+/// The most pages on their way out: a few times the number that keeps a device busy.
 const MOST_WRITING_PAGES: u64 = 8192;
 
 /// The block of frames from which sealed pages are written: 1 MiB, the size of one transfer.
@@ -196,8 +196,9 @@ impl Swap {
     }
 
     /// Returns whether a page that came back should give up its slot, although the slot may save another
-    /// write. The page should if free slots are getting few, or if its bytes in the pool take room from pages
-    /// that are out. If the pool has only a copy, this drops the copy, and the page keeps its slot.
+    /// write. The page should give up its slot if free slots are getting few, or if its bytes in the pool
+    /// take room from pages that are out. If the pool has only a copy, this function drops the copy, and the
+    /// page keeps its slot.
     pub(crate) fn should_give_up_slot(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
         let takes_room = || match self.content(slot) {
             // If another thread drops the copy first, the area still has the page.
@@ -217,14 +218,14 @@ impl Swap {
 
     // --- the state of the areas ---
 
-    /// Returns the most pages that one transfer should write. After a failed write, that is fewer: a short
-    /// write may find room where a long one does not.
+    /// Returns the most pages that one transfer should write. After a failed write, the number is smaller: a
+    /// short write may find room where a long write does not.
     pub(crate) fn longest_write(&self) -> usize {
         if self.areas.are_cautious() { SHORT_WRITE } else { WRITE_BATCH }
     }
 
-    /// Returns the most pages that should be on their way out. More would take memory from programs and gain
-    /// no speed, and [single reads](single_reads) would wait behind them.
+    /// Returns the most pages that should be on their way out. More pages would take memory from programs and
+    /// gain no speed, and [single reads](single_reads) would wait for their writes.
     pub(crate) fn device_write_limit(&self) -> u64 {
         let gently = (SHORT_WRITE * self.areas.count()) as u64;
         if self.goes_out_gently() { gently.min(MOST_WRITING_PAGES) } else { MOST_WRITING_PAGES }
@@ -235,7 +236,7 @@ impl Swap {
         self.areas.single_reads.want_short_writes()
     }
 
-    /// Returns what each area has done.
+    /// Returns the figures of each area.
     pub(crate) fn area_stats(&self) -> Vec<AreaStats> {
         self.areas.stats(|area| self.slots.clusters().used_in_area(area))
     }
@@ -250,13 +251,14 @@ impl Swap {
         |area| !self.slots.is_area_full(area)
     }
 
-    /// Returns whether no area with room is well. Then only pages that have really left memory count.
+    /// Returns whether no area with room is well. If so, reclaim counts only pages that have really left
+    /// memory.
     pub(crate) fn is_failing(&self) -> bool {
         self.state() != Condition::Well
     }
 
-    /// Returns whether all areas with room are silent: none has answered in time. Until one answers, nothing
-    /// new goes out.
+    /// Returns whether all areas with room are silent, which means that they have not answered in time. Until
+    /// one of them answers, nothing new goes out.
     pub(crate) fn is_silent(&self) -> bool {
         self.state() == Condition::Silent
     }
@@ -304,7 +306,7 @@ impl Swap {
     }
 
     /// Puts a copy of a clean page into the pool, from which it comes back without a device. The page is on
-    /// its area. Its frame is under WRITEBACK. If the pool does not take the copy, nothing changes.
+    /// its area, and its frame is under WRITEBACK. If the pool does not take the copy, nothing changes.
     fn copy_into_pool(&self, frames: &FrameAllocator, slot: SwapSlot, frame: FrameId, weights: &Weights) {
         let Content::Device { crc } = self.content(slot) else { return };
         if let Some(handle) = self.contents.pack(frames, slot, frame, weights, crc) {
@@ -314,8 +316,7 @@ impl Swap {
         }
     }
 
-    /// Drops the pool's copy of a page that is on its area. Returns false if there is no copy, or no longer
-    /// one.
+    /// Drops the pool's copy of a page that is on its area. Returns false if there is no copy.
     pub(crate) fn drop_copy(&self, frames: &FrameAllocator, slot: SwapSlot) -> bool {
         let copy = self.content(slot);
         let Content::Pool { handle, is_copy: true } = copy else { return false };
@@ -350,7 +351,7 @@ impl Swap {
         Content::from_word(self.cache.content(slot))
     }
 
-    /// The error for a page whose bytes are not those written.
+    /// The error for a page whose bytes are not the bytes that were written.
     #[cold]
     pub(crate) fn corrupt(&self, slot: SwapSlot) -> Error {
         let (area, place) = self.areas.area_of(slot);
@@ -417,7 +418,7 @@ impl Swap {
     }
 }
 
-/// Clears the queue noted in a frame's `prev` word, before any other thread can see the frame under I/O. An
+/// Clears the queue number in a frame's `prev` word, before any other thread can see the frame under I/O. An
 /// earlier transfer or a list may have left another value in the word.
 fn forget_queue(frames: &FrameAllocator, frame: FrameId) {
     frames.words(frame).prev.store(NO_QUEUE, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Packing: where each page of a batch goes: to a word, to the pool, or to its area.
+//! Packing: the choice for each page of a batch. A page becomes a word, or goes to the pool or to its area.
 //!
 //! A dirty page is put away under WRITEBACK. If it repeats a word, or the pool takes it, the writeback ends
-//! at once. Otherwise, the page remains to be written. A clean page on its area came back once, so it is
-//! packed too if that pays. For each batch, the pool weighs how many pages of a space may try it.
+//! at once. Otherwise, the page remains to be written. A clean page on its area has come back once, so a copy
+//! is packed if this pays. For each batch, the pool decides how many pages of a space may try the pool.
 
 use crate::frame::{FrameAllocator, PageIs};
 use crate::lru::IsolatedFrame;
@@ -20,7 +20,7 @@ struct Tries<'a> {
 }
 
 impl Swap {
-    /// Puts the dirty pages of a batch away, and packs clean ones if that pays.
+    /// Puts the dirty pages of a batch away, and packs copies of clean pages if this pays.
     pub(super) fn put_batch_away(
         &self,
         leaving: &Leaving<'_>,
@@ -58,8 +58,8 @@ impl Swap {
         }
     }
 
-    /// Returns how many of `pages` clean pages of a space should be packed. A crowded pool takes none: it
-    /// might have to write another page instead.
+    /// Returns how many of `pages` clean pages of a space should be packed. A crowded pool takes no clean
+    /// page: it might have to write another page instead.
     pub(super) fn wants_packed(&self, leaving: &Leaving<'_>, space: SpaceId, pages: u32) -> u32 {
         let Some(pool) = self.pool().filter(|pool| !pool.is_crowded()) else { return 0 };
         let device = pool.device_view(leaving.ended_pages, leaving.writing_pages);
@@ -129,7 +129,7 @@ impl Swap {
 }
 
 impl<'a> Tries<'a> {
-    /// Weighs `pages` pages of one space.
+    /// Decides how many of `pages` pages of one space may try the pool.
     fn of(
         pool: &'a Pool,
         space: Option<SpaceId>,

@@ -1,7 +1,8 @@
 //! Encryption of the pages that leave for a device, with a key that exists only in this process.
 //!
 //! The cipher is AES-256-GCM if the processor has instructions for it, and otherwise ChaCha20-Poly1305. For
-//! each slot, 28 bytes stay in memory. They are not secret, but a page cannot be opened without them:
+//! each slot, 28 bytes stay in memory. These bytes are not secret, but a page cannot be decrypted without
+//! them:
 //!
 //! ```text
 //!  0          4            12                     28
@@ -11,18 +12,18 @@
 //! ```
 //!
 //! The counter grows by one for each sealed page, so no nonce repeats under the key. The tag covers the
-//! slot's number, so a page of one slot does not open in another. The device sees only pages that
+//! slot's number, so the bytes of one slot are not accepted in another slot. The device sees only bytes that
 //! [`Seal::seal`] made. `seal` writes to a bounce frame, and the page itself is unchanged.
 //!
-//! The expanded key lies in pages of its own. They are locked and kept out of core dumps as far as the kernel
-//! allows, and wiped at the end. Copies left on the stack when the key was made are not wiped.
+//! The expanded key lies in pages of its own. These pages are locked and kept out of core dumps as far as the
+//! kernel allows, and wiped at the end. Copies that remain on the stack after the key was made are not wiped.
 //!
 //! The tag proves more than a checksum: bytes that [`Seal::open`] accepts need no other check.
 //!
 //! The words of a slot belong to the thread that writes the slot (its frame is under WRITEBACK) or reads it
-//! (READING), never to two threads. The slot's content is published after the words, and orders them.
+//! (READING). Two threads never have them. The slot's content is published after the words, and orders them.
 //!
-//! Cost, with the instructions: 1.2 µs a page each way, and two copies of 60 ns.
+//! Cost, with these instructions: 1.2 µs for each page in each direction, and two copies of 60 ns each.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes256Gcm, Nonce, Tag};
@@ -40,7 +41,7 @@ const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
 const TAG_BYTES: usize = 16;
 const WORDS: usize = (NONCE_BYTES + TAG_BYTES) / 4;
-/// Slots whose words are charged together.
+/// The number of slots whose words are charged together.
 const CHARGED_SLOTS: u32 = 512;
 
 /// The cipher.
@@ -99,7 +100,7 @@ impl Seal {
     /// Makes a fresh key, for slots below `slots`.
     ///
     /// # Errors
-    /// The kernel's, if it gives no random bytes or no address space.
+    /// The kernel's error, if it gives no random bytes or no address space.
     pub(crate) fn new(
         method: Method,
         slots: u32,
@@ -149,10 +150,11 @@ impl Seal {
         }
     }
 
-    /// Opens the bytes read from the slot, in their frame.
+    /// Decrypts the bytes that were read from the slot, in their frame.
     ///
     /// # Errors
-    /// `Corrupt` if these are not the bytes last written to the slot. The frame then holds the bytes as read.
+    /// `Corrupt` if these are not the bytes last written to the slot. The frame then still holds the bytes
+    /// that were read.
     pub(crate) fn open(
         &self,
         frames: &FrameAllocator,
@@ -174,14 +176,13 @@ impl Seal {
             Cipher::ChaCha(chacha) => chacha.decrypt_inout_detached(&at, &name, bytes, &tag),
         }
         .map_err(|_| Corrupt)?;
-        // As for every write to a fresh frame: see `ArenaBytes`.
+        // Every write to a fresh frame needs this fence: see `ArenaBytes`.
         fence(Ordering::Release);
         frames.bytes().copy_in(frame.home_offset(), &page);
         Ok(())
     }
 
-    /// Charges the words of a slot. Reclaim must not be refused this memory, so the charge may go over the
-    /// limit.
+    /// Charges the words of a slot. Reclaim must always get this memory, so the charge may exceed the limit.
     fn charge(&self, slot: SwapSlot) {
         let charged = &self.charged[(slot.0 / CHARGED_SLOTS) as usize];
         if charged.load(Ordering::Relaxed) == 0 && charged.swap(1, Ordering::Relaxed) == 0 {
@@ -257,7 +258,8 @@ mod tests {
             let sealed = f.bytes_of(f.bounce);
             let open = |slot: u32| f.seal.open(&f.frames, SwapSlot(slot), f.bounce);
             assert_eq!(open(6), Err(Corrupt));
-            // Nor with the words of the slot that it is for: the name is part of the tag.
+            // The bytes are also not accepted with the words of their own slot, since the slot's number is
+            // part of the tag.
             for (word, from) in f.seal.words[6].0.iter().zip(&f.seal.words[5].0) {
                 word.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }

@@ -1,35 +1,36 @@
-//! Whether single pages are being read while pages go out: one word, which keeps writes short.
+//! One word that keeps writes short while single pages are being read.
 //!
 //! A read waits behind the writes that its device has in flight. So while single pages are read, writes are
-//! short, and a reclaimer begins no other while more pages than one short write per area are under way.
-//! Measured on a virtual disk that writes 1.2 GB/s: with 8,192 pages under way, one read in a hundred takes
-//! 40 ms, and with 32 less than one, at two thirds of the speed. Linux throttles writeback for the same
-//! reason (`blk-wbt`), and sets its depth by the latency of reads. Octavo knows of the reads before they
-//! wait.
+//! short, and a reclaimer begins no further write while more pages than one short write per area are under
+//! way. Measured on a virtual disk that writes 1.2 GB/s: with 8,192 pages under way, one read in a hundred
+//! takes 40 ms. With 32 pages under way, it takes less than 1 ms, and writes have two thirds of the speed.
+//! Linux throttles writeback for the same reason (`blk-wbt`), and sets its depth by the latency of reads.
+//! Octavo knows of each read before the read waits.
 //!
-//! The word is the number of runs of pages still to go out gently. A read of a single page adds to it, and a
-//! run subtracts one. So writes keep full speed if single reads are rare, as in a program that reads in order
-//! and now and then starts elsewhere.
+//! The word is the number of runs of pages that still go out in short writes. A read of a single page adds to
+//! the number, and a run subtracts one. So writes keep full speed if single reads are rare, as in a program
+//! that reads in order and now and then starts at another place.
 //!
-//! Orderings: Relaxed. The word is a hint: if two threads lose an addition, another read makes up for it.
-//! Cost: a load and a store of one cache line when a transfer begins, which takes a thousand times as long.
+//! Orderings: Relaxed. The word is a hint: if two threads lose an addition, the next read adds again. Cost: a
+//! load and a store of one cache line at the beginning of a transfer. The transfer itself takes a thousand
+//! times as long.
 
 use crate::sizes::FEW_PAGES;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Runs that go out gently for each read.
+/// The number of runs that go out in short writes for each read.
 const RUNS_OF_A_READ: u32 = 4;
-/// The most runs that go out gently after the last read.
+/// The most runs that go out in short writes after the last read.
 const MOST_RUNS: u32 = 64;
 
-/// Runs of pages still to go out gently.
+/// The number of runs of pages that still go out in short writes.
 #[derive(Debug, Default)]
 pub(super) struct SingleReads {
     gentle_runs: AtomicU32,
 }
 
 impl SingleReads {
-    /// Notes a read of so many pages.
+    /// Notes a read of `pages` pages.
     pub(super) fn note(&self, pages: u32) {
         if pages <= FEW_PAGES {
             let runs = self.gentle_runs.load(Ordering::Relaxed);
@@ -39,12 +40,12 @@ impl SingleReads {
         }
     }
 
-    /// Returns whether pages should go out gently.
+    /// Returns whether pages should go out in short writes.
     pub(super) fn want_short_writes(&self) -> bool {
         self.gentle_runs.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the same for a run that goes out now, and counts it.
+    /// Returns whether a run that goes out now should be a short write, and counts the run.
     pub(super) fn take_short_write(&self) -> bool {
         let runs = self.gentle_runs.load(Ordering::Relaxed);
         if runs > 0 {

@@ -1,29 +1,30 @@
-//! The slots that pages may have: the clusters' free slots, less those that could not be written. These are
-//! withheld.
+//! The slots that pages may have. These are the free slots of the clusters, without the slots that could not
+//! be written, which are withheld.
 //!
 //! An area that has failed lately gives its slots in this order, before any area of a lower priority:
 //!
 //! 1. free slots of clusters that were used before;
-//! 2. if many slots are withheld, some of those, as an attempt;
+//! 2. if many slots are withheld, some of the withheld slots, as an attempt;
 //! 3. clusters that were never used.
 //!
-//! If few slots are withheld, they come last of all.
+//! If few slots are withheld, the withheld slots come last.
 
 use crate::swap::clusters::{Clusters, SlotRequest, SlotRun};
 use crate::swap::unwritable::Unwritable;
 use crate::sync::{AtomicBool, Ordering};
 use crate::units::{CHUNK_FRAMES, SwapSlot};
 
-/// The most slots that are withheld before some are tried again. With more, a device that fails for a while
-/// would use up all of its slots, and the budget would pay for the maps of all of them.
+/// The most slots that are withheld before some of them are tried again. Without this limit, a device that
+/// fails for a while would use up all of its slots, and the budget would pay for the maps of all slots.
 const MOST_WITHHELD: u32 = 2048;
 
-/// Free slots plus free frames that new pages leave, so that pages that are out can come in
+/// New pages leave this many free slots plus free frames, so that pages that are out can come in
 /// (`engine/growth.rs`).
 const KEPT: u32 = 64;
-/// As many more if pages go away: these take room from home by the chunk, and home must stay usable.
+/// New pages leave this many more if pages can be away: away pages take memory from home in chunks, and home
+/// must stay usable.
 const KEPT_FOR_AWAY: u32 = 2 * CHUNK_FRAMES;
-/// A small swap keeps at most one in so many of its slots.
+/// A small swap keeps at most one in this many of its slots.
 const KEPT_SHARE: u32 = 4;
 
 /// The slots of all areas.
@@ -31,9 +32,9 @@ const KEPT_SHARE: u32 = 4;
 pub(crate) struct Slots {
     clusters: Clusters,
     unwritable: Unwritable,
-    /// Fewer slots than are kept were free at the last count.
+    /// Whether fewer slots than are kept were free at the last count.
     few: AtomicBool,
-    /// New pages may have to leave room, because slots are few.
+    /// Whether new pages may have to leave room because slots are few.
     guarded: AtomicBool,
 }
 
@@ -47,8 +48,9 @@ impl Slots {
         }
     }
 
-    /// Allocates up to `count` consecutive slots. Returns `None` if the areas are full, or shunned. A caller
-    /// that asks not to grow gets slots of clusters never used only if there are no others.
+    /// Allocates up to `count` consecutive slots. Returns `None` if each area is full or refused by the
+    /// caller. A caller that sets `may_grow` to false gets slots of clusters that were never used only if
+    /// there are no other slots.
     pub(super) fn allocate(&self, count: u32, ask: SlotRequest<'_>) -> Option<SlotRun> {
         let run = self.allocate_some(count, ask);
         self.note_taken();
@@ -119,7 +121,7 @@ impl Slots {
     pub(super) fn count_free(&self) -> u32 {
         let free = self.clusters.free_slots();
         let (few, guarded) = (free < self.kept(false), free < self.kept(true));
-        // Written only if it changes: all new pages read it.
+        // A flag is written only if it changes, since all new pages read it.
         for (flag, now) in [(&self.few, few), (&self.guarded, guarded)] {
             if flag.load(Ordering::Relaxed) != now {
                 flag.store(now, Ordering::Relaxed);
@@ -128,8 +130,8 @@ impl Slots {
         free
     }
 
-    /// Gives up to `count` withheld slots of the areas asked back to the clusters, to be tried again. Returns
-    /// whether there were any.
+    /// Gives up to `count` withheld slots of the chosen areas back to the clusters, to be tried again.
+    /// Returns whether there were such slots.
     #[cold]
     fn give_withheld_back(&self, count: u32, is_asked: impl Fn(usize) -> bool) -> bool {
         let area_of = |slot| self.clusters.area_of_slot(slot);
@@ -143,7 +145,7 @@ impl Slots {
         }
     }
 
-    /// Notes that the slot's place could not be written.
+    /// Notes that a slot could not be written.
     pub(super) fn note_unwritable(&self, slot: SwapSlot) {
         self.unwritable.note(slot);
     }
@@ -153,23 +155,24 @@ impl Slots {
         self.clusters.is_crowded()
     }
 
-    /// Returns whether no slot is free. Withheld slots count as free: pages get them when there are no
-    /// others.
+    /// Returns whether no slot is free. Withheld slots count as free, since pages get them when there are no
+    /// other slots.
     pub(crate) fn is_full(&self) -> bool {
         self.unwritable.withheld() == 0 && self.clusters.is_full()
     }
 
-    /// Returns whether no slot of an area is free, as [`Slots::is_full`] does for all areas.
+    /// Like [`Slots::is_full`], but for one area.
     pub(super) fn is_area_full(&self, area: usize) -> bool {
         self.unwritable.withheld_of(area) == 0 && self.clusters.is_area_full(area)
     }
 
-    /// Slots in use of an area.
+    /// The number of slots in use of an area.
     pub(super) fn area_used(&self, area: usize) -> u32 {
         self.clusters.area_used(area).saturating_sub(self.unwritable.withheld_of(area))
     }
 
-    /// Slots in use. The two counts are read one after the other, so the difference may be off for a moment.
+    /// The number of slots in use. Two counts are read one after the other, so their difference may be wrong
+    /// for a moment.
     pub(crate) fn used(&self) -> u32 {
         self.clusters.used().saturating_sub(self.unwritable.withheld())
     }
@@ -189,7 +192,7 @@ mod tests {
 
     const CLUSTER: u32 = CLUSTER_SLOTS as u32;
 
-    /// Areas of so many clusters, and their priorities.
+    /// Makes areas. For each, the number of clusters and the priority are given.
     fn slots(areas: &[(u32, i32)]) -> Slots {
         let shape = |&(clusters, priority)| AreaShape { capacity_pages: clusters * CLUSTER, priority };
         let shapes: Vec<_> = areas.iter().map(shape).collect();

@@ -1,12 +1,12 @@
 //! Slots that could not be written. They are withheld for a while, then tried again.
 //!
 //! On a full file system, a file takes pages at places that it already has, and fails at places for which it
-//! must grow. Only a failed write shows which those are. So a slot whose write failed is withheld from the
-//! allocator as soon as it is free. It stays withheld until the allocator has none left. If too many are
-//! withheld, some are tried again before the file grows: only as many as one caller asks for, so that the
-//! rest do not displace places that have room.
+//! must grow. Only a failed write shows which places these are. So a slot whose write failed is withheld from
+//! the allocator as soon as it is free, until the allocator has no other slots left. If too many slots are
+//! withheld, some are tried again before the file grows: only as many as one caller asks for. Otherwise, the
+//! withheld slots would displace slots that have room in the file.
 //!
-//! Locking: one lock. No other lock is held when it is taken, and it is taken only if a write has failed.
+//! Locking: one lock. It is taken only if a write has failed, and without any other lock.
 
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::units::SwapSlot;
@@ -14,15 +14,15 @@ use crate::units::SwapSlot;
 #[derive(Debug)]
 pub(super) struct Unwritable {
     slots: Mutex<UnwritableSlots>,
-    /// How many slots are noted. Usually zero.
+    /// The number of noted slots. It is usually zero.
     noted: AtomicU32,
-    /// How many slots of each area are withheld.
+    /// The number of withheld slots of each area.
     withheld: Box<[AtomicU32]>,
 }
 
 #[derive(Debug, Default)]
 struct UnwritableSlots {
-    /// Still in use, sorted.
+    /// The slots that are still in use, sorted.
     noted: Vec<SwapSlot>,
     withheld: Vec<SwapSlot>,
 }
@@ -39,13 +39,14 @@ impl Unwritable {
         let mut slots = self.slots.lock();
         if let Err(at) = slots.noted.binary_search(&slot) {
             slots.noted.insert(at, slot);
-            // Relaxed: the frame's holds order a thread that frees the slot after its writer.
+            // Relaxed: because of the frame's holds, a thread that frees the slot comes after the thread that
+            // wrote to it.
             self.noted.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Withholds a slot that became free, if its write failed. Otherwise, returns false: the slot goes to the
-    /// allocator. `area_of` returns the area of a slot.
+    /// Withholds a slot that became free, if its write failed. Otherwise, returns false, and the slot goes to
+    /// the allocator. `area_of` returns the area of a slot.
     #[inline]
     pub(super) fn withhold(&self, slot: SwapSlot, area_of: impl Fn(SwapSlot) -> usize) -> bool {
         self.noted.load(Ordering::Relaxed) != 0 && self.withhold_noted(slot, area_of)
@@ -62,8 +63,8 @@ impl Unwritable {
         true
     }
 
-    /// Gives up to `count` withheld slots of the areas asked to the allocator, oldest first, each by a call
-    /// of `free`. Returns whether there were any.
+    /// Gives up to `count` withheld slots of the chosen areas to the allocator, the oldest first, each by a
+    /// call of `free`. Returns whether there were such slots.
     #[cold]
     pub(super) fn give_back(
         &self,
@@ -79,7 +80,7 @@ impl Unwritable {
         let taken: Vec<_> = self.slots.lock().withheld.extract_if(.., is_wanted).take(count).collect();
         for slot in &taken {
             free(*slot);
-            // Counted last: until then, its area must not seem full.
+            // The slot is counted last: until then, its area must not seem full.
             self.withheld[area_of(*slot)].fetch_sub(1, Ordering::Relaxed);
         }
         !taken.is_empty()
@@ -100,7 +101,7 @@ impl Unwritable {
 mod tests {
     use super::*;
 
-    /// Areas of ten slots.
+    /// Returns the area of a slot. Each area has ten slots.
     fn area_of(slot: SwapSlot) -> usize {
         slot.0 as usize / 10
     }

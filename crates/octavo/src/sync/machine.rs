@@ -1,10 +1,10 @@
 //! The machine that a manager runs on: its clock, its CPUs, its memory and its random bytes.
 //!
 //! All four are parameters. A manager is built with the real machine by default; a test or a simulator gives
-//! a [`Machine`] of its own. No other module of this crate asks the system for any of them.
+//! a [`Machine`] of its own. No other module of this crate asks the system for them.
 //!
 //! Cost: no hit path reads the clock. A CPU's number costs one load on the real machine, and one call on a
-//! pretended one.
+//! pretended machine.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -42,27 +42,27 @@ impl Machine {
         Self::default()
     }
 
-    /// The same with another clock. `now` returns the time since some fixed moment, and never goes back.
-    /// Threads that wait for a time look at such a clock every millisecond.
+    /// Replaces the clock. `now` returns the time since some fixed moment, and never goes back. Threads that
+    /// wait for a moment read such a clock every millisecond.
     pub fn with_clock(mut self, now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.clock = Clock { given: Some(Shared::new(now)) };
         self
     }
 
-    /// The same with other CPUs.
+    /// Replaces the CPUs.
     pub fn with_cpus(mut self, cpus: Cpus) -> Self {
         self.cpus = cpus;
         self
     }
 
-    /// The same with `bytes` of memory, and no limit of control groups. No budget may be larger.
+    /// Sets the size of the memory to `bytes`, without a limit of control groups. No budget may be larger.
     pub fn with_memory_bytes(mut self, bytes: u64) -> Self {
         self.memory = MachineMemory { bytes, usable_bytes: bytes };
         self
     }
 
-    /// The same with other random bytes: `fill` fills the slice that it is given. The key that encrypts pages
-    /// comes from here.
+    /// Replaces the random bytes: `fill` fills the slice that it is given. The key that encrypts pages comes
+    /// from here.
     pub fn with_random(
         mut self,
         fill: impl Fn(&mut [u8]) -> std::io::Result<()> + Send + Sync + 'static,
@@ -108,7 +108,7 @@ pub(crate) struct Clock {
     given: Option<Shared<dyn Fn() -> Duration + Send + Sync>>,
 }
 
-/// The longest sleep of a thread before it looks at a clock that is not the real one.
+/// The longest sleep of a thread before it reads a clock that is not the real one.
 const GIVEN_CLOCK_LOOK: Duration = Duration::from_millis(1);
 
 impl Clock {
@@ -143,12 +143,13 @@ pub struct Cpus {
 }
 
 impl Cpus {
-    /// All CPUs that the machine may ever have.
+    /// All CPUs that the real machine may ever have.
     pub fn real() -> Self {
         Self { count: face::possible_cpus(), given: None }
     }
 
-    /// `count` CPUs, at least one; `current` says which of them the calling thread is on.
+    /// Pretends that there are `count` CPUs, at least one. `current` returns the CPU on which the calling
+    /// thread is.
     pub fn pretended(count: usize, current: fn() -> u32) -> Self {
         Self { count: count.max(1), given: Some(current) }
     }
@@ -190,7 +191,7 @@ impl fmt::Debug for Cpus {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MachineMemory {
     pub(crate) bytes: u64,
-    /// The part of it that the process's control groups allow.
+    /// The part of the memory that the process's control groups allow.
     pub(crate) usable_bytes: u64,
 }
 

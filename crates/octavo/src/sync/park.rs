@@ -1,4 +1,4 @@
-//! Blocking as a wrapper around polling: a thread is a waker that unparks it.
+//! Blocking as a wrapper around polling: the waker of a thread unparks the thread.
 
 use std::task::{Poll, Wake, Waker};
 
@@ -22,14 +22,14 @@ pub(super) fn new_waker() -> Waker {
     std::sync::Arc::new(ThreadWaker(thread::current())).into()
 }
 
-/// Polls until ready, and parks between polls. `poll` leaves the waker with whatever is going to be
-/// ready.
+/// Polls until ready, and parks between polls. `poll` registers the waker with the event for which the thread
+/// waits.
 pub(crate) fn block_until<T>(poll: impl FnMut(&Waker) -> Poll<T>) -> T {
     block_until_driven(poll, || false)
 }
 
-/// As [`block_until`], but before it parks, the thread calls `drive`, which does work that it waits for.
-/// `drive` returns whether the wait may be over.
+/// Like [`block_until`], but before the thread parks, it calls `drive`, which does some of the work for which
+/// the thread waits. `drive` returns whether the wait may be over.
 #[inline]
 pub(crate) fn block_until_driven<T>(
     mut poll: impl FnMut(&Waker) -> Poll<T>,
@@ -39,7 +39,7 @@ pub(crate) fn block_until_driven<T>(
         match poll(waker) {
             Poll::Ready(value) => return value,
             Poll::Pending if drive() => {}
-            // A spurious return only polls again.
+            // After a spurious return, the thread only polls again.
             Poll::Pending => thread::park(),
         }
     };

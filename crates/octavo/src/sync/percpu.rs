@@ -1,20 +1,22 @@
 //! Per-CPU stacks and cells.
 //!
-//! [`PerCpuStacks`] are bounded stacks of `u32`, one of each class for each CPU. Two forms answer alike:
+//! [`PerCpuStacks`] are bounded stacks of `u32`: each CPU has one stack of each class. There are two forms
+//! with the same behaviour:
 //!
 //! | form | fast path | chosen |
 //! |---|---|---|
 //! | `Sections` | a restartable sequence, no atomic read-modify-write | if the kernel and glibc offer it |
 //! | `TryLock` | the CPU's stop word is *tried* by one compare-and-swap, never waited for | otherwise, and by tests |
 //!
-//! The storage and the sections belong to the face of [`crate::sync`]. Under the model checker a section is a
-//! mutex of its CPU, as the scheduler makes it one.
+//! The storage and the sections belong to the face of [`crate::sync`]. Under the model checker, a section
+//! holds a mutex of its CPU, because the scheduler makes the sections of a CPU exclude each other.
 //!
-//! Locking: [`PerCpuStacks::exclusive`] takes the stop word of a CPU (0 open, 1 held). While the word is
-//! held, that CPU's fast paths answer `Busy`, and only the holder changes the stacks. A remote holder first
-//! waits until running sections have left (`membarrier`). Fast paths never wait for a holder.
+//! Locking: [`PerCpuStacks::exclusive`] takes the stop word of a CPU (0 open, 1 held). While a thread holds
+//! the word, the fast paths of this CPU answer `Busy`, and only the holder changes the stacks. A holder on
+//! another CPU first waits until running sections have ended (`membarrier`). Fast paths never wait for a
+//! holder.
 //!
-//! A thread that holds one CPU takes no second one. The zone locks come after.
+//! A thread that holds one CPU takes no second CPU. Zone locks are taken under the stop word.
 
 use super::face::percpu::{self as face, CellArea, Storage, sections_work};
 use super::{Cpus, Ordering, spin_hint};
@@ -25,11 +27,11 @@ pub(crate) use super::face::percpu::run_on;
 /// Selects how a thread takes free memory from its CPU's own lists. For measurements; leave the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackForm {
-    /// Restartable sequences: no atomic read-modify-write. Falls back to `TryLock` if the kernel has none, or
-    /// if the CPUs are pretended.
+    /// Restartable sequences: no atomic read-modify-write. `TryLock` is used instead if the kernel has no
+    /// restartable sequences, or if the CPUs are pretended.
     #[default]
     Sections,
-    /// A lock word that threads try and never wait for: one compare-and-swap for each operation.
+    /// A lock word that threads try to take without waiting: one compare-and-swap for each operation.
     TryLock,
 }
 
@@ -87,7 +89,7 @@ pub(crate) struct PerCpuStacks {
 }
 
 impl PerCpuStacks {
-    /// Makes empty stacks with every limit 0: no push succeeds before a holder raises one.
+    /// Makes empty stacks. Every limit is 0: no push succeeds before a holder raises its limit.
     pub(crate) fn new(cpus: Cpus, capacities: &[usize], form: StackForm) -> std::io::Result<Self> {
         let sections = form == StackForm::Sections && cpus.are_real() && sections_work();
         Ok(Self { storage: Storage::new(cpus.count(), capacities)?, cpus, sections })
@@ -113,13 +115,15 @@ impl PerCpuStacks {
         self.cpus.current()
     }
 
-    /// As [`PerCpuStacks::pop`], for a caller that knows that the form is `Sections` (otherwise, `Busy`).
+    /// Like [`PerCpuStacks::pop`], for a caller that expects the form `Sections`. In the other form, returns
+    /// `Busy`.
     #[inline(always)]
     pub(crate) fn pop_in_section(&self, class: usize) -> Pop {
         face::pop_in_section(&self.storage, class)
     }
 
-    /// As [`PerCpuStacks::push`], for a caller that knows that the form is `Sections` (otherwise, `Busy`).
+    /// Like [`PerCpuStacks::push`], for a caller that expects the form `Sections`. In the other form, returns
+    /// `Busy`.
     #[inline(always)]
     pub(crate) fn push_in_section(&self, class: usize, value: u32) -> Push {
         face::push_in_section(&self.storage, class, value)
@@ -144,7 +148,8 @@ impl PerCpuStacks {
     #[inline(never)]
     fn pop_locked(&self, cpu: usize, class: usize) -> Pop {
         let stop = self.storage.stop(cpu);
-        // Acquire pairs with the release of the previous holder, whose stores to the stacks are seen.
+        // Acquire pairs with the release of the previous holder. So this thread sees the holder's changes to
+        // the stacks.
         if stop.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Pop::Busy;
         }
@@ -156,7 +161,7 @@ impl PerCpuStacks {
     #[inline(never)]
     fn push_locked(&self, cpu: usize, class: usize, value: u32) -> Push {
         let stop = self.storage.stop(cpu);
-        // As in `pop_locked`.
+        // Acquire: see `pop_locked`.
         if stop.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Push::Busy;
         }
@@ -200,16 +205,16 @@ impl PerCpuStacks {
         Some(held)
     }
 
-    /// Values on a CPU's stack, at about this moment.
+    /// The number of values on a CPU's stack, at about this moment.
     pub(crate) fn len(&self, cpu: usize, class: usize) -> usize {
         self.storage.top(cpu, class)
     }
 
-    /// Returns whether a CPU's stacks are empty, take nothing on their fast paths, and are held by nobody, at
-    /// about this moment.
+    /// Returns whether a CPU's stacks are empty, accept no push on their fast paths, and are not held by any
+    /// thread, at about this moment.
     pub(crate) fn is_closed(&self, cpu: usize, classes: usize) -> bool {
         let is_closed = |class| self.len(cpu, class) == 0 && self.storage.limit(cpu, class) == 0;
-        // Acquire: sees the stacks as the last holder left them.
+        // Acquire: this thread sees the last holder's changes to the stacks.
         self.storage.stop(cpu).load(Ordering::Acquire) == 0 && (0..classes).all(is_closed)
     }
 
@@ -220,8 +225,8 @@ impl PerCpuStacks {
         for cpu in 0..self.cpus() {
             let stop = self.storage.stop(cpu);
             let net = self.storage.net(cpu, class);
-            // A holder changes `net` and the top together, and only while stopped. Acquire loads keep the
-            // order.
+            // A holder changes `net` and the top together, and only while it holds the stop word. Acquire
+            // loads keep the order.
             let before = (stop.load(Ordering::Acquire), net.load(Ordering::Acquire));
             let (top, popped) = self.storage.top_and_pops(cpu, class);
             super::fence(Ordering::Acquire);
@@ -237,7 +242,7 @@ impl PerCpuStacks {
     }
 }
 
-/// One CPU's stacks, held: its fast paths answer `Busy` until this is dropped.
+/// One CPU's stacks, held by a thread: the CPU's fast paths answer `Busy` until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Exclusive<'a> {
     stacks: &'a PerCpuStacks,
@@ -278,7 +283,7 @@ impl Exclusive<'_> {
         true
     }
 
-    /// Puts up to `n` values on the hot end, as many as `next` supplies. Returns their number.
+    /// Puts up to `n` values from `next` on the hot end. Returns the number of values.
     pub(crate) fn insert_many(&self, class: usize, n: usize, mut next: impl FnMut() -> Option<u32>) -> usize {
         let (storage, top) = (&self.stacks.storage, self.len(class));
         let mut got = 0;
@@ -292,7 +297,7 @@ impl Exclusive<'_> {
         got
     }
 
-    /// Returns how many values fast paths have popped so far, less those that they pushed.
+    /// Returns how many values fast paths have popped so far, minus the number of values that they pushed.
     pub(crate) fn balance(&self, class: usize) -> i64 {
         let net = self.stacks.storage.net(self.cpu, class).load(Ordering::Relaxed);
         net.wrapping_sub(self.len(class) as u64) as i64
@@ -307,7 +312,8 @@ impl Exclusive<'_> {
         Some(value)
     }
 
-    /// Takes up to `n` values from the cold end. Moves the values that remain, at a store for each.
+    /// Takes up to `n` values from the cold end. Moves the values that remain, which costs one write for
+    /// each.
     pub(crate) fn remove_coldest(&self, class: usize, n: usize, mut take: impl FnMut(u32)) -> usize {
         let (storage, cpu, top) = (&self.stacks.storage, self.cpu, self.len(class));
         let n = n.min(top);
@@ -338,12 +344,13 @@ impl Exclusive<'_> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        // Release: a thread that finds the CPU open sees the stacks as this holder left them.
+        // Release: a thread that finds the CPU open sees this holder's changes to the stacks.
         self.stacks.storage.stop(self.cpu).store(0, Ordering::Release);
     }
 }
 
-/// `counters` cells for each CPU. A CPU adds to its own cells, and any thread may sum them.
+/// Cells that count: each CPU has `counters` cells. A thread adds to the cells of its CPU, and any thread may
+/// sum the cells of all CPUs.
 #[derive(Debug)]
 pub(crate) struct PerCpuCells {
     cells: CellArea,
@@ -355,7 +362,7 @@ impl PerCpuCells {
         Ok(Self { cells: CellArea::new(super::face::possible_cpus(), counters)? })
     }
 
-    /// Adds `n`: a plain addition in a restartable sequence, or an atomic one on this CPU's line.
+    /// Adds `n`, by a plain addition in a restartable sequence, or by an atomic addition on this CPU's line.
     #[inline]
     pub(crate) fn add(&self, index: usize, n: u64) {
         self.cells.add_here(index, n);

@@ -1,12 +1,12 @@
-//! Alarms: wakers that are called at a moment, for futures whose wait has a time limit.
+//! Alarms: wakers that are called at a given moment, for futures whose wait has a time limit.
 //!
-//! A thread that blocks keeps its own deadline, by parking until then at most. A future has no thread;
-//! [`Timer`] has one for all futures of a manager. The thread starts with the first alarm and ends with the
-//! timer.
+//! A thread that blocks keeps its own deadline: it parks at most until then. A future has no thread, so
+//! [`Timer`] has a thread for all futures of a manager. This thread starts with the first alarm and ends with
+//! the timer.
 //!
-//! Locking: one lock, a leaf. Wakers are called outside of it, since a waker may do anything. An alarm that
-//! is set and cancelled costs two acquisitions, and an insertion and a removal in a tree. Only a future that
-//! waits for a device with a timeout pays.
+//! Locking: one lock, under which no other lock is taken. Wakers are called without it, since a waker may do
+//! anything. An alarm that is set and cancelled costs two acquisitions, and an insertion and a removal in a
+//! tree. Only a future that waits for a device with a timeout pays.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use std::task::Waker;
 
 use crate::sync::{Arc, Clock, Condvar, Duration, Instant, Mutex, thread};
 
-/// How long the thread sleeps if no alarm is set.
+/// The time for which the thread sleeps if no alarm is set.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Names an alarm that was set.
@@ -49,7 +49,7 @@ impl Timer {
         Self { shared: Arc::new(TimerState { clock, state: Mutex::default(), changed: Condvar::default() }) }
     }
 
-    /// Sets an alarm that calls `waker` at that moment, unless it is cancelled before.
+    /// Sets an alarm that calls `waker` at the moment `at`, unless the alarm is cancelled earlier.
     ///
     /// # Errors
     /// The kernel's error, if it cannot start a thread.
@@ -71,7 +71,7 @@ impl Timer {
         Ok(alarm)
     }
 
-    /// Replaces the alarm's waker. Does nothing if the alarm has gone off.
+    /// Replaces the alarm's waker. Does nothing if the alarm has already called its waker.
     pub(crate) fn renew(&self, alarm: Alarm, waker: &Waker) {
         if let Some(known) = self.shared.state.lock().alarms.get_mut(&alarm) {
             known.clone_from(waker);
@@ -81,7 +81,7 @@ impl Timer {
     /// Cancels the alarm.
     pub(crate) fn cancel(&self, alarm: Alarm) {
         let waker = self.shared.state.lock().alarms.remove(&alarm);
-        // Outside the lock: a waker may own values whose drop does anything.
+        // The waker is dropped without the lock: it may own values whose drop does anything.
         drop(waker);
     }
 }
@@ -95,9 +95,9 @@ impl Drop for Timer {
         };
         self.shared.changed.notify_one();
         let Some(thread) = thread else { return };
-        // A waker may hold the manager's last handle. Then the timer's own thread drops the timer.
+        // A waker may hold the last handle of the manager. If so, the timer's own thread drops the timer.
         if thread.thread().id() != thread::current().id() {
-            // A waker that panicked has ended the thread, and no caller is left to tell.
+            // If a waker panicked, this ended the thread. No caller is left to get the panic.
             let _ = thread.join();
         }
     }
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes its name when it is woken.
+    /// A waker that notes its name when it is called.
     struct WakeNote(u32, Arc<StdMutex<Vec<u32>>>);
 
     impl Wake for WakeNote {

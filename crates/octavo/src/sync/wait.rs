@@ -1,15 +1,15 @@
-//! Waiting for a word: a table of wakers by key, beside the words themselves.
+//! Waiting for a word: a table of wakers by key. The words themselves are elsewhere.
 //!
-//! A word that threads may wait for has a WAITERS bit. A waiter takes the lock of the key's bucket. It sets
-//! the bit if the word is still busy, and leaves a waker. A thread that changes the word does so first. If it
-//! finds WAITERS in the old value, it then takes the bucket's lock and wakes every waker of the key. The
-//! waiter sets the bit and stores the waker under one lock. So a change either comes before (the bit is
-//! refused, and there is no wait), or finds the bit and, behind the lock, the waker. Every waiter is woken,
-//! and a change without waiters takes no lock.
+//! A word that threads may wait for has a WAITERS bit. A waiter takes the lock of the key's bucket. If the
+//! word is still busy, the waiter sets the bit and leaves a waker. Another thread first changes the word. If
+//! the old value had WAITERS, the thread then takes the bucket's lock and wakes every waker of the key. The
+//! waiter sets the bit and leaves the waker under one lock. If the change comes before the bit, the waiter
+//! finds the word no longer busy, and does not wait. If the change comes after, the changing thread finds the
+//! bit, and under the lock the waker. So every waiter is woken, and a change without waiters takes no lock.
 //!
-//! A bucket has room for as many threads as will wait in it, so a wait does not allocate. Only a crowd of
-//! futures takes more room. A future cannot be told to try again, since all others may wait for the next poll
-//! of its thread.
+//! A bucket has room for the threads that usually wait in it, so a wait does not allocate. Only many futures
+//! at once take more room. A future cannot be asked to try again instead, since all other futures may wait
+//! for the next poll of its thread.
 
 use std::task::Waker;
 
@@ -25,7 +25,7 @@ const WAKERS: usize = 64;
 pub(crate) enum Waiting {
     /// The waker will be called once.
     Registered,
-    /// The wait is over already: look again.
+    /// The wait is already over: the caller reads the word again.
     Retry,
 }
 
@@ -47,11 +47,12 @@ impl WaitTable {
     }
 
     fn bucket(&self, key: usize) -> &Mutex<Vec<RegisteredWaker>> {
-        // Words are 8 or 32 bytes apart: a multiplicative hash spreads either.
+        // Words are 8 or 32 bytes apart. A multiplicative hash spreads both kinds of words.
         &self.buckets[(key >> 2).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - 16) & (BUCKETS - 1)]
     }
 
-    /// Leaves `waker` for `key` if `announce`, which sets the word's WAITERS bit, says that the word is busy.
+    /// Calls `announce`, which sets the word's WAITERS bit if the word is busy. If so, leaves `waker` for
+    /// `key`.
     pub(crate) fn register(&self, key: usize, waker: &Waker, announce: impl FnOnce() -> bool) -> Waiting {
         let mut waiters = self.bucket(key).lock();
         let known = waiters.iter().any(|waiter| waiter.key == key && waiter.waker.will_wake(waker));
@@ -64,10 +65,10 @@ impl WaitTable {
         Waiting::Registered
     }
 
-    /// Wakes all waiters of `key`. Called by a thread that changed the word and found WAITERS in it.
+    /// Wakes all waiters of `key`. Called by a thread that changed the word, if the old value had WAITERS.
     pub(crate) fn wake(&self, key: usize) {
         loop {
-            // Takes as many as fit, so that no allocation is needed. Wakes them outside the lock, since a
+            // Takes only as many wakers as fit without an allocation. Calls them without the lock, since a
             // waker may do anything.
             let mut woken = SmallVec::<[Waker; 8]>::new();
             let mut waiters = self.bucket(key).lock();

@@ -8,14 +8,14 @@ use crate::access::{ExclusiveGuard, SharedGuard};
 use crate::error::Result;
 use crate::vec::SpaceVec;
 
-/// Iterates over elements as slices, a page or so at a time, for reading. From [`SpaceVec::runs`].
+/// Iterates over elements as slices of about a page, for reading. Made by [`SpaceVec::runs`].
 #[derive(Debug)]
 pub struct Runs<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
     rest: Range<usize>,
 }
 
-/// Iterates over elements as slices, a page or so at a time, for writing. From [`SpaceVec::runs_mut`].
+/// Iterates over elements as slices of about a page, for writing. Made by [`SpaceVec::runs_mut`].
 #[derive(Debug)]
 pub struct RunsMut<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
@@ -30,8 +30,8 @@ pub struct Iter<'v, T: Pod> {
     at: usize,
 }
 
-/// Keeps the page of the last look-up lent, for scattered look-ups such as those of a binary search. From
-/// [`SpaceVec::cursor`]. (For a stream of bytes there is [`SpaceCursor`](crate::SpaceCursor).)
+/// A reader for scattered look-ups, such as a binary search. It keeps the page of the last look-up lent. Made
+/// by [`SpaceVec::cursor`]. (For a stream of bytes there is [`SpaceCursor`](crate::SpaceCursor).)
 #[derive(Debug)]
 pub struct Cursor<'v, T: Pod> {
     vec: &'v SpaceVec<T>,
@@ -40,11 +40,12 @@ pub struct Cursor<'v, T: Pod> {
 }
 
 impl<T: Pod> Cursor<'_, T> {
-    /// Returns the elements of a range, as far as they lie in one run. Costs next to nothing if they lie
-    /// in the run of the last call.
+    /// Returns the elements of a range that lie in the same run as the first one. Costs almost nothing if
+    /// this is the run of the last call.
     ///
     /// # Errors
-    /// `InvalidRange` if the range runs past the end; otherwise as [`Space::load`](crate::Space::load).
+    /// `InvalidRange` if the range ends after the vector. Also the errors of
+    /// [`Space::load`](crate::Space::load).
     #[inline]
     pub fn at(&mut self, range: Range<usize>) -> Result<&[T]> {
         let range = self.vec.check(range)?;
@@ -68,32 +69,32 @@ impl<T: Pod> Cursor<'_, T> {
 }
 
 impl<T: Pod> SpaceVec<T> {
-    /// Iterates over a range by runs: slices of elements that lie in one page, or in a few for large
+    /// Iterates over a range by runs: slices of elements that lie in one page, or in a few pages for large
     /// elements. A run is held until its guard is dropped.
     ///
     /// # Errors
-    /// `InvalidRange` if the range runs past the end. Each run may fail as
-    /// [`Space::load`](crate::Space::load) does.
+    /// `InvalidRange` if the range ends after the vector. Each run may fail with the errors of
+    /// [`Space::load`](crate::Space::load).
     pub fn runs(&self, range: impl RangeBounds<usize>) -> Result<Runs<'_, T>> {
         Ok(Runs { vec: self, rest: self.check(range)? })
     }
 
-    /// As [`SpaceVec::runs`], for writing.
+    /// Like [`SpaceVec::runs`], but lends the elements for writing.
     ///
     /// # Errors
-    /// As [`SpaceVec::runs`].
+    /// The errors of [`SpaceVec::runs`].
     pub fn runs_mut(&mut self, range: impl RangeBounds<usize>) -> Result<RunsMut<'_, T>> {
         Ok(RunsMut { rest: self.check(range)?, vec: self })
     }
 
-    /// Iterates over all elements by pieces, lent for reading; a piece is 2 MiB for most types (see
-    /// [`SpaceVec::piece`]). Holding all guards at once keeps the whole vector in memory. Each may fail as
-    /// [`Space::shared`](crate::Space::shared) does.
+    /// Iterates over all elements by pieces, lent for reading. A piece is 2 MiB for most types (see
+    /// [`SpaceVec::piece`]). If you keep all guards at once, the whole vector stays in memory. Each piece may
+    /// fail with the errors of [`Space::shared`](crate::Space::shared).
     pub fn pieces(&self) -> impl Iterator<Item = Result<SharedGuard<'_, T>>> {
         self.piece_ranges().map(|piece| self.lend(piece))
     }
 
-    /// As [`SpaceVec::pieces`], for writing.
+    /// Like [`SpaceVec::pieces`], but lends the elements for writing.
     pub fn pieces_mut(&mut self) -> impl Iterator<Item = Result<ExclusiveGuard<'_, T>>> {
         let this = &*self;
         this.piece_ranges().map(|piece| this.lend_mut(piece))
@@ -108,19 +109,19 @@ impl<T: Pod> SpaceVec<T> {
         })
     }
 
-    /// Makes a reader for scattered look-ups, such as those of a binary search. The page that was read
-    /// last stays lent, and so in memory. The next look-up there is nearly free.
+    /// Makes a reader for scattered look-ups, such as a binary search. The page that was read last stays
+    /// lent, and so stays in memory. The next look-up in this page costs almost nothing.
     pub fn cursor(&self) -> Cursor<'_, T> {
         Cursor { vec: self, run: None }
     }
 
-    /// Iterates over copies of all elements, in order. Each may fail as
-    /// [`Space::load`](crate::Space::load) does. After a failure, the iterator goes on with the next run.
+    /// Iterates over copies of all elements, in order. Each item may be an error of
+    /// [`Space::load`](crate::Space::load). After an error, the iterator continues with the next run.
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { runs: Runs { vec: self, rest: 0..self.len }, run: None, at: 0 }
     }
 
-    /// Takes the first run off a range.
+    /// Removes the first run from a range, and lends it.
     fn next_run(&self, rest: &mut Range<usize>) -> Option<Range<usize>> {
         if rest.start >= rest.end {
             return None;
@@ -174,7 +175,7 @@ impl<T: Pod> Iterator for Iter<'_, T> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = self.run.as_ref().map_or(0, |run| run.len() - self.at) + self.runs.rest.len();
-        // A run that fails is one item.
+        // A run that fails counts as one item.
         (left.min(1), Some(left))
     }
 }

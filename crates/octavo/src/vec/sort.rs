@@ -1,22 +1,24 @@
 //! In-place sort of a vector: a quicksort that works on two runs at a time.
 //!
-//! One run is lent from the start of a range and one from its end. Each is partitioned alone, without
-//! branches. Then the two exchange the elements that belong to the other side, as slices. A run that has
-//! only elements of its own side is released, and the next one is lent. So every level goes through its
-//! range once from each end, and pages come and go in order. A run is one unit, or 32 units if they lie in
-//! one block, since processors read ahead there.
+//! One run is lent from the start of a range, and one from its end. Each run is partitioned alone, without
+//! branches. Then the two runs exchange the elements that belong to the other side. A run that has only
+//! elements of its own side is released, and the next run is lent. So each partition goes through its range
+//! once from each end, and pages come and go in order. A run is one unit, or 32 units if these lie in one
+//! block, since processors read ahead in a block.
 //!
-//! A range within one block is sorted in place by the standard library. A range that fits the buffer is
-//! copied there, sorted, and copied back.
+//! A range within one block is sorted in place by the standard library. A range that fits into the buffer is
+//! copied to the buffer, sorted, and copied back.
 //!
-//! The pivot is the median of elements at random places. If no element of a range is less than the pivot,
-//! the range is partitioned into the elements that equal it, which are done, and the others.
+//! The pivot is the median of elements at random places. If no element of a range is less than the pivot, the
+//! range is partitioned into the elements that equal the pivot, which are then in place, and the other
+//! elements.
 //!
-//! After an error, or a panic of the caller's comparison, all elements are in the vector, in some order.
+//! After an error, or after a panic of the caller's comparison, the vector still has all elements, in some
+//! order.
 //!
 //! Cost, if all pages are in memory and in blocks: 64 MiB of words take 1.1 times as long as in a `Vec`
-//! (`docs/benchmarks.md`, "Guards beside mapped files"). The extra time is a guard for every run at every
-//! level, and a copy of the ranges at the end that lie in two pieces.
+//! (`docs/benchmarks.md`, "Guards beside mapped files"). The extra time is for a guard for every run of every
+//! partition, and for copies of the last small ranges that lie in two pieces.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -29,27 +31,29 @@ use crate::vec::SpaceVec;
 
 /// Bytes of the buffer, which lies on the heap.
 const BUFFER_BYTES: usize = 128 << 10;
-/// The elements read to choose a pivot, those read at each place, and the most bytes of all of them.
+/// The number of elements that are read to choose a pivot, the number read at each place, and the most bytes
+/// that all of them may have.
 const SAMPLES: usize = 27;
 const NEIGHBOURS: usize = 3;
 const SAMPLE_BYTES: usize = 64 << 10;
-/// Units of a run, if a block shows them.
+/// The number of units of a run, if the units lie in a block.
 const RUN_UNITS: usize = 32;
-/// For larger elements, a branch decides whether they are moved.
+/// If elements have more bytes than this, a branch decides whether an element is moved.
 const MOST_BYTES_WITHOUT_BRANCH: usize = 64;
 
 impl<T: Pod> SpaceVec<T> {
-    /// Elements of a run, if a block shows it. A piece has a whole number of runs.
+    /// The number of elements of a run, if the run lies in a block. A piece has a whole number of runs.
     const PER_RUN: usize = {
         let most = RUN_UNITS * Self::PER_UNIT;
         if most < Self::PER_PIECE { most } else { Self::PER_PIECE }
     };
 
-    /// Sorts the elements. Equal ones may end in any order. Takes 128 KiB of the heap, or the size of one
+    /// Sorts the elements. Equal elements may end in any order. Takes 128 KiB of the heap, or the size of one
     /// element if that is more.
     ///
     /// # Errors
-    /// As [`Space::exclusive`](crate::Space::exclusive). All elements are then in the vector, in some order.
+    /// The errors of [`Space::exclusive`](crate::Space::exclusive). After an error, the vector still has all
+    /// elements, in some order.
     pub fn sort_unstable(&mut self) -> Result<()>
     where
         T: Ord,
@@ -57,7 +61,7 @@ impl<T: Pod> SpaceVec<T> {
         self.sort_unstable_by(T::cmp)
     }
 
-    /// As [`SpaceVec::sort_unstable`], by a key.
+    /// Like [`SpaceVec::sort_unstable`], but sorts by a key.
     ///
     /// # Errors
     /// As [`SpaceVec::sort_unstable`].
@@ -65,7 +69,7 @@ impl<T: Pod> SpaceVec<T> {
         self.sort_unstable_by(|one, other| key(one).cmp(&key(other)))
     }
 
-    /// As [`SpaceVec::sort_unstable`], by a comparison, which must be a total order.
+    /// Like [`SpaceVec::sort_unstable`], but sorts by a comparison, which must be a total order.
     ///
     /// # Errors
     /// As [`SpaceVec::sort_unstable`].
@@ -97,17 +101,19 @@ impl<T: Pod> SpaceVec<T> {
                 ranges.push(range.start..middle);
             }
             if middle == range.start || middle == range.end && ranges.last() == Some(&range) {
-                // The comparison contradicts itself: the pivot is in neither part. Any order will do.
+                // The comparison contradicts itself, since the pivot is in neither part. Every order is then
+                // acceptable.
                 ranges.pop_if(|last| *last == range);
                 continue;
             }
-            // This part is sorted next: both sides have met here, so its first pages are in memory.
+            // The upper part is sorted next: both sides have met at its start, so its first pages are in
+            // memory.
             ranges.push(middle..range.end);
         }
         Ok(())
     }
 
-    /// Lends a range for writing, if it lies in one page or in a piece that a block shows.
+    /// Lends a range for writing, if it lies in one page, or in a piece that lies in a block.
     fn lend_at_hand(&self, range: &Range<usize>) -> Result<Option<ExclusiveGuard<'_, T>>> {
         if range.end > self.piece(range.start).end {
             return Ok(None);
@@ -124,7 +130,7 @@ impl<T: Pod> SpaceVec<T> {
         let most = (SAMPLE_BYTES / size_of::<T>()).clamp(3, SAMPLES);
         let mut samples = Vec::with_capacity(most);
         while samples.len() < most {
-            // Xorshift: no simple pattern of the elements predicts the places.
+            // Xorshift makes the places random, so that no simple pattern of the elements gives bad pivots.
             *random ^= *random << 13;
             *random ^= *random >> 7;
             *random ^= *random << 17;
@@ -163,7 +169,7 @@ impl<T: Pod> SpaceVec<T> {
         Ok(())
     }
 
-    /// Lends a run: of several units if a block shows them, otherwise of one. `range` returns the run for a
+    /// Lends a run: several units if these lie in a block, otherwise one unit. `range` returns the run for a
     /// number of elements.
     fn lend_run(&self, range: impl Fn(usize) -> Range<usize>) -> Result<ExclusiveGuard<'_, T>> {
         match self.lend_at_hand(&range(Self::PER_RUN))? {
@@ -172,12 +178,12 @@ impl<T: Pod> SpaceVec<T> {
         }
     }
 
-    /// Moves the elements for which `goes_first` holds before the others. Returns the index of the first of
-    /// the others.
+    /// Moves the elements for which `goes_first` is true before the others. Returns the index of the first
+    /// element of the others.
     fn partition(&mut self, range: Range<usize>, mut goes_first: impl FnMut(&T) -> bool) -> Result<usize> {
         let this = &*self;
         let (mut low, mut high): (Option<PartitionSide<'_, T>>, Option<PartitionSide<'_, T>>) = (None, None);
-        // The part that neither side has reached.
+        // The part of the range that neither side has reached.
         let mut rest = range;
         loop {
             if low.is_none() && !rest.is_empty() {
@@ -198,12 +204,12 @@ impl<T: Pod> SpaceVec<T> {
             low.take_if(|low| low.first == low.run.len());
             high.take_if(|high| high.first == 0);
         }
-        // The run that is left is itself partitioned.
+        // The run that is left is already partitioned.
         Ok(low.or(high).map_or(rest.start, |side| side.start + side.first))
     }
 }
 
-/// One side of a partition: a lent run that is itself partitioned.
+/// One side of a partition: a lent run, which is already partitioned.
 struct PartitionSide<'v, T: Pod> {
     /// The index of the run's first element in the vector.
     start: usize,
@@ -219,7 +225,7 @@ impl<'v, T: Pod> PartitionSide<'v, T> {
         Self { start, run, first }
     }
 
-    /// Exchanges elements that belong to the other side, as many as both have.
+    /// Exchanges elements that belong to the other side, until one of the two runs has no more such elements.
     #[inline]
     fn exchange(&mut self, high: &mut Self) {
         let count = high.first.min(self.run.len() - self.first);
@@ -237,7 +243,7 @@ fn part<T: Pod>(run: &mut [T], goes_first: &mut impl FnMut(&T) -> bool) -> usize
     let mut first = 0;
     for place in 0..run.len() {
         if size_of::<T>() <= MOST_BYTES_WITHOUT_BRANCH {
-            // Swapped in any case, but counted only if it goes first.
+            // The element is swapped in any case, but counted only if it goes first.
             let value = run[place];
             run.swap(place, first);
             first += usize::from(goes_first(&value));

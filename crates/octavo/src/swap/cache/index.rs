@@ -7,7 +7,7 @@
 //! | `Table` (best) | the slot's own word | the cluster's lock, which is held anyway | as `IndexTree` |
 //!
 //! Every change of a slot is made under its cluster's lock, and the mapping's lock comes after. So in every
-//! form, a slot keeps its frame under the cluster's lock.
+//! form, a slot keeps its frame while a thread holds the cluster's lock.
 
 use crate::budget::Budget;
 use crate::config::SwapCache;
@@ -119,8 +119,9 @@ impl SlotIndex {
         }
     }
 
-    /// Removes the frame and leaves a shadow, if `gone` then returns true. While `gone` runs, look-ups find
-    /// nothing. It sees the pin of an earlier look-up. A later look-up sees that the frame is not there.
+    /// Removes the frame, leaves a shadow, and calls `gone`. If `gone` returns false, the frame is put back.
+    /// While `gone` runs, look-ups find nothing: `gone` sees the pin of an earlier look-up, and a later
+    /// look-up sees that the frame is not there.
     pub(super) fn forget_if(
         &self,
         slot: SwapSlot,
@@ -164,7 +165,7 @@ impl SlotIndex {
         else {
             return Started::Refused;
         };
-        // Under the lock, the slot is the frame's, and flag and tag change together.
+        // Under the lock, the slot belongs to the frame, and the flag and the tag change together.
         if !words.holds.start_writeback(page) {
             return Started::Refused;
         }
@@ -186,8 +187,8 @@ impl SlotIndex {
         waiters
     }
 
-    /// Checks that trees are sound, and pages tagged as their frames say. Linear; no other thread may be at
-    /// work.
+    /// Checks that the trees are sound, and that the tag of each page agrees with the flag of its frame.
+    /// Linear; no other thread may be at work.
     pub(super) fn validate(&self, is_written: &dyn Fn(FrameId) -> bool) {
         let Self::Trees(trees) = self else { return };
         for IndexTree { mapping, first } in trees {
@@ -208,8 +209,8 @@ impl SlotIndex {
         }
     }
 
-    /// Under the slot's lock: checks that the page of a slot is tagged as being written if its frame says so.
-    /// The write may be ending, so both are read under the tree's lock.
+    /// Under the slot's lock: checks that a page has the tag WRITEBACK if its frame has the flag. The write
+    /// may be ending, so both are read under the tree's lock.
     pub(super) fn validate_writeback(&self, slot: SwapSlot, words: &FrameWords) {
         let Some((mapping, index)) = self.tagged(slot) else { return };
         let changes = mapping.lock();
@@ -220,22 +221,24 @@ impl SlotIndex {
 
 /// Changes DIRTY, or clean, to WRITEBACK without a lock.
 ///
-/// Three kinds of thread could take the slot away meanwhile:
+/// Three kinds of thread could take the slot from the frame meanwhile:
 /// - A thread that detaches the frame, or forgets it because its read failed, holds a pin.
-///   `HoldWord::start_writeback` fails while it does. Once the pin is dropped, the start acquires the
-///   thread's changes, so the second look below sees them.
+///   `HoldWord::start_writeback` fails while that thread holds its pin. Once the pin is dropped, the start
+///   acquires the thread's changes, so the second check below sees them.
 /// - A thread that forgets an orphan takes the frame out of LIVE before it touches the slot, by a
-///   read-modify-write that fails under WRITEBACK. If that comes first, this start fails. If it comes later,
-///   the read-modify-write fails.
-/// - A thread that evicts must hold the only pin, and the caller has one too.
+///   read-modify-write that fails under WRITEBACK. If the read-modify-write comes first, this start fails. If
+///   this start comes first, the read-modify-write fails.
+/// - A thread that evicts a frame must hold the only pin. It cannot, since the caller of this function has a
+///   pin.
 fn start_unlocked(slot: SwapSlot, words: &FrameWords, page: PageIs) -> Started {
-    // The first look only saves setting and clearing the mark.
+    // This first check only saves setting the flag and clearing it again.
     if slot_of(words) != Some(slot) || !words.holds.start_writeback(page) {
         return Started::Refused;
     }
     if slot_of(words) == Some(slot) {
         return Started::Yes;
     }
-    // The frame left the cache between the two looks. For a moment its word said that it was being written.
+    // The frame left the cache between the two checks. For a moment, its word said that the frame was being
+    // written.
     if words.holds.cancel_writeback() { Started::RefusedAndAwaited } else { Started::Refused }
 }

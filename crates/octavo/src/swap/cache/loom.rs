@@ -1,9 +1,10 @@
-//! Models of the cache in its three forms. Pages are inserted, looked up, written and removed, while faults
-//! bring them back, stores change them, and their last entry goes.
+//! Models of the cache in its three forms. Pages are inserted, looked up, written and removed. Meanwhile
+//! faults bring them back, programs write to them, and their last entries are unmapped.
 //!
-//! The cache, the trees, and the words of frames are the real ones. The steps are those of reclaim and
-//! faults, in the same order. A frame's bytes and a slot's place on the device are a relaxed word each, and a
-//! cell of the checker guards each frame. Entries are left out: comments say what they guarantee.
+//! The cache, the trees, and the words of frames are the real ones. The steps are the steps of reclaim and
+//! faults, in their order. The bytes of a frame are one relaxed word, as are the bytes of a slot on the
+//! device. A cell of the checker guards each frame. There are no entries: comments say what the entries would
+//! guarantee.
 
 use ::loom::cell::UnsafeCell;
 
@@ -17,7 +18,7 @@ use crate::units::Order;
 const FORMS: [SwapCache; 3] = [SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table];
 const SLOTS: u32 = 8;
 const SLOT: SwapSlot = SwapSlot(0);
-/// The page's bytes, and what a store makes of them.
+/// The page's bytes before and after a program writes to the page.
 const OLD: u64 = 7;
 const NEW: u64 = 8;
 
@@ -45,7 +46,7 @@ struct Model {
     device: [AtomicU64; SLOTS as usize],
     /// By frame.
     bytes: Vec<AtomicU64>,
-    /// Read by a thread that holds the frame, and written by one that has it alone.
+    /// A thread that holds the frame reads its cell. A thread that has the frame alone writes to the cell.
     held: Vec<UnsafeCell<()>>,
     alive: Vec<AtomicU32>,
 }
@@ -92,14 +93,14 @@ impl Model {
         frame
     }
 
-    /// A frame as a page that one entry shows: live, dirty, with one use.
+    /// Makes a frame look like a page that one entry shows: live, dirty, with one use.
     fn begin(&self, frame: FrameId, bytes: u64) {
         self.bytes[frame.index()].store(bytes, Ordering::Relaxed);
         self.holds(frame).begin(true);
         self.frames.words(frame).uses.set_first();
     }
 
-    /// Called by the thread that dropped the last hold, and so has the frame alone.
+    /// The caller dropped the last hold, so it has the frame alone.
     fn freed(&self, frame: FrameId) {
         self.held[frame.index()].with_mut(|_| ());
         assert_eq!(self.alive[frame.index()].swap(0, Ordering::Relaxed), 1, "a frame was freed twice");
@@ -117,7 +118,7 @@ impl Model {
         }
     }
 
-    /// As `Engine::disown`.
+    /// These are the steps of `Engine::disown`.
     fn end_use(&self, frame: FrameId) {
         match self.frames.words(frame).uses.remove() {
             0 if self.holds(frame).release() == Dropped::Last => self.freed(frame),
@@ -126,7 +127,7 @@ impl Model {
         }
     }
 
-    /// Puts a frame that reclaim has pinned into the cache, and makes its one entry lead there.
+    /// Puts a frame that reclaim has pinned into the cache, and makes its one entry lead to the slot.
     fn add(&self, slot: SwapSlot, frame: FrameId) {
         self.cache.reserve(SlotRun { first: slot, count: 1 });
         self.slots.in_use[slot.0 as usize].store(1, Ordering::Relaxed);
@@ -146,14 +147,14 @@ impl Model {
         (model, frame)
     }
 
-    /// The same, written already.
+    /// Makes a page that is on its way out and already written, so that its frame is clean.
     fn clean_page(form: SwapCache) -> (Arc<Self>, FrameId) {
         let (model, frame) = Self::page_on_its_way_out(form);
         assert!(model.write(SLOT, frame));
         (model, frame)
     }
 
-    /// Returns false if another thread holds the frame, or it has left the cache.
+    /// Returns false if another thread holds the frame, or if the frame has left the cache.
     fn write(&self, slot: SwapSlot, frame: FrameId) -> bool {
         match self.cache.start_writeback(&self.frames, slot, frame, PageIs::Dirty) {
             Started::Yes => {}
@@ -177,7 +178,7 @@ impl Model {
         false
     }
 
-    /// As `Engine::evict_or_keep`. Returns which frames were freed.
+    /// Does the steps of `Engine::evict_or_keep`. Returns which frames were freed.
     fn evict_or_keep_run(&self, run: [(SwapSlot, FrameId); 2]) -> [bool; 2] {
         let mut outcomes = Vec::new();
         self.cache.evict_run(&self.frames, run, Some(Shadow::at(1)), |frame, evicted| {
@@ -203,7 +204,8 @@ impl Model {
         self.evict_or_keep(frame)
     }
 
-    /// Returns the pinned frame of a slot that an entry leads to: found, or read into `fresh`.
+    /// Returns the pinned frame of a slot that an entry leads to. The frame is found in the cache, or it is
+    /// `fresh` with the bytes read into it.
     fn bring_in(&self, slot: SwapSlot, fresh: FrameId) -> FrameId {
         loop {
             match self.cache.look_up(&self.frames, slot) {
@@ -228,7 +230,7 @@ impl Model {
         }
     }
 
-    /// Makes the entry show the frame instead of leading to the slot, as at the end of a fault.
+    /// Makes the entry show the frame instead of leading to the slot. This is the end of a fault.
     fn show(&self, slot: SwapSlot, frame: FrameId, crowded: bool) {
         self.held[frame.index()].with(|_| ());
         assert_eq!(self.bytes[frame.index()].load(Ordering::Relaxed), OLD, "the bytes of another page");
@@ -240,7 +242,7 @@ impl Model {
         self.drop_pin(frame);
     }
 
-    /// Stores as `access::write_through` does, while the entry shows the frame.
+    /// Writes to the page like `access::write_through`, while the entry shows the frame.
     fn store(&self, frame: FrameId) {
         let before = self.holds(frame).take_pin();
         fence(Ordering::Release);
@@ -262,8 +264,8 @@ impl Model {
     }
 }
 
-/// The entry that leads to a page goes while the page is on its way out: slot and frame are freed once, and
-/// not during the write.
+/// The entry that leads to a page is unmapped while the page is on its way out. The slot and the frame are
+/// freed once, and not during the write.
 #[test]
 fn loom_cache_the_way_out_against_the_last_reference() {
     in_all_forms(3, |form| {
@@ -280,7 +282,8 @@ fn loom_cache_the_way_out_against_the_last_reference() {
     });
 }
 
-/// One entry shows a page and another leads to it. Both go while the page is written.
+/// One entry shows a page, and another entry leads to the page's slot. Both are unmapped while the page is
+/// being written.
 #[test]
 fn loom_cache_the_way_out_against_both_entries() {
     in_all_forms(2, |form| {
@@ -293,7 +296,7 @@ fn loom_cache_the_way_out_against_both_entries() {
         race(
             &model,
             move |model| {
-                // As `Engine::disown`.
+                // These are the steps of `Engine::disown`.
                 assert_ne!(model.frames.words(frame).uses.remove(), 0, "the cache is a use");
                 model.unpin_orphan(model.cache.forget_orphan(&model.frames, frame));
             },
@@ -307,9 +310,9 @@ fn loom_cache_the_way_out_against_both_entries() {
     });
 }
 
-/// An entry has just been made to lead to its slot, and its use has not ended yet. Meanwhile a fault shows
-/// the page again, which gives up its slot, and unmaps it: the thread that ends the last use frees the frame,
-/// once.
+/// An entry has just been made to lead to its slot, and its use of the frame has not ended yet. Meanwhile a
+/// fault shows the page again, so that the page gives up its slot. Then the page is unmapped. The thread that
+/// ends the last use frees the frame, once.
 #[test]
 fn loom_cache_the_end_of_a_use_against_a_return_that_is_unmapped() {
     in_all_forms(2, |form| {
@@ -324,7 +327,7 @@ fn loom_cache_the_end_of_a_use_against_a_return_that_is_unmapped() {
                 model.end_use(found);
             },
             |model| {
-                // As `unmap_owners`.
+                // Here `unmap_owners` would unmap the entry.
                 if model.frames.words(frame).uses.remove() == 0 {
                     assert_eq!(model.holds(frame).release(), Dropped::Kept, "pinned");
                 }
@@ -336,9 +339,9 @@ fn loom_cache_the_end_of_a_use_against_a_return_that_is_unmapped() {
     });
 }
 
-/// A page is touched and stored to while it is on its way out: it has its old bytes, and the store is in a
-/// dirty frame or on the device. If slots are short, the frame leaves the cache, and another page takes its
-/// slot at once.
+/// A program reads a page and writes to it while the page is on its way out. The read finds the old bytes.
+/// The written bytes are in a dirty frame or on the device afterwards. If slots are few, the frame leaves the
+/// cache, and another page takes the slot at once.
 fn refault_with_a_store(crowded: bool) {
     in_all_forms(2, move |form| {
         let (model, frame) = Model::page_on_its_way_out(form);
@@ -384,8 +387,8 @@ fn loom_cache_the_way_out_against_a_store_in_a_crowded_area() {
     refault_with_a_store(true);
 }
 
-/// A clean page loses its frame to another page, in another slot, while the first page is touched: the
-/// look-up finds the first page's bytes, in whichever frame.
+/// A clean page loses its frame to another page, in another slot, while a program touches the first page. The
+/// look-up finds the first page's bytes, in either frame.
 #[test]
 fn loom_cache_a_look_up_never_has_a_frame_that_moved_to_another_slot() {
     in_all_forms(3, |form| {
@@ -410,8 +413,8 @@ fn loom_cache_a_look_up_never_has_a_frame_that_moved_to_another_slot() {
     });
 }
 
-/// Neighbours come and go, the tree grows and nodes change places: a page that stays is always found without
-/// the lock, and one that came and went is found in its own slot or not at all.
+/// Neighbours of a page are inserted and removed, the tree grows, and nodes are reused. A page that stays is
+/// always found without the lock. A page that comes and goes is found in its own slot or not at all.
 #[test]
 fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
     in_all_forms(2, |form| {
@@ -431,7 +434,7 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
                 match model.cache.look_up(&model.frames, SwapSlot(3)) {
                     Found::Frame(pin) => {
                         let found = pin.into_frame();
-                        // It may have left since, but `third` was never in another slot.
+                        // The page may have left since, but `third` was never in another slot.
                         assert_eq!(found, third);
                         model.drop_pin(found);
                     }
@@ -440,7 +443,7 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
                 }
             },
             |model| {
-                // A leaf of its own, which is freed and reused for another slot.
+                // This slot has a leaf of its own, which is freed and reused for another slot.
                 model.add(SwapSlot(2), second);
                 model.unpin_orphan(model.cache.drop_reference(&model.frames, SwapSlot(2)));
                 model.add(SwapSlot(3), third);
@@ -452,8 +455,8 @@ fn loom_cache_a_page_that_is_there_is_found_while_its_neighbours_come_and_go() {
     });
 }
 
-/// A read begins while a neighbour goes, and the node above both is reused elsewhere: a word in that node is
-/// not taken for the slot's frame.
+/// A read begins while a neighbour of the slot is removed, and the node above both is reused elsewhere. A
+/// word in that node does not count as the frame of the slot.
 #[test]
 fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
     in_all_forms(2, |form| {
@@ -466,7 +469,7 @@ fn loom_cache_a_read_begins_whatever_becomes_of_the_nodes_on_its_way() {
             assert!(model.write(slot, frame));
             frame
         });
-        // One is out and leaves nothing behind. The other keeps the tree's height.
+        // One page is out and leaves no shadow. The other page keeps the tree's height.
         assert_eq!(model.cache.try_evict(&model.frames, pages[0], None), Evicted::Freed);
         let (fresh, last) = (model.fresh(), model.fresh());
         model.begin(last, 9);
@@ -511,9 +514,9 @@ fn loom_cache_tag_and_flag_agree_whenever_the_lock_is_free() {
     });
 }
 
-/// Two pages, of one cluster or of two, are evicted in one call, while the entry of the first goes and the
-/// second is touched: the first's slot and frame are freed once, and the second's bytes are found, in
-/// whichever frame.
+/// Two pages, in one cluster or in two, are evicted in one call. Meanwhile the entry of the first page is
+/// unmapped, and a program touches the second page. The slot and the frame of the first page are freed once.
+/// The bytes of the second page are found, in its old frame or a new one.
 #[test]
 fn loom_cache_a_run_goes_out_against_a_drop_and_a_look_up_in_it() {
     for next in [SwapSlot(1), SwapSlot(CLUSTER_SLOTS as u32)] {
@@ -548,7 +551,8 @@ fn loom_cache_a_run_goes_out_against_a_drop_and_a_look_up_in_it() {
     }
 }
 
-/// Two faults on one slot, by two entries, race an eviction: one reads, and both end with the same frame.
+/// Two faults on one slot, by two entries, race with an eviction. At most one fault reads the page, and both
+/// end with the same frame.
 #[test]
 fn loom_cache_two_faults_share_one_frame() {
     in_all_forms(2, |form| {

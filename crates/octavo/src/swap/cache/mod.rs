@@ -14,27 +14,28 @@
 //! - A frame's `stored` word and the index agree under the lock of the slot's cluster. Both change only under
 //!   it.
 //! - A page under writeback is never removed, and its slot never freed.
-//! - One compare-and-swap evicts a frame. It succeeds only if the evictor's pin is the only one and the frame
-//!   is clean.
-//! - If there are tags, a page has the tag WRITEBACK if and only if its frame has the flag, whenever the lock
-//!   is free.
+//! - One compare-and-swap evicts a frame. It succeeds only if the pin of the evicting thread is the frame's
+//!   only pin, and the frame is clean.
+//! - In the form with tags: whenever the lock is free, a page has the tag WRITEBACK if and only if its frame
+//!   has the flag.
 //!
-//! Locking: one lock for each cluster of 512 slots; clusters with the same number modulo 256 share it. It is
-//! taken with pins held. In the tree forms, the mapping's lock comes under it. [`FreeSlot::slot_freed`] is
-//! called with neither. Look-ups take no lock in any form. References are counted under the cluster's lock in
-//! all forms. The counters `swap_lock_*` count how often the lock that guards the *index* is taken to change
-//! it.
+//! Locking: each cluster of 512 slots has a lock. Clusters with the same number modulo 256 have the same
+//! lock. It is taken with pins held. In the tree forms, the mapping's lock is taken under it.
+//! [`FreeSlot::slot_freed`] is called without either lock. Look-ups take no lock in any form. References are
+//! counted under the cluster's lock in all forms. The counters `swap_lock_*` count how often the lock that
+//! guards the *index* is taken to change it.
 //!
 //! **Look-ups.** A look-up reads the word, pins the frame, and reads the word again. A thread that takes a
 //! frame out of the cache changes the word first. Then it does a read-modify-write on the frame's holds
-//! (`try_reclaim`, `release`, or the drop of its own pin). Either the pin or this read-modify-write comes
-//! first. If the pin does, the remover sees it. If the remover does, the pin acquires the changed word. Frame
-//! words are never reused for anything else, so a pin on a frame that is no longer the slot's harms nobody.
-//! The look-up also asks the frame for its slot: in a tree, each of the two walks may end in a leaf that has
-//! moved elsewhere. A miss is only a hint: [`Cache::begin_read`] looks again under the lock.
+//! (`try_reclaim`, `release`, or the drop of its own pin). If the pin comes before this read-modify-write,
+//! the removing thread sees the pin. If it comes after, the pin acquires the changed word. Frame words are
+//! never reused for anything else, so a pin on a frame that has lost the slot does no harm. The look-up also
+//! reads the slot from the frame's words: in a tree, each of the two walks may end in a leaf that is now at
+//! another place of the tree. A miss is only a hint: [`Cache::begin_read`] looks the slot up again, under the
+//! lock.
 //!
-//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `evict_run` are kept out of
-//! line, so that a sampling profiler sees them.
+//! **Call sites.** `insert`, `insert_run`, `start_writeback`, `end_writeback` and `evict_run` are never
+//! inlined, so that a sampling profiler shows them.
 //!
 //! **Writeback.** `index::start_unlocked` says why forms without tags need no lock at the start and end of a
 //! writeback.
@@ -64,7 +65,7 @@ pub use standalone::StandaloneSwapCache;
 use words::set_slot;
 pub(crate) use words::{SlotWords, slot_of};
 
-/// The owner of slots, which is told of slots that become free.
+/// The owner of slots. The cache reports each slot that becomes free.
 pub(crate) trait FreeSlot: std::fmt::Debug + Send + Sync {
     /// Called, with no lock held, when nothing leads to the slot and no frame has its page. The slot may be
     /// given to another page, and its `content` freed.
@@ -82,13 +83,14 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The bytes kept for the slots of a cluster, charged when it is first used.
+    /// The bytes that the cache keeps for the slots of a cluster. They are charged when the cluster is first
+    /// used.
     pub(crate) const BYTES_PER_CLUSTER: u64 = (CLUSTER_SLOTS * size_of::<SlotWords>()) as u64;
 
     /// Makes a cache for areas that begin at the slots `areas`, with `end` slots in all.
     ///
     /// # Errors
-    /// The kernel's, if the address space is exhausted.
+    /// The kernel's error, if the address space is exhausted.
     pub(crate) fn new(
         form: SwapCache,
         areas: &[u32],
@@ -120,19 +122,19 @@ impl Cache {
     #[inline]
     fn cached(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<FrameId> {
         let frame = self.index.peek(slot, self.words(slot)).as_frame()?;
-        // A tree is certain only of what is there: the frame knows.
+        // The word of a tree may be out of date. The frame's own words decide.
         frames.words_if_any(frame).and_then(slot_of).filter(|of| *of == slot).map(|_| frame)
     }
 
-    /// Returns the slot of a cached frame, with its lock, or `None` if the frame is not, or no longer, in the
-    /// cache.
+    /// Returns the slot of a cached frame, with the slot's lock. Returns `None` if the frame is not, or no
+    /// longer, in the cache.
     fn lock_cached(&self, words: &FrameWords) -> Option<(MutexGuard<'_, ()>, SwapSlot)> {
         let slot = slot_of(words)?;
         let lock = self.lock(slot);
         (slot_of(words) == Some(slot)).then_some((lock, slot))
     }
 
-    /// Under the slot's lock, which it releases: frees a slot that nothing leads to any more.
+    /// Called under the slot's lock, and releases it. Frees a slot that nothing leads to any more.
     fn free(&self, lock: MutexGuard<'_, ()>, frames: &FrameAllocator, slot: SwapSlot) {
         let content = self.words(slot).swap_content(0);
         drop(lock);
@@ -141,7 +143,7 @@ impl Cache {
 
     // --- slots on their way into use ---
 
-    /// Reserves slots fresh from the allocator. Only the caller has them.
+    /// Reserves slots that the allocator has just given out. Only the caller has these slots.
     pub(crate) fn reserve(&self, run: SlotRun) {
         for slot in run.first.0..run.first.0 + run.count {
             let words = self.words(SwapSlot(slot));
@@ -175,7 +177,8 @@ impl Cache {
     }
 
     /// Puts frames that the caller has pinned into the cache at reserved slots, consecutive from `first`.
-    /// Tells `each` the outcome, with a lock held: false if the frame is dying, and the slot still reserved.
+    /// Calls `each` for each frame, with a lock held: with false if the frame is dying and its slot is still
+    /// reserved, else with true.
     #[inline(never)]
     pub(crate) fn insert_run(
         &self,
@@ -201,7 +204,8 @@ impl Cache {
         let words = self.words(slot);
         assert_eq!(words.frame(), PageWord::RESERVED, "a frame is inserted into a slot of its own");
         let frame_words = frames.words(frame);
-        // The slot is set first: a thread that then finds that only the cache uses the frame needs the slot.
+        // The slot is set first. From then on, a thread may find that only the cache uses the frame, and that
+        // thread needs the slot.
         set_slot(frame_words, Some(slot));
         if !frame_words.uses.try_add() {
             set_slot(frame_words, None);
@@ -237,12 +241,12 @@ impl Cache {
     }
 
     /// Returns whether several pages share a frame at home: after a fork, other entries show it, or lead to
-    /// its slot. The caller has an entry that shows it. A frame of one page stays so while that entry shows
-    /// it, since only an entry that shows a frame or leads to its slot can add another. A frame may look
-    /// shared while other entries are about to leave it.
+    /// its slot. The caller has an entry that shows it. A frame of one page remains a frame of one page while
+    /// the caller's entry shows it: only an entry that shows a frame or leads to its slot can add another. A
+    /// frame may look shared while other entries are just being unmapped.
     pub(crate) fn is_shared(&self, frames: &FrameAllocator, frame: FrameId) -> bool {
         let words = frames.words(frame);
-        // An entry counts its new use or reference before it drops the old one, and references change under
+        // An entry counts its new use or reference before it drops the old one. References change only under
         // this lock.
         match self.lock_cached(words) {
             Some((_lock, slot)) => self.words(slot).references() != 0 || words.uses.get() > 2,
@@ -289,7 +293,7 @@ impl Cache {
     }
 
     /// Returns the cached frame of a slot, pinned. Takes the slot's lock, so a miss is exact: while an entry
-    /// leads to the slot, and a thread has pinned the frame through it, the frame is found.
+    /// leads to the slot, and a thread has pinned the slot's frame, this look-up finds the frame.
     pub(crate) fn find(&self, frames: &FrameAllocator, slot: SwapSlot) -> Option<PinnedFrame> {
         let _lock = self.lock(slot);
         self.pin_cached(frames, slot)
@@ -302,8 +306,8 @@ impl Cache {
     }
 
     /// Puts a fresh frame into the cache for reading, pinned for the caller, if the slot's page is out.
-    /// Refuses if another frame has the page already, or no entry leads to the slot. The caller's entry may
-    /// have changed meanwhile.
+    /// Refuses if another frame already has the page, or if no entry leads to the slot any more, since the
+    /// caller's entry may have changed meanwhile.
     pub(crate) fn begin_read(&self, frames: &FrameAllocator, slot: SwapSlot, fresh: Block) -> Begun<Shadow> {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
@@ -323,8 +327,8 @@ impl Cache {
         words.frame() != PageWord::RESERVED && self.index.peek(slot, words).as_frame().is_none()
     }
 
-    /// Under the slot's lock: sets a fresh frame for a page that is out. Returns the shadow of the frame
-    /// before.
+    /// Under the slot's lock: sets a fresh frame for a page that is out. Returns the shadow that the former
+    /// frame left.
     fn put_for_reading(
         &self,
         frames: &FrameAllocator,
@@ -399,8 +403,8 @@ impl Cache {
     }
 
     /// Forgets clean frames. Only the caller has pinned them, and no entry shows them. Their slots keep the
-    /// bytes, and the index keeps the shadow. Consecutive frames of one cluster take its lock once. Tells
-    /// `each` the outcome, with a lock held.
+    /// bytes, and the index keeps the shadow. Consecutive frames of one cluster take its lock once. Calls
+    /// `each` with the outcome for each frame, with a lock held.
     #[inline(never)]
     pub(crate) fn evict_run(
         &self,
@@ -435,8 +439,8 @@ impl Cache {
         shadow: Option<Shadow>,
     ) -> Evicted {
         let (words, frame_words) = (self.words(slot), frames.words(frame));
-        // One use is the cache's own: no entry shows the frame. All but the uses is checked again below. Uses
-        // cannot grow while no other thread holds a pin.
+        // If the frame has one use, that is the cache's own, and no entry shows the frame. Everything except
+        // the number of uses is checked again below. Uses cannot grow while no other thread holds a pin.
         let holds = frame_words.holds.load();
         if slot_of(frame_words) != Some(slot)
             || frame_words.uses.get() != 1
@@ -460,9 +464,9 @@ impl Cache {
         Evicted::Freed
     }
 
-    /// Notes that the page of a slot was in use without a frame here, and is out again. This shadow replaces
-    /// the page's last one, unless other entries, after a fork, lead to the same page: for them it has been
-    /// out since then.
+    /// Notes that the page of a slot was in use without a frame of the cache, and is out again. This shadow
+    /// replaces the page's last shadow, unless other entries lead to the same page after a fork. For those
+    /// entries, the page has been out since the last shadow.
     pub(crate) fn leave(&self, slot: SwapSlot, shadow: Shadow) {
         let (_lock, words) = (self.lock(slot), self.words(slot));
         self.counters.count(Counter::SwapLockOther);
@@ -480,8 +484,8 @@ impl Cache {
         }
     }
 
-    /// Under the slot's lock: forgets the frame and frees the slot, if there is no reference and no use but
-    /// the cache's.
+    /// Under the slot's lock: forgets the frame and frees the slot, if the slot has no reference and the
+    /// cache's use of the frame is the only one.
     fn forget_if_orphan(
         &self,
         lock: MutexGuard<'_, ()>,
@@ -490,22 +494,23 @@ impl Cache {
         frame: FrameId,
     ) -> Orphan {
         let frame_words = frames.words(frame);
-        // While the frame is being written, the slot must not go to another page. The writer calls this again
-        // when it is done. A fault that is too late adds a use for a moment. It calls this again when it
-        // drops the use.
+        // While the frame is being written, the slot must not go to another page. The writing thread calls
+        // this function again at the end of the write. A fault that comes too late adds a use for a moment,
+        // and calls this function again when it drops the use.
         if self.words(slot).references() != 0
             || frame_words.holds.load().is_writeback()
             || !frame_words.uses.take_only()
         {
             return Orphan::None;
         }
-        // The frame leaves LIVE before the slot is touched: then no writeback can start any more. The pin
-        // taken here keeps the frame: other threads that drop theirs must not free it before all changes here
-        // are made.
+        // The frame leaves LIVE before the slot changes: from then on, no writeback can start. The pin taken
+        // here keeps the frame: other threads that drop their pins must not free the frame before all changes
+        // here are made.
         let (pin, _) = PinnedFrame::take(frame, frame_words);
         if !frame_words.holds.release_unless_writeback() {
             frame_words.uses.restore_only();
-            // The frame stays. It may have been parked because of this pin, and its writeback may have ended.
+            // The frame stays in the cache. Because of this pin, another thread may have parked the frame,
+            // and its writeback may have ended.
             return Orphan::Frame(pin);
         }
         self.counters.count(Counter::SwapLockRemove);
@@ -516,12 +521,12 @@ impl Cache {
     }
 
     /// Takes a mapped frame out of the cache, if no entry says Swapped to its slot, and frees the slot. The
-    /// frame becomes dirty, as its bytes are nowhere else now. The caller has pinned the frame, and reads
+    /// frame becomes dirty, since its bytes are now nowhere else. The caller has pinned the frame, and reads
     /// [`slot_of`] afterwards.
     pub(crate) fn detach(&self, frames: &FrameAllocator, frame: FrameId) {
         let frame_words = frames.words(frame);
         let Some((lock, slot)) = self.lock_cached(frame_words) else { return };
-        // The caller's pin keeps a writeback from starting after this.
+        // From here on, the caller's pin prevents the start of a writeback.
         if self.words(slot).references() != 0
             || frame_words.uses.get() < 2
             || frame_words.holds.load().is_writeback()
@@ -532,8 +537,8 @@ impl Cache {
         self.uncache_pinned(lock, frames, slot, frame_words);
     }
 
-    /// Under the slot's lock, which it releases: ends the cache's use of a frame that the caller has pinned.
-    /// Frees the slot if nothing refers to it.
+    /// Called under the slot's lock, and releases it. Ends the cache's use of a frame that the caller has
+    /// pinned. Frees the slot if nothing refers to it.
     fn uncache_pinned(
         &self,
         lock: MutexGuard<'_, ()>,
@@ -545,7 +550,7 @@ impl Cache {
         self.index.forget(slot, self.words(slot));
         set_slot(frame_words, None);
         if frame_words.uses.remove() == 0 {
-            // The last entry has gone since the uses were read.
+            // The last entry was unmapped after the uses were read.
             let dropped = frame_words.holds.release();
             debug_assert_eq!(dropped, Dropped::Kept, "the caller has a pin, which ends the frame");
         }
@@ -561,8 +566,8 @@ impl Cache {
         self.words(slot).content()
     }
 
-    /// Sets the content of the slot, and returns the one before. Only for the thread that has the slot's
-    /// frame under WRITEBACK.
+    /// Sets the content of the slot, and returns the one before. Only the thread that has the slot's frame
+    /// under WRITEBACK may call this.
     pub(crate) fn set_content(&self, slot: SwapSlot, content: u64) -> u64 {
         self.words(slot).swap_content(content)
     }
@@ -602,7 +607,7 @@ impl Cache {
     /// in use. Linear; no other thread may be at work.
     ///
     /// # Panics
-    /// If they do not.
+    /// If they do not agree.
     pub(crate) fn validate(&self, frames: &FrameAllocator, clusters: impl Iterator<Item = u32>) -> u32 {
         let mut used = 0;
         for cluster in clusters {

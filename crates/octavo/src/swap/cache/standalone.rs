@@ -35,7 +35,7 @@ impl StandaloneSwapCache {
     /// Makes a cache of this form for `capacity_pages` slots, with `frame_bytes` of frames.
     ///
     /// # Errors
-    /// Those of [`FrameAllocator::standalone`], and `System` if the address space is exhausted.
+    /// The errors of [`FrameAllocator::standalone`], and `System` if the address space is exhausted.
     pub fn new(form: SwapCache, capacity_pages: u32, frame_bytes: u64) -> Result<Self> {
         let system = |error: std::io::Error| Error::system("cannot reserve a swap cache", &error);
         let budget = Arc::new(Budget::new(u64::MAX));
@@ -52,8 +52,8 @@ impl StandaloneSwapCache {
         Ok(Self { cache, clusters, frames })
     }
 
-    /// Sends up to `most` new pages out together, and brings each back and writes to it. Returns how many: a
-    /// run of slots may be shorter.
+    /// Sends up to `most` new pages out together, brings each page back, and writes to it. Returns the number
+    /// of pages: the run of free slots may be shorter than `most`.
     ///
     /// # Panics
     /// If no slots or frames are free.
@@ -82,7 +82,7 @@ impl StandaloneSwapCache {
         run.count
     }
 
-    /// Makes a dirty page that one entry shows, with the pin of the thread that sends it out.
+    /// Makes a dirty page that one entry shows, with the pin of the thread that sends the page out.
     fn shown(&self) -> FrameId {
         let frame = self.frames.alloc(Order::ZERO).expect("a free frame").into_frame();
         let words = self.frames.words(frame);

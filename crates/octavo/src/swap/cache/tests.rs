@@ -1,4 +1,4 @@
-//! The cache in its three forms against one model, and what each form costs in locks.
+//! Tests that compare the three forms of the cache with one model, and count the locks that each form takes.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ impl CacheSetup {
         self.holds(frame).take_pin();
     }
 
-    /// Returns whether the frame was freed with it.
+    /// Drops a pin. Returns whether the frame was freed as well.
     fn unpin(&self, frame: FrameId) -> bool {
         let last = self.holds(frame).drop_pin() == Dropped::Last;
         if last {
@@ -74,7 +74,7 @@ impl CacheSetup {
         last
     }
 
-    /// The frame of a slot, as a fault finds it.
+    /// Looks up the frame of a slot, like a fault.
     fn look_up(&self, slot: SwapSlot) -> Option<FrameId> {
         match self.cache.look_up(&self.frames, slot) {
             Found::Frame(pin) => Some(pin.into_frame()),
@@ -83,7 +83,7 @@ impl CacheSetup {
         }
     }
 
-    /// Begins a read. Its pins and frames are kept by number.
+    /// Begins a read. The fixture keeps the pins, by the numbers of their frames.
     fn begin_read(&self, slot: SwapSlot, fresh: FrameId) -> ReadSeen {
         match self.cache.begin_read(&self.frames, slot, Block::kept(fresh)) {
             Begun::Reading(pin, shadow) => {
@@ -101,7 +101,8 @@ impl CacheSetup {
         }
     }
 
-    /// Puts a frame into the cache, makes its one entry lead to the slot instead, and writes it.
+    /// Puts a frame into the cache, makes its one entry lead to the slot instead of the frame, and writes the
+    /// page.
     fn move_out(&self, slot: SwapSlot, frame: FrameId, content: u64) {
         let Self { cache, frames, .. } = self;
         self.pin(frame);
@@ -310,22 +311,22 @@ fn each_area_has_a_tree_and_an_empty_one_costs_nothing() {
 
 // --- against a model ---
 
-/// The slots that steps use: across leaves, clusters and areas.
+/// The slots that the steps use. They lie in several leaves, clusters and areas.
 const SLOTS: [u32; 8] = [0, 1, 63, 64, 511, 512, 1023, 1024];
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A shown page goes into the cache, and perhaps its entry leads there.
+    /// Puts a shown page into the cache. If the flag is set, its entry then leads to the slot.
     Add(usize, bool),
     Write(usize, bool),
     Evict(usize, u32),
-    /// An entry that leads to the slot shows the frame, read if need be.
+    /// Makes an entry that leads to the slot show the frame, and reads the page if necessary.
     Fault(usize),
-    /// An entry goes: one that leads to the slot, or one that shows the frame.
+    /// Removes an entry that leads to the slot, or an entry that shows the frame.
     Drop(usize, bool),
     Store(usize),
     Detach(usize),
-    /// Another entry leads to the slot.
+    /// Makes another entry lead to the slot.
     Share(usize),
     ReadAhead(usize),
 }
@@ -349,7 +350,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug, Default)]
 struct Known {
     frame: Option<FrameId>,
-    /// Entries that show the frame.
+    /// The number of entries that show the frame.
     shown: u32,
     swapped: u32,
     dirty: bool,

@@ -8,9 +8,9 @@
 //! 0, or a shadow      n > 0         out: `content` says where
 //! ```
 //!
-//! In the tree forms, the tree holds frames and shadows, and this word only 0 or RESERVED. `references`
-//! counts the entries that say Swapped to the slot. `content` says where the bytes are and what they must be.
-//! This file does not interpret it.
+//! In the tree forms, the tree holds frames and shadows, and this word is only 0 or RESERVED. `references`
+//! counts the entries that say Swapped to the slot. `content` says where the page's bytes are, and how to
+//! check them. This file does not interpret `content`.
 
 use crate::frame::FrameWords;
 use crate::mapping::PageWord;
@@ -31,7 +31,8 @@ pub(crate) struct SlotWords {
 const _: () = assert!(size_of::<SlotWords>() == 16);
 
 impl SlotWords {
-    /// Acquire: pairs with `set_frame`. A thread that finds a frame here sees the notes made on it before.
+    /// Acquire: pairs with `set_frame`. A thread that finds a frame here also sees what was noted in the
+    /// frame's words before.
     #[inline]
     pub(super) fn frame(&self) -> PageWord {
         PageWord::from_bits(self.frame.load(Ordering::Acquire))
@@ -43,7 +44,7 @@ impl SlotWords {
         self.frame.store(word.bits(), Ordering::Release);
     }
 
-    // References change under the slot's lock only: Relaxed, and no read-modify-write.
+    // References change only under the slot's lock. So Relaxed is enough, without a read-modify-write.
 
     #[inline]
     pub(super) fn references(&self) -> u32 {
@@ -55,8 +56,8 @@ impl SlotWords {
         self.references.store(references, Ordering::Relaxed);
     }
 
-    // Set under WRITEBACK, and read by a thread that reads the page: the cache's lock lies between. The
-    // orderings are for threads that read or change it without the lock.
+    // The content is set under WRITEBACK, and a thread that brings the page in reads it: between the two lies
+    // the cache's lock. The orderings are for threads that read or change the content without the lock.
 
     #[inline]
     pub(super) fn content(&self) -> u64 {
@@ -70,7 +71,7 @@ impl SlotWords {
 
     /// Replaces the content if it is `from`. Returns false if it has changed.
     pub(super) fn change_content(&self, from: u64, to: u64) -> bool {
-        // As `swap_content`.
+        // The orderings are explained in `swap_content`.
         self.content.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
@@ -81,7 +82,7 @@ pub(crate) fn slot_of(words: &FrameWords) -> Option<SwapSlot> {
     words.stored.page().and_then(SwapSlot::of)
 }
 
-/// Sets the slot in a frame's words. Under the slot's lock.
+/// Sets the slot in a frame's words. Called under the slot's lock.
 #[inline]
 pub(super) fn set_slot(words: &FrameWords, slot: Option<SwapSlot>) {
     words.stored.set(slot.map(SwapSlot::stored));

@@ -1,6 +1,6 @@
 //! The slots of one cluster: a bit for each slot in use, and the runs between them.
 //!
-//! [`SlotBits`] is a value. A thread loads it from the cluster's words and stores it back, under the
+//! [`SlotBits`] is a value. A thread loads the bits from the cluster's words and writes them back, under the
 //! cluster's lock. Positions count from the cluster's first slot.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -12,24 +12,24 @@ const BITS: usize = WORDS * 64;
 /// The bits of the last word that lie beyond the end of any cluster.
 const BEYOND: u64 = if CLUSTER_SLOTS.is_multiple_of(64) { 0 } else { u64::MAX << (CLUSTER_SLOTS % 64) };
 
-/// A bit is 1 if its slot is in use, or beyond the end of the area.
+/// A bit is 1 if its slot is in use, or lies beyond the end of the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotBits([u64; WORDS]);
 
 impl SlotBits {
-    /// Makes `slots` free slots. Slots beyond them never become free.
+    /// Makes the bits of a cluster with `slots` free slots. Slots beyond these never become free.
     pub(super) fn free(slots: usize) -> Self {
         let mut bits = Self([0; WORDS]);
         bits.set(slots, BITS);
         bits
     }
 
-    // Relaxed: under the cluster's lock.
+    // Relaxed: the cluster's lock orders the bits.
     pub(super) fn load(words: &[AtomicU64; WORDS]) -> Self {
         Self(std::array::from_fn(|word| words[word].load(Ordering::Relaxed)))
     }
 
-    /// Stores `first..end` back.
+    /// Writes the bits of `first..end` back.
     pub(super) fn store(&self, words: &[AtomicU64; WORDS], first: usize, end: usize) {
         let touched = first / 64..end.div_ceil(64);
         for (word, value) in words[touched.clone()].iter().zip(&self.0[touched]) {
@@ -103,7 +103,7 @@ impl SlotBits {
         word * 64 + 64 - bits.leading_zeros() as usize
     }
 
-    /// The free runs from `at` on, as first slot and length.
+    /// The free runs from `at` on. Each is given by its first slot and its length.
     pub(super) fn runs(&self, at: usize) -> impl Iterator<Item = (usize, usize)> {
         let mut at = at;
         std::iter::from_fn(move || {
@@ -115,12 +115,12 @@ impl SlotBits {
         })
     }
 
-    /// The first run of at least `least` slots from `at` on.
+    /// The first free run of at least `least` slots from `at` on.
     pub(super) fn find(&self, at: usize, least: usize) -> Option<(usize, usize)> {
         self.runs(at).find(|(_, len)| *len >= least)
     }
 
-    /// The first of the longest runs.
+    /// The longest free run, or the first of the longest.
     pub(super) fn longest(&self) -> Option<(usize, usize)> {
         // `max_by_key` would return the last.
         self.runs(0).reduce(|best, run| if run.1 > best.1 { run } else { best })

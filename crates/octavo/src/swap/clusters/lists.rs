@@ -16,8 +16,8 @@ use crate::sync::{AtomicU32, Ordering};
 
 use super::{CLUSTER_SLOTS, Cluster};
 
-/// Classes of run lengths, by powers of two. A cluster with a run as long as itself is on the list of free
-/// ones.
+/// Classes of run lengths, by powers of two. A cluster whose longest run is the whole cluster is on the list
+/// of free clusters.
 pub(super) const RUN_CLASSES: usize = CLUSTER_SLOTS.ilog2() as usize;
 
 /// A list, as its index.
@@ -27,7 +27,7 @@ pub(super) struct ListId(pub(super) u32);
 impl ListId {
     /// Clusters that were used, and are free again.
     pub(super) const FREE: ListId = ListId(RUN_CLASSES as u32);
-    /// Blocks of order 9 some of whose slots were freed.
+    /// Clusters that hold a block of order 9, some of whose slots were freed.
     pub(super) const PARTLY: ListId = ListId(RUN_CLASSES as u32 + 1);
     pub(super) const COUNT: usize = RUN_CLASSES + 2;
 
@@ -45,15 +45,15 @@ impl ListId {
 /// The state of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClusterState {
-    /// No slot of it has been used yet.
+    /// No slot of the cluster has been used yet.
     NeverUsed,
-    /// A CPU's current cluster.
+    /// The cluster is a CPU's current cluster.
     Held,
-    /// All slots in use.
+    /// All slots are in use.
     Full,
-    /// All slots in use, by one block of order 9.
+    /// All slots are in use, by one block of order 9.
     FullHuge,
-    /// On a list.
+    /// The cluster is on a list.
     On(ListId),
 }
 
@@ -87,7 +87,7 @@ impl ClusterState {
     }
 }
 
-/// Which kinds of cluster may have free slots, to be read without the lock.
+/// The kinds of cluster that may have free slots. They can be read without the lock.
 ///
 /// ```text
 /// | clusters held by CPUs, 20 | some were never used, 1 | lists that have something, 11 |
@@ -100,7 +100,7 @@ pub(super) struct ListHints(AtomicU32);
 
 const NEVER_USED: u32 = 1 << ListId::COUNT;
 const ONE_HELD: u32 = NEVER_USED << 1;
-/// The most that the word has room for. There are no more CPUs.
+/// The most held clusters that the word has room for. There are never more CPUs.
 const MOST_HELD: u32 = u32::MAX / ONE_HELD;
 
 impl ListHints {
@@ -133,11 +133,11 @@ struct Ends {
 #[derive(Debug)]
 pub(super) struct AreaLists {
     ends: [Ends; ListId::COUNT],
-    /// Clusters of the area.
+    /// The number of clusters of the area.
     clusters: u32,
-    /// Current clusters of CPUs.
+    /// The number of clusters that are current clusters of CPUs.
     held: u32,
-    /// Clusters of the area that have been used. They are its first ones.
+    /// The number of clusters that have been used. These are the first clusters of the area.
     pub(super) touched: u32,
     /// How often a cluster was moved to a state.
     pub(super) moves: u64,
@@ -148,7 +148,7 @@ impl AreaLists {
         Self { ends: [Ends::default(); ListId::COUNT], clusters, held: 0, touched: 0, moves: 0 }
     }
 
-    /// What the hints say whenever the lock is free.
+    /// The value of the hints whenever the lock is free.
     pub(super) fn hints(&self) -> u32 {
         let listed =
             self.ends.iter().zip(0..).fold(0, |word, (ends, list)| word | u32::from(ends.head != 0) << list);
@@ -207,8 +207,8 @@ impl AreaLists {
         }
     }
 
-    /// Returns the first contradiction in the links, or with `listed`, the number of clusters that say they
-    /// are on lists.
+    /// Returns the first contradiction in the links, or a contradiction with `listed`, the number of clusters
+    /// whose state says that they are on a list.
     pub(super) fn contradiction(
         &self,
         clusters: &[Cluster],

@@ -1,5 +1,5 @@
-//! Models of state that is not under one lock: which cluster is a CPU's current one, while others pick,
-//! leave, free and take its slots.
+//! Models of the state that no single lock guards: which cluster is a CPU's current cluster. Meanwhile other
+//! threads pick and leave clusters, and take and free slots.
 //!
 //! Clusters have two slots here.
 
@@ -11,7 +11,8 @@ fn ask(may_grow: bool) -> SlotRequest<'static> {
     SlotRequest { may_grow, shunned: &[] }
 }
 
-/// Areas as given, and a flag for each slot. A thread that gets the slot finds the flag clear.
+/// Clusters with the given areas, and a flag for each slot. A thread that gets a slot must find its flag
+/// clear.
 struct Model {
     clusters: Clusters,
     owned: Vec<AtomicU32>,
@@ -70,7 +71,7 @@ fn check(capacity: u32, threads: &'static [OnCpu]) {
     });
 }
 
-/// There is always room for all, whichever thread holds the clusters.
+/// There is always room for all threads, whichever of them holds the clusters.
 fn one_by_one<const SLOTS: usize>(model: &Model) {
     let runs = [(); SLOTS].map(|()| model.allocate(1).expect("there is room for all"));
     runs.into_iter().for_each(|run| model.free(run));

@@ -14,7 +14,7 @@ impl StandaloneSlots {
     /// Makes `capacity_pages` free slots.
     ///
     /// # Errors
-    /// The kernel's, if the address space is exhausted.
+    /// The kernel's error, if the address space is exhausted.
     pub fn new(capacity_pages: u32) -> std::io::Result<Self> {
         let shape = AreaShape { capacity_pages, priority: 0 };
         let budget = Arc::new(Budget::new(u64::MAX));

@@ -1,4 +1,5 @@
-//! Tests clusters against a model, a set of slots, and several threads against a map of owners.
+//! Tests that compare clusters with a model (a set of slots), and tests with several threads and a map of
+//! owners.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -9,7 +10,7 @@ use super::*;
 use crate::sync::{AtomicBool, thread};
 use crate::units::StoredPage;
 
-/// Slots of any area.
+/// Makes a request that accepts every area.
 fn ask(may_grow: bool) -> SlotRequest<'static> {
     SlotRequest { may_grow, shunned: &[] }
 }
@@ -36,7 +37,7 @@ fn free_all(clusters: &Clusters, slots: &BTreeSet<u32>) {
     slots.iter().for_each(|&slot| clusters.free(SwapSlot(slot)));
 }
 
-/// What the model knows of a cluster before a step.
+/// The state of a cluster in the model before a step.
 #[derive(Clone, Copy, Debug)]
 struct ClusterBefore {
     state: ClusterState,
@@ -44,7 +45,7 @@ struct ClusterBefore {
     longest: usize,
 }
 
-/// The slots that were handed out, and checks of each answer.
+/// The slots that were given out, with checks of each answer.
 struct Model<'a> {
     clusters: &'a Clusters,
     shapes: &'a [(u32, i32)],
@@ -115,7 +116,7 @@ impl Model<'_> {
         let seen = self.see(run.first.0 / CLUSTER);
         self.own(run);
         let good = count.min(1 << GOOD_CLASS);
-        // A caller that asks not to grow first gets short runs between used slots.
+        // A caller that may not let the area grow first gets short runs between used slots.
         if may_grow && run.count < good && self.see(run.first.0 / CLUSTER).free > 0 {
             let better = before.iter().find(|other| {
                 other.state != ClusterState::Held
@@ -153,8 +154,8 @@ impl Model<'_> {
         self.own(run(first.0, CLUSTER));
     }
 
-    /// Frees the owned slots among the `count` from the `nth` owned one on, in as few calls as there are
-    /// runs.
+    /// Looks at `count` slots, from the `nth` owned slot on, and frees those that are owned: one by one, or
+    /// with one call for each run.
     fn free(&mut self, nth: usize, count: u32, one_by_one: bool) {
         let Some(&first) = self.owned.iter().nth(nth % self.owned.len().max(1)) else { return };
         let end = (first + count).min((first / CLUSTER + 1) * CLUSTER);
@@ -179,7 +180,7 @@ impl Model<'_> {
         }
         assert!(self.clusters.used_slots().map(|slot| slot.0).eq(self.owned.iter().copied()));
         let capacity: u32 = self.shapes.iter().map(|shape| shape.0).sum();
-        // A budget without limit may keep any number of pages.
+        // Under a budget without limit, memory may keep any number of pages.
         let free = capacity - self.owned.len() as u32;
         let is_crowded = self.clusters.is_crowded();
         assert!(is_crowded || free >= capacity / 2, "{free} of {capacity}");
@@ -244,7 +245,8 @@ proptest! {
         free_all(&clusters, &std::mem::take(&mut model.owned));
         model.check();
         CPU.set(0);
-        // All is free: every cluster of full size can be a block again, at once unless a CPU holds it.
+        // All slots are free. So every cluster of full size can be a block again: at once, unless a CPU holds
+        // it.
         let whole: u32 = shapes.iter().map(|shape| shape.0 / CLUSTER).sum();
         for _ in 0..whole {
             model.allocate_huge(true);
@@ -291,16 +293,16 @@ fn a_run_comes_from_where_it_fits_and_fragments_come_last() {
         assert_eq!(clusters.allocate(256, ask(true)).unwrap().count, 256);
     }
     assert_eq!(clusters.allocate(1, ask(true)), None);
-    // Every second slot of the first cluster, and a run of the second.
+    // Frees every second slot of the first cluster, and a run of the second.
     (0..512).step_by(2).for_each(|slot| clusters.free(SwapSlot(slot)));
     clusters.free_run(run(CLUSTER + 100, 70));
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(CLUSTER + 100, 64)));
-    // The six that are left fill it.
+    // The six slots that are left fill the cluster.
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(CLUSTER + 164, 6)));
-    // Now single slots, in order: places stay close together.
+    // Now the callers get single slots, in order, so that places lie close together.
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(0, 1)));
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(2, 1)));
-    // Something better comes up.
+    // A cluster with a longer run appears.
     clusters.free_run(run(2 * CLUSTER, 200));
     assert_eq!(clusters.allocate(256, ask(true)), Some(run(2 * CLUSTER, 200)));
     assert_eq!(clusters.allocate(64, ask(true)), Some(run(4, 1)));
@@ -395,7 +397,7 @@ fn xorshift(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// Clusters move between lists and CPUs all the time, and all threads together hold less than all slots.
+/// Clusters move between lists and CPUs all the time. All threads together hold fewer slots than there are.
 #[test]
 fn nobody_is_refused_while_there_is_room() {
     let clusters = clusters(&[(2 * CLUSTER, 0)]);
@@ -429,7 +431,7 @@ fn nobody_is_refused_while_there_is_room() {
 /// Threads allocate, hold and free. A thread that gets a slot sets its flag, which must be clear.
 #[test]
 fn no_slot_has_two_owners_under_several_threads() {
-    // The last is small: CPUs meet in one cluster.
+    // The last area is small, so that CPUs meet in one cluster.
     for (shapes, cpus) in [
         (&[(20 * CLUSTER, 0), (700, 0), (9 * CLUSTER, -1)][..], 3),
         (&[(3 * CLUSTER, 0)], 1),
@@ -451,7 +453,7 @@ fn no_slot_has_two_owners_under_several_threads() {
                         if give_back && !held.is_empty() {
                             let at = random(held.len() as u64) as usize;
                             let mut run = held.swap_remove(at);
-                            // Sometimes frees only a part.
+                            // Sometimes the thread frees only a part of its run.
                             if random(3) == 0 && run.count > 1 {
                                 let keep = 1 + random(u64::from(run.count) - 1) as u32;
                                 held.push(SlotRun { first: run.first, count: keep });

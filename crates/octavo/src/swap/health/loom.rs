@@ -14,7 +14,7 @@ fn loom_an_answer_beside_a_deadline_leaves_no_silence() {
             let other = Arc::clone(&health);
             let waiter = thread::spawn(move || {
                 other.note_silence(before);
-                // The next wait may look again, and give up at once.
+                // The next wait may read the word again, and end at once.
                 let again = other.load();
                 other.note_silence(again);
             });
@@ -26,7 +26,7 @@ fn loom_an_answer_beside_a_deadline_leaves_no_silence() {
     }
 }
 
-/// A write fails while another succeeds: the last end decides the state, and both are counted.
+/// A write fails while another succeeds: the later end decides the state, and both are counted.
 #[test]
 fn loom_two_ends_count_both() {
     loom::model(|| {

@@ -1,10 +1,11 @@
 //! The pool's memory: blocks of the frame allocator, cut into spans.
 //!
-//! Blocks are of 2 MiB if there are such, so that chunks stay whole: only the pool itself can move its
-//! frames. A span comes from the current block, then from the fullest with room, so that sparse blocks empty.
+//! The pool takes blocks of 2 MiB if possible, so that chunks stay whole: only the pool itself can move its
+//! frames. A new span comes from the current block, or else from the fullest block with room. So sparse
+//! blocks become empty.
 //!
-//! Locking: one lock, held for a few stores, or for a scan of all blocks when the current one is full. Frames
-//! are allocated and freed outside it.
+//! Locking: one lock. It is locked to write a few words, or to scan all blocks when the current block is
+//! full. Frames are allocated and freed outside it.
 
 use super::classes::{SPAN_BYTES, SPAN_ORDER};
 use super::span::{NO_SPAN, SpanWords};
@@ -17,7 +18,7 @@ struct SpanBlock {
     first: FrameId,
     order: Order,
     free: u64,
-    /// The block is being emptied, and gives no spans.
+    /// Whether the block is being emptied. If so, no span is taken from it.
     closed: bool,
 }
 
@@ -42,10 +43,11 @@ struct Inner {
     current: usize,
     spans: u32,
     used_spans: u32,
-    /// The first name of a former span; the others are linked. Names below `named` have been used.
+    /// The first unused name of a former span. The name links to the next unused name. Names below `named`
+    /// have been used.
     unused_names: u32,
     named: u32,
-    /// Names whose words are present and charged.
+    /// The number of names whose words are present and charged.
     paid_names: u32,
 }
 
@@ -70,7 +72,7 @@ impl Blocks {
         Self { inner: Mutex::new(inner), most_spans }
     }
 
-    /// Adds a block. Returns the names whose words were not present, and now must be.
+    /// Adds a block. Returns the names whose words were not present, and must now become present.
     pub(super) fn add(&self, first: FrameId, order: Order) -> std::ops::Range<usize> {
         let mut inner = self.inner.lock();
         let held = SpanBlock { first, order, free: all_of(order), closed: false };
@@ -85,18 +87,18 @@ impl Blocks {
         paid as usize..inner.paid_names as usize
     }
 
-    /// How many names have words that are charged.
+    /// The number of names whose words are charged.
     pub(super) fn paid_names(&self) -> u32 {
         self.inner.lock().paid_names
     }
 
-    /// Takes a span with memory, of no class.
+    /// Takes a span that has memory and no class.
     pub(super) fn take(&self, words: &WordArray<SpanWords>) -> Option<u32> {
         self.inner.lock().take(words)
     }
 
-    /// Takes back a span that no longer has a class. Returns its block, if that was the block's last used
-    /// span.
+    /// Takes back a span that no longer has a class. If no other span of its block is in use, returns the
+    /// block.
     pub(super) fn put(&self, words: &WordArray<SpanWords>, span: u32) -> Option<(FrameId, Order)> {
         self.inner.lock().put(words, span)
     }
@@ -116,8 +118,8 @@ impl Blocks {
         Some(at)
     }
 
-    /// Takes out a closed block whose spans were never used. Otherwise, a block leaves with its last used
-    /// span.
+    /// Takes out a closed block whose spans were never used. (A block whose spans were used leaves when its
+    /// last span is put back.)
     pub(super) fn take_unused(&self, block: usize) -> Option<(FrameId, Order)> {
         let mut inner = self.inner.lock();
         let held = inner.blocks[block].filter(|held| held.closed && held.used_spans() == 0)?;
@@ -142,15 +144,15 @@ impl Blocks {
         Some(at)
     }
 
-    /// Reopens a closed block, if it was not emptied.
+    /// Opens a closed block again, if it was not emptied.
     pub(super) fn reopen(&self, block: usize) {
         if let Some(Some(held)) = self.inner.lock().blocks.get_mut(block) {
             held.closed = false;
         }
     }
 
-    /// Returns how many more spans must be free in other blocks, to hold those of a closed block and leave
-    /// `spare`.
+    /// Returns how many more spans must be free in other blocks. They must hold the spans of a closed block,
+    /// and leave `spare` free spans.
     pub(super) fn missing_spans(&self, block: usize, spare: u32) -> u32 {
         let inner = self.inner.lock();
         let open = inner.blocks.iter().flatten().filter(|held| !held.closed);
@@ -170,7 +172,7 @@ impl Blocks {
         u64::from(inner.spans - inner.used_spans) * SPAN_BYTES as u64
     }
 
-    /// The end of the names that may be in use.
+    /// The end of the range of names that may be in use.
     pub(super) fn end(&self) -> u32 {
         self.inner.lock().named
     }

@@ -8,10 +8,10 @@
 //!                                                0      4                8     12         16         size
 //! ```
 //!
-//! The first checksum (`crc`) covers the packed bytes, the slot and `area crc`. The other is that of the page
-//! on its area, if the object is a copy.
+//! The first checksum (`crc`) covers the packed bytes, the slot and `area crc`. If the object is a copy,
+//! `area crc` is the checksum of the page on its area.
 //!
-//! Classes are so close that an object of 304 bytes or more wastes less than 11 % of its share of a span, and
+//! Classes are so close that an object of 304 bytes or more wastes less than 11 % of its part of a span, and
 //! about 5 % on average.
 
 use crate::frame::Order;
@@ -23,11 +23,11 @@ pub(super) const SPAN_ORDER: Order = Order(sizes::SPAN_ORDER);
 pub(super) const SPAN_BYTES: usize = 32 << 10;
 /// The header in front of each object's packed bytes.
 pub(super) const HEADER_BYTES: usize = 16;
-/// The largest packed page that is kept: three quarters of a page.
+/// The most bytes of a packed page that the pool keeps: three quarters of a page.
 pub(super) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
 const GRAIN: usize = 16;
 
-/// The objects in a span of each class, largest objects first.
+/// The number of objects in a span of each class. The class with the largest objects comes first.
 const COUNTS: [u16; 32] = [
     10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 24, 26, 28, 31, 34, 37, 40, 44, 48, 52, 56, 62, 68, 75, 81,
     89, 97, 107, 146, 186, 256,
@@ -39,12 +39,12 @@ pub(super) const fn size(class: usize) -> usize {
     SPAN_BYTES / COUNTS[class] as usize / GRAIN * GRAIN
 }
 
-/// The objects in a span of a class.
+/// The number of objects in a span of a class.
 pub(super) const fn objects(class: usize) -> u32 {
     COUNTS[class] as u32
 }
 
-/// The class for so many packed bytes.
+/// The class for `packed_bytes` packed bytes.
 pub(super) fn class_for(packed_bytes: usize) -> usize {
     usize::from(BY_GRAINS[(packed_bytes + HEADER_BYTES).div_ceil(GRAIN)])
 }

@@ -1,8 +1,8 @@
 //! Packing and unpacking one page, and the scratch memory for both.
 //!
-//! Scratch is taken for one page and given back, usually on the same CPU. There is as much as threads ever
-//! needed at once: more is made when none is idle, and charged to the budget. No lock is held while a page is
-//! packed.
+//! Scratch is taken for one page and given back, usually on the same CPU. If no scratch is idle, new scratch
+//! is made and charged to the budget. So there is as much scratch as threads have ever needed at the same
+//! time. No lock is held while a page is packed.
 
 use crossbeam_utils::CachePadded;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
@@ -14,12 +14,12 @@ use crate::config::Compression;
 use crate::sync::{Arc, AtomicU64, Cpus, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
-/// Room for a page that does not shrink: LZ4 needs all of it up front.
+/// The room for a page that does not shrink. LZ4 needs the whole room before it begins.
 const OUT_BYTES: usize = PAGE_BYTES + PAGE_BYTES / 8;
-/// The greatest level without Huffman coding of literals. Huffman tables take a quarter to nearly half of the
-/// time, for 3 to 22 % of the size.
+/// The greatest level without Huffman coding of literals. Huffman tables would take a quarter to nearly half
+/// of the time, and save 3 to 22 % of the size.
 const ZSTD_LEVEL: i32 = -1;
-/// The memory that Zstandard takes for both directions at that level and page size, rounded up.
+/// The memory that Zstandard takes for both directions at this level and page size, rounded up.
 const ZSTD_CONTEXT_BYTES: u64 = 192 << 10;
 const LZ4_TABLE_BYTES: u64 = 8 << 10;
 
@@ -53,7 +53,8 @@ type CpuScratch = Mutex<Option<Box<Scratch>>>;
 /// Scratch for all threads that pack or unpack.
 pub(super) struct Codec {
     compression: Compression,
-    /// Idle scratch: one for each CPU. `others` has the scratch given back on a CPU that has one.
+    /// The idle scratch of each CPU, at most one. Scratch that is given back on a CPU which already has idle
+    /// scratch goes to `others`.
     at_home: Box<[CachePadded<CpuScratch>]>,
     others: Mutex<Vec<Box<Scratch>>>,
     made: AtomicU64,
@@ -105,8 +106,7 @@ impl Codec {
         Some(Box::new(Scratch { method, out: [0; OUT_BYTES] }))
     }
 
-    /// Unpacks into `page`. Returns false if the packed bytes are not those of a page, or there is no
-    /// scratch.
+    /// Unpacks into `page`. Returns false if the bytes do not unpack to a page, or if there is no scratch.
     pub(super) fn unpack(&self, packed: &[u8], page: &mut [u8; PAGE_BYTES]) -> bool {
         if self.compression == Compression::Lz4 {
             return decompress_into(packed, page).ok() == Some(PAGE_BYTES);

@@ -7,8 +7,8 @@
 //! +------------+-------------+------------------+------------+
 //! ```
 //!
-//! The generation distinguishes an object from earlier ones at the same place. It is in the object's header
-//! too.
+//! The generation distinguishes an object from earlier objects at the same place. The object's header
+//! contains the generation too.
 
 use std::fmt;
 
@@ -34,10 +34,10 @@ impl Handle {
 
     /// The last generation.
     pub(super) const GENERATIONS: u32 = (1 << GENERATION_BITS) - 1;
-    /// The most spans that there may be: 8 TiB.
+    /// The most spans that can exist: 8 TiB.
     pub(super) const SPANS: usize = 1 << SPAN_BITS;
 
-    /// The handle in the low [`Handle::BITS`] of a word.
+    /// The handle, encoded in the low [`Handle::BITS`] of a word.
     #[inline]
     pub(crate) fn bits(self) -> u64 {
         self.0

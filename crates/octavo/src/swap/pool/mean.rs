@@ -1,6 +1,6 @@
-//! A mean of times that follows what is measured.
+//! A mean of measured times, in which newer times count more.
 
-/// Events after which older ones count less and less.
+/// After this many events, older events count less and less.
 pub(super) const MOST_EVENTS: f64 = 64.0;
 
 /// A mean time, and the number of events that it rests on, up to [`MOST_EVENTS`].
@@ -15,8 +15,8 @@ impl Mean {
         Self { ns, events: 0.0 }
     }
 
-    /// Adds the sum over a number of events. The first measurement replaces the assumption, up to twice its
-    /// time: devices differ a thousandfold.
+    /// Adds the sum over a number of events. The first measurement replaces the assumed time, but counts as
+    /// at most twice the assumed time: devices differ a thousandfold.
     pub(super) fn add(&mut self, (sum_ns, number): (f64, f64)) {
         if number > 0.0 {
             // No measurement more than doubles the time: a thread that waits may have been preempted.

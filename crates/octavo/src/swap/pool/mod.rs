@@ -16,30 +16,31 @@
 //! | call | who | and then |
 //! |---|---|---|
 //! | [`Pool::turnover`] | reclaim, for each batch | [`Pool::weigh`] takes it |
-//! | [`Pool::weigh`] | reclaim, for a space's pages in a batch | only so many try it |
-//! | [`Pool::store`] | reclaim, page under writeback | `Kept`: content = Pool, the writeback ends; else the page goes to the area |
-//! | [`Pool::load`] | fault, frame under reading | `Gone`: read the content again; if it has not changed, that is `Corrupt` |
-//! | [`Pool::free`] | the thread that changed the content | for a page that came back and is dirty in memory: at once |
-//! | [`Pool::coldest`] | the shrinker | for each: see below, `free`, or `stays` |
+//! | [`Pool::weigh`] | reclaim, for a space's pages in a batch | at most the returned number of pages try the pool |
+//! | [`Pool::store`] | reclaim, page under writeback | if `Kept`: the content becomes Pool, and the writeback ends; otherwise the page goes to the area |
+//! | [`Pool::load`] | fault, frame under reading | if `Gone`: read the content again; if it has not changed, the page is `Corrupt` |
+//! | [`Pool::free`] | the thread that changed the content | at once, if the page came back and is dirty in memory |
+//! | [`Pool::coldest`] | the shrinker | for each page: see below, then `free` or `stays` |
 //! | [`Pool::give_back`] | the shrinker, compaction | blocks return to the frame allocator |
 //!
-//! While a cold page is written to its area, its slot must stay. Otherwise, between `coldest` and the end of
-//! the write, the slot might be freed, given to another page, and written by that page. So the shrinker goes
-//! through the swap cache. It begins a read into a fresh frame at the slot (`begin_read`), unpacks the page
-//! into it ([`Pool::unpack`]), and ends the read. The frame then goes out like any dirty one. Under WRITEBACK
-//! no other thread writes the slot. At its end the content changes from exactly `Pool(handle)` to `Device`.
-//! `Gone` from `unpack` means that the page has already left.
+//! While a cold page is written to its area, its slot must not be freed. Otherwise, between `coldest` and the
+//! end of the write, the slot might be given to another page, which might then be written there. So the
+//! shrinker goes through the swap cache. It begins a read into a fresh frame at the slot (`begin_read`),
+//! unpacks the page into it ([`Pool::unpack`]), and ends the read. The frame then goes out like any dirty
+//! frame. Under WRITEBACK, no other thread writes the slot. At the end of the writeback, the content changes
+//! to `Device`, if it is still exactly `Pool(handle)`. `Gone` from `unpack` means that the page has already
+//! left.
 //!
 //! Invariants:
-//! - Blocks come from the frame allocator, which charges them. None is added beyond the limit.
+//! - Blocks come from the frame allocator, which charges them. No block is added beyond the limit.
 //! - An object's bytes have a checksum, which is checked before they are unpacked.
-//! - A freed handle is never mistaken for another page's: slot and generation are in the object's header.
+//! - A freed handle never leads to another page's object: slot and generation are in the object's header.
 //!
-//! Locking: a class, then the blocks. Neither is held while a page is packed or unpacked, or frames are
-//! allocated or freed. `victims` and `moving` stand above both. All may be taken under locks of the swap
-//! cache. The pool calls `retarget` with none held.
+//! Locking: a class's lock, then the lock of the blocks. Neither is held while a page is packed or unpacked,
+//! or while frames are allocated or freed. `victims` and `moving` are taken before both. All of these locks
+//! may be taken under locks of the swap cache. The pool calls `retarget` without any of them.
 //!
-//! Not done here: choosing pages to go out, writing to areas, and keeping the contents of slots.
+//! Other modules choose the pages that go out, write to areas, and keep the contents of slots.
 
 mod blocks;
 mod classes;
@@ -80,23 +81,24 @@ use victims::Victims;
 use weigh::PoolPages;
 pub(crate) use weigh::{DeviceView, Turnover, Weights};
 
-/// Stores that ask for no block after one found none.
+/// After a store of a page found no block, this many stores ask for no block.
 const STARVED_STORES: u64 = 32;
-/// Stores that are refused without packing after one found no room, unless an object is freed.
+/// After a store of a page found no room, this many stores are refused without packing, unless an object is
+/// freed.
 const REFUSALS: u32 = 32;
-/// The clock advances by so many at once, after so many stores of a class.
+/// The clock advances by this number in one step, after this many stores of a class.
 const TICK_STORES: u32 = 16;
-/// The holes that a pool may have: so many bytes, plus one byte for each [`HOLES_SHARE`] bytes of objects.
-/// Its classes are coarse.
+/// The holes that a pool may have: this many bytes, plus one byte for each [`HOLES_SHARE`] bytes of objects.
+/// Such holes are normal, since size classes are coarse.
 const MOST_HOLES_BYTES: u64 = CHUNK_BYTES as u64;
 const HOLES_SHARE: u64 = 8;
-/// One of so many slots is timed. The second number is for waits for a device, which take longer.
+/// One of this many slots is timed. The second number is for waits for a device, which take longer.
 const TIMED_EVERY: u32 = 16;
 const TIMED_WAIT_EVERY: u32 = 4;
 
-/// With fewer pages, the pool does not show how much they shrink.
+/// If the pool has fewer pages, they are too few to tell how much pages shrink.
 const FEW_PAGES: u64 = 512;
-/// The part of the budget that a pool may take if its frames hold [`FULL_WORTH_PAGES`] each: 7/25.
+/// If each frame of the pool holds [`FULL_WORTH_PAGES`], the pool may take this part of the budget: 7/25.
 const LIMIT_PARTS: (u64, u64) = (7, 25);
 /// A frame of the pool takes the place of one unpacked page. Its worth is the number of pages that it holds
 /// beyond one.
@@ -105,30 +107,30 @@ const FULL_WORTH_PAGES: f64 = 5.0;
 const FULL_SHARE: f64 = 0.85;
 /// The parts of the pool's limit in which its worth is counted.
 const WHOLE: u32 = 16;
-/// If pages return from devices that a larger pool would have held, it grows to at most so many times its own
-/// worth.
+/// If pages return from devices although a larger pool would have held them, the pool grows to at most this
+/// many times its own worth.
 const MOST_GROWTH: u32 = 4;
 
-/// What the pool's share depends on: it differs between pages reached by handles and pages reached through
-/// translations.
+/// The numbers that decide how much memory the pool should use. They differ between pages that handles reach
+/// and pages that translations reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FaultPath {
-    /// The time of a fault, wherever its page is.
+    /// The time of a fault, without the time to fetch its page.
     fault_ns: f64,
-    /// So many of the frames that the pool gives up do not go to pages.
+    /// The number of frames that do not go to pages, of the frames that the pool gives up.
     kept_frames: u64,
     /// How many times its own worth the pool may grow to.
     growth: u32,
 }
 
 impl FaultPath {
-    /// For pages that handles reach.
+    /// The numbers for pages that handles reach.
     pub(crate) const BY_HANDLES: Self = Self { fault_ns: 1_000.0, kept_frames: 0, growth: MOST_GROWTH };
 
-    /// For pages behind translations, whose faults wake two threads. Home keeps some of the frames that a
-    /// pool gives up, and pages that are away get the rest. Their use is sampled only now and then, so the
-    /// cost of the pages that a larger pool pushes out is less certain, and the pool grows only to its own
-    /// worth.
+    /// The numbers for pages behind translations, whose faults wake two threads. If the pool gives up frames,
+    /// home keeps some of them, and away pages get the rest. The use of away pages is sampled only now and
+    /// then, so the cost of the pages that a larger pool pushes out is less certain. So the pool grows only
+    /// to its own worth.
     pub(crate) fn translated(kept_frames: u64) -> Self {
         Self { fault_ns: 25_000.0, kept_frames, growth: 1 }
     }
@@ -149,22 +151,22 @@ pub(crate) enum Stored {
 /// The reason why a load failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadFailure {
-    /// The handle is no longer the slot's: the slot's content has changed. Read the content again.
+    /// The slot no longer has this handle: its content has changed. Read the content again.
     Gone,
-    /// The object's bytes are not those stored.
+    /// The object's bytes are not the bytes that were stored.
     Corrupt,
 }
 
 /// The figures of the pool, at about one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PoolStats {
-    /// Pages in it.
+    /// The number of pages in the pool.
     pub(crate) pages: u64,
-    /// Their packed bytes, headers excluded.
+    /// The packed bytes of these pages, without headers.
     pub(crate) packed_bytes: u64,
-    /// Bytes of the budget that it uses.
+    /// The bytes of the budget that the pool uses.
     pub(crate) used_bytes: u64,
-    /// The most it may use, if its pages shrink well.
+    /// The most bytes that the pool may use, if its pages shrink well.
     pub(crate) limit_bytes: u64,
 }
 
@@ -176,32 +178,33 @@ pub(crate) struct Pool {
     counters: Arc<Counters>,
     budget: Arc<Budget>,
     limit_bytes: AtomicU64,
-    /// The parts of the limit that pay by how well pages shrink, and the parts that the pool may use by the
-    /// pages that return, or 0 until enough have returned.
+    /// `worth`: the parts of the limit that pay, judged by how much pages shrink. `parts`: the parts
+    /// that the pool may use, judged by the pages that return, or 0 until enough pages have returned.
     worth: AtomicU32,
     parts: AtomicU32,
     /// How many times its own worth the pool may grow to.
     growth: AtomicU32,
     used_bytes: AtomicU64,
-    /// Stores so far, approximately: the clock for ages.
+    /// The approximate number of stores so far. It is the clock for ages.
     clock: AtomicU64,
     starved_until: AtomicU64,
-    /// The holes that the last attempt could not close.
+    /// The bytes of holes that the last attempt could not close.
     kept_holes_bytes: AtomicU64,
-    /// Stores to refuse untried, because one found no room and no object has been freed since.
+    /// The number of stores that are still to be refused without packing, because a store found no room and
+    /// no object has been freed since.
     refusals: AtomicU32,
-    /// Most pages of the last batch tried the pool.
+    /// Whether most pages of the last batch tried the pool.
     packs: AtomicBool,
-    /// By space. The last is for pages whose space is not known.
+    /// The weights of each space. The last weights are for pages whose space is not known.
     weights: [Weights; WEIGHED_SPACES + 1],
-    /// The pages that `weights` take to be in the pool.
+    /// The number of pages that are in the pool, as all `weights` together assume.
     inside: PoolPages,
     /// Pages that have left for a device since the beginning.
     left_pages: AtomicU64,
     pace: WritePace,
     share: Share,
     victims: Mutex<Victims>,
-    /// Held to move objects: one thread at a time.
+    /// A thread that moves objects has locked this.
     moving: Mutex<()>,
 }
 
@@ -257,15 +260,15 @@ impl Pool {
         budget_bytes / LIMIT_PARTS.1 * LIMIT_PARTS.0
     }
 
-    /// Changes the limit. A lowered limit does not shrink the pool: the caller does.
+    /// Changes the limit. A lowered limit does not shrink the pool: the caller must shrink it.
     pub(crate) fn set_limit_bytes(&self, bytes: u64) {
         self.refusals.store(0, Ordering::Relaxed);
         self.limit_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Judges how much of its limit the pool is worth: one part if a frame of it holds one page, and all if a
-    /// frame holds [`FULL_WORTH_PAGES`]. If the pool has few pages, and is not half full, its worth stays the
-    /// same.
+    /// Judges how much of its limit the pool is worth: one part if each of its frames holds one page, and all
+    /// parts if each holds [`FULL_WORTH_PAGES`]. If the pool has few pages and is not half full, its worth
+    /// does not change.
     fn judge_worth(&self, pages: u64, packed_bytes: u64) {
         let (_, wanted_bytes) = self.used_and_wanted_bytes();
         if pages < FEW_PAGES && 2 * packed_bytes < wanted_bytes || packed_bytes == 0 {
@@ -282,8 +285,8 @@ impl Pool {
         }
     }
 
-    /// Returns what the pool has, and judges its worth. Takes each class's lock in turn, so call it once for
-    /// a batch.
+    /// Returns the number of pages in the pool and their bytes, and judges the pool's worth. Takes each
+    /// class's lock in turn, so call it only once for a batch.
     pub(crate) fn turnover(&self) -> Turnover {
         let (pages, packed_bytes) = self.spans.contents();
         self.judge_worth(pages, packed_bytes);
@@ -355,15 +358,15 @@ impl Pool {
         &self.weights[space.map_or(WEIGHED_SPACES, |space| space.0 as usize % WEIGHED_SPACES)]
     }
 
-    /// Forgets the notes of a space that has ended, since another may get its number. If other spaces share
-    /// the notes, they lose them too.
+    /// Forgets the notes of a space that has ended, since another space may get its number. Other spaces with
+    /// the same notes lose them too.
     pub(crate) fn forget(&self, space: SpaceId) {
         self.weights(Some(space)).reset(&self.inside);
     }
 
     /// The state of the devices, with `ended_pages` written so far and `under_way_pages` in flight.
     pub(crate) fn device_view(&self, ended_pages: u64, under_way_pages: u32) -> DeviceView {
-        self.pace.look(WriteSample { ended_pages, under_way_pages, at: self.time.now() });
+        self.pace.take(WriteSample { ended_pages, under_way_pages, at: self.time.now() });
         let assumed = DeviceView::UNMEASURED;
         DeviceView {
             in_flight_bytes: u64::from(under_way_pages) * PAGE_BYTES as u64,
@@ -372,8 +375,9 @@ impl Pool {
         }
     }
 
-    /// Packs a frame's page and keeps it. If the frame is written meanwhile, the kept bytes are torn, but the
-    /// frame is dirty again and they are not used. `area_crc` is kept for [`Pool::area_crc`].
+    /// Packs a frame's page and keeps it. If a program writes to the frame meanwhile, the kept bytes are
+    /// torn. But then the frame is dirty again, and the kept bytes are not used. `area_crc` is kept for
+    /// [`Pool::area_crc`].
     pub(crate) fn store(
         &self,
         frames: &FrameAllocator,
@@ -403,7 +407,7 @@ impl Pool {
     fn refuses(&self) -> bool {
         let left = self.refusals.load(Ordering::Relaxed);
         if left > 0 {
-            // Approximate: two threads at once may count as one.
+            // Approximate: two threads at the same time may count as one.
             self.refusals.store(left - 1, Ordering::Relaxed);
         }
         left > 0
@@ -478,8 +482,8 @@ impl Pool {
         loaded
     }
 
-    /// Returns whether to time a slot. The choice is scattered, so that timed pages are not the first of a
-    /// readahead more often than others.
+    /// Returns whether to time a slot. Timed slots are scattered. Otherwise they might be the first slots of
+    /// a readahead more often than other slots.
     fn is_timed(slot: SwapSlot) -> bool {
         mixed(slot) < u32::MAX / TIMED_EVERY
     }
@@ -511,12 +515,14 @@ impl Pool {
         unpacked.unwrap_or(Err(LoadFailure::Gone))
     }
 
-    /// The checksum of an object's page on its area, as it was stored, or `None` if the object is gone.
+    /// The checksum of an object's page on its area, as given when the object was stored. Returns `None` if
+    /// the object is gone.
     pub(crate) fn area_crc(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<u32> {
         self.spans.area_crc(frames, slot, handle)
     }
 
-    /// Frees an object. Called once, by the thread that changed the content that named the handle.
+    /// Frees an object. Called once, by the thread that changed the content from this handle to another
+    /// value.
     pub(crate) fn free(&self, frames: &FrameAllocator, handle: Handle) {
         let emptied = self.spans.free(frames, handle);
         if self.refusals.load(Ordering::Relaxed) != 0 {
@@ -533,7 +539,7 @@ impl Pool {
     }
 
     /// Takes one more block from the frame allocator, the largest that is ready. Returns false if the limit
-    /// is reached, or there is none.
+    /// is reached, or if no block is ready.
     #[cold]
     fn grow(&self, frames: &FrameAllocator, clock: u64) -> bool {
         if clock < self.starved_until.load(Ordering::Relaxed) {
@@ -548,8 +554,8 @@ impl Pool {
         false
     }
 
-    /// Returns whether one of the last stores found no block ready, and the limit leaves room for one of
-    /// order 9. Then another thread may make one.
+    /// Returns whether one of the last stores found no block ready, while the limit leaves room for a block
+    /// of order 9. If so, another thread may make such a block.
     pub(crate) fn is_starved(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         let may_grow = used_bytes + Order::MAX.bytes() as u64 <= wanted_bytes;
@@ -573,7 +579,8 @@ impl Pool {
         self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// Adds a block, within the limit and the budget. Returns false if there is no room for it, or no block.
+    /// Adds a block, within the limit and the budget. Returns false if there is no room for the block, or no
+    /// block.
     fn add_block(&self, order: Order, block: impl FnOnce() -> Option<FrameId>) -> bool {
         let bytes = order.bytes() as u64;
         if !self.reserve(bytes) {
@@ -598,7 +605,7 @@ impl Pool {
         };
         let fresh = self.spans.blocks.add(first, order);
         self.budget.uncharge(most_words - words_bytes(fresh.len() as u64));
-        // If the kernel has no memory now, the first access asks again.
+        // If the kernel has no memory now, the first access to the words asks for memory again.
         let _ = self.spans.words().populate(fresh);
         true
     }
@@ -634,16 +641,16 @@ impl Pool {
         (self.used_bytes.load(Ordering::Relaxed), wanted_bytes)
     }
 
-    /// Returns whether room should be kept for pages that are out: more than half of it is used, or there is
-    /// no block for more.
+    /// Returns whether the pool should keep its room for pages that are out: more than half of its room is
+    /// used, or no further block is available.
     pub(crate) fn is_short(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         self.is_starved() || 2 * used_bytes > wanted_bytes
     }
 
     /// Gives a block back if much of the pool is holes. Pages that come back leave holes, and nothing fills
-    /// them if no more pages enter the pool. After a failed attempt, it tries again when the holes have grown
-    /// by a block. Returns whether it gave one back.
+    /// them if no more pages enter the pool. After a failed attempt, the pool tries again when the holes have
+    /// grown by a block. Returns whether a block was given back.
     pub(crate) fn close_holes(
         &self,
         frames: &FrameAllocator,
@@ -651,7 +658,7 @@ impl Pool {
     ) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
         let packed_bytes = self.spans.contents().1;
-        // If new pages shrink less than those before, the pool is worth less than the blocks that it has.
+        // If new pages shrink less than earlier pages, the pool is worth fewer blocks than it has.
         let is_too_large = used_bytes > wanted_bytes
             && self.spans.blocks.free_bytes() >= CHUNK_BYTES as u64 + wanted_bytes / 16;
         let holes_bytes = used_bytes.saturating_sub(packed_bytes + packed_bytes / HOLES_SHARE);
@@ -667,7 +674,7 @@ impl Pool {
         emptied == Emptied::Block
     }
 
-    /// Returns whether the pool has less room left than a 16th of what it may grow to. Then the shrinker
+    /// Returns whether less than a 16th of the bytes to which the pool may grow is left. If so, the shrinker
     /// should write some pages out.
     pub(crate) fn is_crowded(&self) -> bool {
         let (used_bytes, wanted_bytes) = self.used_and_wanted_bytes();
@@ -677,7 +684,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The arena frees its blocks.
+        // The arena frees the pool's blocks.
         self.budget.uncharge(u64::from(self.spans.blocks.paid_names()) * size_of::<SpanWords>() as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! Pace: the devices' time for a page of a long write, over all areas.
+//! Pace: the time that the devices of all areas together take for a page of a long write.
 //!
 //! ```text
 //!   look: ended = e0, in flight = u0          look: ended = e1
@@ -6,23 +6,24 @@
 //!         t0                                    t1          devices were never idle: (t1 - t0) / (e1 - e0) is their time
 //! ```
 //!
-//! Reclaim looks once a batch, and a transfer pays nothing. If pages end faster than reclaim looks, or too
-//! few are in flight, nothing is learned, and nothing need be. The time of reads in between counts as write
-//! time, and so does the time of threads that complete writes. Key type: [`WritePace`].
+//! Reclaim takes a sample once for each batch, and transfers have no cost. If writes end faster than reclaim
+//! takes samples, or if too few pages are in flight, nothing is measured: then the devices are fast enough.
+//! The time of reads between the writes counts as write time, as does the time of threads that complete
+//! writes. Key type: [`WritePace`].
 
 use crate::sync::{AtomicU32, Duration, Instant, Mutex, Ordering};
 
 /// The pages that must end before a measurement counts: two long transfers.
 const SPAN_PAGES: u64 = 512;
-/// A new measurement counts one part in so many.
+/// A new measurement counts as one part in this many.
 const BLEND: f64 = 4.0;
 
-/// One look at the pages that are being written.
+/// One sample of the pages that are being written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteSample {
-    /// Pages whose write has ended, since the start.
+    /// The number of pages whose write has ended since the start.
     pub(super) ended_pages: u64,
-    /// Pages being written, read second.
+    /// The number of pages that are being written. It is read after `ended_pages`.
     pub(super) under_way_pages: u32,
     pub(super) at: Instant,
 }
@@ -31,7 +32,7 @@ pub(super) struct WriteSample {
 #[derive(Debug, Default)]
 pub(super) struct WritePace {
     since: Mutex<Option<WriteSample>>,
-    /// 0 if not known.
+    /// The time for a page, or 0 if not known.
     ns_per_page: AtomicU32,
 }
 
@@ -41,8 +42,8 @@ impl WritePace {
         Some(self.ns_per_page.load(Ordering::Relaxed)).filter(|ns| *ns != 0)
     }
 
-    /// Takes a look. If several threads look at once, one counts.
-    pub(super) fn look(&self, now: WriteSample) {
+    /// Takes a sample. If several threads do so at the same time, one sample counts.
+    pub(super) fn take(&self, now: WriteSample) {
         let Some(mut since) = self.since.try_lock() else { return };
         let Some(before) = *since else {
             *since = tells(&now).then_some(now);
@@ -58,27 +59,27 @@ impl WritePace {
     }
 
     fn blend(&self, span: Duration, pages: u64) {
-        let told = span.as_nanos() as f64 / pages as f64;
-        let before = self.ns_per_page().map_or(told, f64::from);
-        let blended = before + (told - before) / BLEND;
+        let measured = span.as_nanos() as f64 / pages as f64;
+        let before = self.ns_per_page().map_or(measured, f64::from);
+        let blended = before + (measured - before) / BLEND;
         self.ns_per_page.store(blended.clamp(1.0, f64::from(u32::MAX)) as u32, Ordering::Relaxed);
     }
 }
 
-fn tells(look: &WriteSample) -> bool {
-    u64::from(look.under_way_pages) > SPAN_PAGES
+fn tells(sample: &WriteSample) -> bool {
+    u64::from(sample.under_way_pages) > SPAN_PAGES
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    /// A device that takes `ns` for a page, with up to `queue` pages in flight. Looks at it each time `every`
-    /// pages have ended.
+    /// Simulates a device that takes `ns` for a page, with up to `queue` pages in flight. Takes a sample each
+    /// time `every` pages have ended.
     fn measured(pace: &WritePace, ns: u64, queue: u64, every: u64, idle: Duration) {
         let (mut at, mut ended) = (crate::sync::Clock::default().now(), 0);
         for _ in 0..200 {
-            pace.look(WriteSample { ended_pages: ended, under_way_pages: queue as u32, at });
+            pace.take(WriteSample { ended_pages: ended, under_way_pages: queue as u32, at });
             at += Duration::from_nanos(ns * every) + idle;
             ended += every;
         }

@@ -1,4 +1,5 @@
-//! The pool, the checksum and the seal alone, for benches. They are not part of the public interface.
+//! The pool, the checksum and the seal, each alone, for benchmarks. This file is not part of the public
+//! interface.
 
 use crate::budget::Budget;
 use crate::config::Compression;
@@ -55,7 +56,7 @@ impl PoolProbe {
         self.pool.free(&self.frames, Handle::from_bits(handle));
     }
 
-    /// Pages, packed bytes, bytes used.
+    /// The number of pages, their packed bytes, and the bytes that the pool uses.
     pub fn stats(&self) -> (u64, u64, u64) {
         let stats = self.pool.stats();
         (stats.pages, stats.packed_bytes, stats.used_bytes)
@@ -69,7 +70,7 @@ impl PoolProbe {
         content::page_crc(&self.frames, frame)
     }
 
-    /// The checksum by the other method: over a copy.
+    /// The checksum by the other method: from a copy of the page.
     pub fn page_crc_of_copy(&self, frame: FrameId) -> u32 {
         self.frames.bytes().with_copy(frame.home_offset(), Order::ZERO.bytes(), crc32c::crc32c)
     }

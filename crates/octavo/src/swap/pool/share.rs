@@ -1,8 +1,9 @@
-//! The pool's share of memory while a program mostly waits: pages that stay need no fault at all.
+//! The pool's share of memory while a program mostly waits for pages. A smaller pool lets more pages stay in
+//! memory, which need no fault at all.
 //!
 //! A frame of the pool holds several pages, which need no device when they return. In its place, one page
-//! could stay in memory. Which saves more time follows from the *distances* of returns: the evictions between
-//! a page's eviction and its return, as its shadow tells.
+//! could stay in memory. Which of the two saves more time follows from the *distances* of returns. A distance
+//! is the number of evictions between a page's eviction and its return. The page's shadow gives this number.
 //!
 //! ```text
 //!   pages that are out, the young first:       ├──────── in the pool ────────┤── on devices ──
@@ -12,44 +13,47 @@
 //! ```
 //!
 //! So a smaller pool saves the faults on the `d` youngest pages that are out, and makes the returns of its
-//! `(k-1)d` oldest wait for a device. A larger pool does the opposite, for as large a share of the old pages
-//! that return as it had of the young ones: even a larger pool does not take pages that do not shrink, or
-//! that went straight to a device. The returns of the pages that it pushes out of memory are not known, and
-//! are taken to be one and a half times those of the youngest that are out.
+//! `(k-1)d` oldest wait for a device. A larger pool does the opposite. But even a larger pool does not take
+//! pages that do not shrink, or that went straight to a device. So it is assumed to get the same fraction of
+//! the old pages that return as the pool had of the young pages. The larger pool pushes pages out of memory,
+//! whose returns are not known. They are assumed to be one and a half times the returns of the youngest pages
+//! that are out.
 //!
-//! A page's *place* among the pages that are out is less than its distance, since others have returned
-//! meanwhile. It is the sum, over all younger evictions, of the share that is still out, as in a life table.
-//! Among the youngest, only pages that return count: the policy first evicts pages that no access needs
-//! again, and the pool cannot tell which.
+//! A page's *place* among the pages that are out is less than its distance, since other pages have returned
+//! meanwhile. The place is the sum, over all younger evictions, of the fraction that is still out (a life
+//! table). Among the youngest pages, only pages that return count: the policy first evicts pages that no
+//! access needs again, and the pool does not know which pages these are.
 //!
-//! Not all pages that a larger pool would hold are old, though. Returns leave holes that new pages fill, and
-//! a span leaves as a whole. And a page that is also on a device stays out of a crowded pool. So a second
-//! estimate counts the pages that did not go straight to a device but returned from one, and, by Little's
-//! law, how many of them are out. A larger pool has the returns of as many of these as it has more room than
-//! it takes from memory. The larger of the two estimates holds. By it, the pool may grow to several times
-//! what it is [worth](super::Pool) by how its pages shrink. Frames that hold two pages each have little worth
-//! by that. But if a program needs just more than its memory, and its pages are all alike, a good pool holds
-//! nearly all that is out.
+//! However, not all pages that a larger pool would hold are old. Returns leave holes that new pages fill, and
+//! a span leaves as a whole. And a page that is also on a device does not enter a crowded pool. So a second
+//! estimate counts the pages that returned from a device without having gone straight there. By Little's law,
+//! it estimates how many such pages are out. A larger pool has room for more pages than it takes from memory.
+//! The surplus is the number of such pages that it would hold, with their returns. The larger of the two
+//! estimates decides. With it, the pool may grow to several times its [worth](super::Pool), which depends
+//! only on how much pages shrink. Frames that hold two pages each have little worth in this sense. But if a
+//! program needs just more than its memory, and its pages are all alike, a good pool holds nearly all pages
+//! that are out.
 //!
-//! **When.** The estimate errs by a factor of two either way. So the pool shrinks only if it must: when
-//! returns have taken most of the time for as long as it takes to exchange half of memory. And it gives up at
-//! most half: the program may have begun something else, about which the returns so far say nothing. (A
-//! Python program that fills a dict and then looks its strings up took 60 to 70 s if its pool shrank to the
-//! least at once during the fill, and 44 to 51 s if the pool stayed.) Each later turn judges again, and the
-//! pool grows again if devices have become the greater loss. After each change made here, the count starts
-//! over, since all distances change. After the pool has shrunk, its next growth waits, twice as long as the
-//! last time, unless the pool has grown meanwhile. A program of one thread that mostly computes keeps the
-//! largest pool that pays. The time that returns take is the sum over all threads.
+//! **When.** The estimate may be wrong by a factor of two in either direction. So the pool shrinks only if
+//! returns have taken most of the time, for as long as the exchange of half of memory takes. And it gives up
+//! at most half: the program may have begun something new, about which the returns so far say nothing. (A
+//! Python program that fills a dict and then looks its strings up took 60 to 70 s if its pool shrank at once
+//! to the least size during the fill, and 44 to 51 s if the pool did not shrink.) Each later turn judges
+//! again, and the pool grows again if waiting for devices has become the greater loss. After each such
+//! change, the counts start from zero, since all distances change. After the pool has shrunk, it does not
+//! grow for a number of turns. This number doubles each time the pool shrinks, and halves each time the pool
+//! grows. A program of one thread that mostly computes keeps the largest pool that pays. The time that
+//! returns take is the sum over all threads.
 //!
 //! **What returns cost.** Faults note how long they waited for a device, and the pool notes how long packing
-//! and unpacking took. The means are over all spaces. A fault on a page that another read brings in counts
-//! neither as a return nor as a wait.
+//! and unpacking took. The means are over all spaces. A fault on a page that another thread's read brings in
+//! counts neither as a return nor as a wait.
 //!
-//! Not noted: pages that return by readahead or repeat one word, and how long a page was in the pool before
-//! the shrinker sent it on.
+//! The notes leave out pages that return by readahead and pages that repeat one word. They also leave out how
+//! long a page was in the pool before the shrinker sent it on.
 //!
-//! Linux's `mm/workingset.c` also judges by distances what more memory is worth. Key types: [`Share`] (the
-//! notes, by many threads), [`Times`] (what they cost).
+//! Linux's `mm/workingset.c` also judges the worth of more memory by distances. Key types: [`Share`] (the
+//! notes, from many threads), [`Times`] (the times of returns).
 //!
 //! Cost: one relaxed atomic addition for each return, a lock for each batch that goes out, and about ten
 //! thousand floating-point operations at a turn's end, after thousands of evictions.
@@ -64,28 +68,29 @@ use costs::{Means, ReturnCosts, Times};
 
 /// Bins of distances, in units of shadows: four linear ones, then four for each doubling.
 const BINS: usize = 88;
-/// The evictions of a turn: so many times a part of the limit, and at least the second number.
+/// The evictions of a turn: this many times a part of the limit, and at least the second number.
 const TURN_PARTS: u64 = 4;
 const LEAST_TURN: u64 = 2048;
-/// If shadows lie farther apart, the later one is taken to be the earlier. Each batch with pages at home
-/// checks the turn.
+/// The longest turn. Shadows wrap, so if two shadows lie farther apart, the later one counts as the earlier.
+/// Turns do not become so long, since each batch with pages at home checks the turn.
 const LONGEST_TURN: u64 = 1 << 27;
-/// Half of memory is exchanged after evictions of so many parts of the limit, which is about a quarter of
-/// memory.
+/// Half of memory is exchanged when this many parts of the limit have been evicted. (The limit is about a
+/// quarter of memory.)
 const EXCHANGED_PARTS: f64 = 32.0;
-/// If returns take more than this share of a turn's time, the program mostly waits.
+/// If returns take more than this fraction of a turn's time, the program mostly waits.
 const MOSTLY: f64 = 0.7;
-/// The part of the time of returns that a change must save: one in so many for a larger pool, and one in the
-/// second number for a smaller one, whose gain is less certain.
+/// A change must save this part of the time of returns: one in the first number for a larger pool, and one in
+/// the second number for a smaller pool, whose gain is less certain.
 const WORTHWHILE: f64 = 64.0;
 const SURELY_WORTHWHILE: f64 = 16.0;
-/// With fewer returns, nothing is decided.
+/// The fewest returns for a decision.
 const FEW_RETURNS: f64 = 64.0;
-/// The fewest parts of the limit to which a pool shrinks. Less would be lost in blocks that are not full.
+/// The fewest parts of the limit to which a pool shrinks. The memory of a smaller pool would be lost in
+/// blocks that are not full.
 const LEAST_PARTS: u32 = 3;
 /// The time to send a page of the pool on to a device, without unpacking.
 const SEND_NS: f64 = 5_000.0;
-/// Turns after which older ones count half.
+/// After this many turns, all turns so far count half.
 const MOST_TURNS: u32 = 64;
 /// The most turns in which the pool does not grow after it has shrunk.
 const MOST_SHY: u32 = 32;
@@ -93,17 +98,18 @@ const MOST_SHY: u32 = 32;
 /// The pool at the end of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolSize {
-    /// Pages in it, the frames that it uses, and the pages that a full frame holds.
+    /// The pages in the pool, the frames that the pool uses, and the pages that a full frame holds.
     pub(super) pages: u64,
     pub(super) frames: u64,
     pub(super) packs: f64,
-    /// Frames of a block, as the pool gets them.
+    /// The number of frames of a block that the pool gets.
     pub(super) block_frames: u64,
-    /// Frames of a part of the limit, the parts that the pool may use, and the most that pay.
+    /// The frames of a part of the limit, the parts that the pool may use, and the most parts that it may
+    /// grow to.
     pub(super) part_frames: u64,
     pub(super) parts: u32,
     pub(super) most: u32,
-    /// Of the frames that the pool gives up, those that do not go to pages.
+    /// The number of frames that do not go to pages, of the frames that the pool gives up.
     pub(super) kept_frames: u64,
 }
 
@@ -116,7 +122,7 @@ pub(crate) struct Share {
     clock: Clock,
     from_pool: ReturnsByDistance<AtomicU32>,
     from_device: ReturnsByDistance<AtomicU32>,
-    /// Pages that went straight to a device, and would have even with a larger pool.
+    /// The number of pages that went straight to a device, and would have done so even with a larger pool.
     straight: AtomicU64,
     times: Times,
     past: Mutex<Past>,
@@ -132,9 +138,9 @@ struct Past {
     straight: f64,
     pool: ReturnsByDistance<f64>,
     device: ReturnsByDistance<f64>,
-    /// In these turns the program mostly waited.
+    /// Whether the program mostly waited in these turns.
     waits: bool,
-    /// Turns left in which the pool does not grow, and how many there were the last time.
+    /// The turns left in which the pool does not grow, and the number of such turns after the last shrinking.
     shy: u32,
     last_shy: u32,
 }
@@ -160,7 +166,7 @@ fn width(bin: usize) -> f64 {
 struct Stretch {
     /// The places among all pages that are out.
     all: (f64, f64),
-    /// The places among those that return.
+    /// The places among the pages that return.
     returning: (f64, f64),
     pool: f64,
     device: f64,
@@ -180,7 +186,7 @@ struct CrowdedOut {
 }
 
 impl CrowdedOut {
-    /// Returns how many of the returns are those of `pages` pages.
+    /// Returns how many of the returns belong to `pages` of the pages.
     fn returns_of(self, pages: f64) -> f64 {
         self.returns * (pages / self.pages.max(1.0)).min(1.0)
     }
@@ -198,7 +204,7 @@ impl Share {
         }
     }
 
-    /// The notes on what returns cost.
+    /// The notes on the times of returns.
     pub(crate) fn times(&self) -> &Times {
         &self.times
     }
@@ -210,7 +216,7 @@ impl Share {
         bins[bin_of(shadow.until(now))].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes pages that do not try the pool, or do not shrink.
+    /// Notes pages that did not try the pool, or did not shrink.
     pub(super) fn note_straight(&self, pages: u64) {
         // Relaxed: a figure.
         self.straight.fetch_add(pages, Ordering::Relaxed);
@@ -225,8 +231,8 @@ impl Share {
         (noted.sum::<u64>() + past.returned() as u64, past.began.is_some())
     }
 
-    /// Judges the turn that has ended, if one has. A fault takes `fault_ns`, wherever its page is. Returns
-    /// how many parts the pool should use from now on, or `None` for as many as before.
+    /// Judges the turn that has ended, if one has. A fault takes `fault_ns`, without the time to fetch its
+    /// page. Returns how many parts the pool should use from now on, or `None` if the number does not change.
     pub(super) fn judge(&self, now: Shadow, fault_ns: f64, size: PoolSize) -> Option<u32> {
         let mut past = self.past.lock();
         let Some((began, began_at)) = past.began else {
@@ -234,7 +240,7 @@ impl Share {
             return None;
         };
         let evictions = began.until(now);
-        // A late thread may have a shadow from before the turn began.
+        // A slow thread may have a shadow from before the beginning of the turn.
         if evictions < (TURN_PARTS * size.part_frames).max(LEAST_TURN) || evictions > LONGEST_TURN {
             return None;
         }
@@ -274,7 +280,7 @@ impl Default for Past {
 }
 
 impl Past {
-    /// Adds a turn. Turns in which the program mostly waits are not added to others.
+    /// Adds a turn. Turns in which the program mostly waits are never added to turns in which it does not.
     fn add(
         &mut self,
         pool: ReturnsByDistance<f64>,
@@ -334,7 +340,7 @@ impl Past {
             let before = (all, returning);
             let left = (out - (pool + device) / self.evictions).max(0.0);
             let mean = (out + left) / 2.0;
-            // Every stretch has some length.
+            // Every stretch has a length above zero.
             all += (width(bin) * mean).max(1e-3);
             returning += (width(bin) * (mean - never)).max(1e-3);
             out = left;
@@ -342,16 +348,16 @@ impl Past {
         })
     }
 
-    /// Returns the pages that the pool had no room for. If pages return at all ages, the pool's oldest are
-    /// not much older than the others: returns leave holes that new pages fill, and a span leaves as a whole.
-    /// And pages that are also on a device stay out of a crowded pool. So a page that a larger pool would
-    /// have held may return at any place.
+    /// Returns the pages that the pool had no room for. If pages return at all ages, the oldest pages of the
+    /// pool are not much older than its other pages: returns leave holes that new pages fill, and a span
+    /// leaves as a whole. And pages that are also on a device do not enter a crowded pool. So a page that a
+    /// larger pool would have held may return at any place.
     fn crowded_out(&self) -> CrowdedOut {
         let returned: f64 = self.device.iter().sum();
         let sent = (self.evictions - self.pool.iter().sum::<f64>()).max(1.0);
         let share = (1.0 - self.straight / sent).max(0.0);
         let returns = share * returned;
-        // The pages that went straight are taken to have returned soonest.
+        // The pages that went straight are assumed to have returned soonest.
         let (mut distances, mut left, mut high) = (0.0, returns, (0..BINS).map(width).sum::<f64>());
         for bin in (0..BINS).rev() {
             let counted = self.device[bin].min(left);
@@ -359,21 +365,21 @@ impl Past {
             left -= counted;
             high -= width(bin);
         }
-        // Little's law: the pages that are out are the rate per eviction, times the evictions that each stays
-        // out.
+        // Little's law: the number of pages that are out is their rate per eviction, times the evictions
+        // during which each page stays out.
         let pages = share * sent / self.evictions * distances / returns.max(1.0);
         CrowdedOut { pages, returns }
     }
 
-    /// Returns the number of parts that saves most, if it saves enough.
+    /// Returns the number of parts that saves the most time, if it saves enough.
     fn decide(&self, costs: ReturnCosts, size: PoolSize) -> Option<u32> {
         if self.returned() < FEW_RETURNS || size.frames == 0 {
             return None;
         }
         let (whole, stretches) = (costs.whole(), self.stretches());
         let sum = |of: &dyn Fn(Stretch) -> f64| -> f64 { stretches.clone().map(of).sum() };
-        // The time of the returns of the youngest `n`. `whole` is the time of a return from the pool and from
-        // a device.
+        // The time of the returns of the youngest `n` pages. `whole` is the time of a return from the pool
+        // and from a device.
         let youngest = |n: f64, whole: (f64, f64)| {
             sum(&|at| (at.pool * whole.0 + at.device * whole.1) * part(at.returning, 0.0, n))
         };
@@ -388,8 +394,7 @@ impl Past {
         let had = if young_device > 0.0 { young_pool / (young_pool + young_device) } else { 1.0 };
         let more = (size.packs - 1.0).max(0.0);
         let crowded_out = self.crowded_out();
-        // Pages that a larger pool pushes out of memory go into it, except those that go straight to a
-        // device.
+        // A larger pool pushes pages out of memory, which go into the pool or straight to a device.
         let pushed_ns = whole.0 + (whole.1 - whole.0) * (self.straight / self.evictions).min(1.0);
         let saved_ns = |parts: u32| {
             let fewer = frames - f64::from(parts) * size.part_frames as f64;
@@ -407,16 +412,16 @@ impl Past {
         let is_exchanged = self.evictions >= EXCHANGED_PARTS * size.part_frames as f64;
         let half = size.parts.div_ceil(2).max(LEAST_PARTS).min(size.parts);
         let least = if self.waits && is_exchanged { half } else { size.parts };
-        // A pool that is not full does not need more. Blocks smaller than the one that another thread makes
-        // for it may not be ready.
+        // A pool that is not full needs no more parts. A pool counts as full if it has no room for another
+        // block: smaller blocks may not be available.
         let wanted_frames = u64::from(size.parts) * size.part_frames;
         let is_full =
             16 * size.frames >= 15 * wanted_frames || size.frames + size.block_frames > wanted_frames;
         let most = if self.shy == 0 && is_full { 2 * size.parts } else { size.parts }.min(size.most);
         let best = (least..=most).map(|parts| (saved_ns(parts), parts)).max_by(|a, b| a.0.total_cmp(&b.0))?;
         let worthwhile = if best.1 < size.parts { SURELY_WORTHWHILE } else { WORTHWHILE };
-        // A saving that the present parts make anyway is no gain. A loss by them is not counted: it would
-        // come from growing, and the returns that a pool grows for come last.
+        // What the present parts already save is no gain. If the present parts lose time, the loss is not
+        // counted: it would come from growth, and the returns for which a pool grows come last.
         let gained_ns = best.0 - saved_ns(size.parts).max(0.0);
         (best.1 != size.parts && gained_ns * worthwhile > youngest_ns(f64::INFINITY)).then_some(best.1)
     }
@@ -440,7 +445,7 @@ mod tests {
     };
     const EXCHANGED: u64 = EXCHANGED_PARTS as u64 * SIZE.part_frames;
 
-    /// Turns of a program that only waits, or that computes for a hundred times as long.
+    /// Makes turns of a program that only waits, or that also computes for a hundred times as long.
     fn past(evictions: u64, returns: &[(u64, f64, f64)], waits: bool) -> Past {
         let (mut past, mut pool, mut device) = (Past::default(), [0.0; BINS], [0.0; BINS]);
         for &(distance, from_pool, from_device) in returns {
@@ -463,7 +468,8 @@ mod tests {
         assert_eq!(bin_of(u64::MAX), BINS - 1);
     }
 
-    /// Accesses random pages of `pages`. The `resident` pages used last stay.
+    /// Simulates accesses to random pages of `pages` pages. The `resident` pages that were used last stay in
+    /// memory.
     fn faults(pages: u64, resident: usize, accesses: u64) -> (u64, Vec<u64>) {
         let (mut lru, mut gone) = (Vec::new(), vec![None; pages as usize]);
         let (mut evictions, mut distances, mut random) = (0, Vec::new(), 1_u64);

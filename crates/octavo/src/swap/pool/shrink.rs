@@ -1,14 +1,14 @@
-//! Making the pool smaller: which pages leave first, and how sparse blocks are emptied.
+//! Shrinking the pool: the order in which pages leave, and the emptying of sparse blocks.
 //!
 //! Pages leave by span ([`victims`](super::victims)), so that a span's memory is free when its pages have
 //! left. Pages stored one after the other lie in spans of about the same age and leave together. Sorted by
 //! slot, they form runs.
 //!
-//! To empty a block, its spans change places with free spans of other blocks. Handles stay good, because a
-//! handle names a span and not a place. If too few spans are free, the sparsest of all blocks are emptied:
-//! their objects move to holes in fuller spans of their class, and `retarget` changes the contents that name
-//! them. zsmalloc compacts its classes the same way. So a block can go back even if it has the only span of a
-//! class.
+//! To empty a block, its spans change places with free spans of other blocks. Handles stay valid, because a
+//! handle names a span and not a place. If too few spans are free, the sparsest spans of all blocks are
+//! emptied: their objects move to holes in fuller spans of their class, and `retarget` changes the contents
+//! that name the objects. (zsmalloc compacts its classes in this way.) So a block can go back even if it has
+//! the only span of a class.
 
 use super::blocks::spans_of;
 use super::classes::{CLASSES, SPAN_BYTES, objects};
@@ -19,10 +19,10 @@ use crate::units::{Order, SwapSlot};
 
 /// The most rounds of emptying or moving spans for one block.
 const MOST_ROUNDS: u32 = 8;
-/// The spans of half a block. With fewer left free, the next objects might at once need a new block.
+/// The spans of half a block. If fewer spans stayed free, the next objects might need a new block at once.
 pub(super) const SPARE_SPANS: u32 = spans_of(Order::MAX) / 2;
 
-/// What moving objects together has freed.
+/// The memory that was freed by moving objects together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Emptied {
     /// A block, which went back to the frame allocator.
@@ -34,7 +34,8 @@ pub(super) enum Emptied {
 
 impl Pool {
     /// Names the pages that were stored longest ago, `n` or a few more, sorted by slot. Each page is named
-    /// once. Call [`Pool::free`] when its content says Device, or [`Pool::stays`] if it could not be written.
+    /// once. The caller then calls [`Pool::free`] when the page's content says Device, or [`Pool::stays`] if
+    /// the page could not be written.
     pub(crate) fn coldest(&self, frames: &FrameAllocator, n: usize, named: &mut Vec<(SwapSlot, Handle)>) {
         let mut victims = self.victims.lock();
         let enough = named.len() + n;
@@ -51,8 +52,8 @@ impl Pool {
     }
 
     /// Gives up to `n_blocks` blocks back to the frame allocator, the sparsest first, by moving their
-    /// objects. Returns how many. `retarget` changes the content of a slot from one handle to the other by
-    /// compare-and-swap. It returns false if the content had changed.
+    /// objects. Returns the number of blocks. `retarget` changes the content of a slot from one handle to
+    /// another by compare-and-swap, and returns false if the content had changed.
     pub(crate) fn give_back(
         &self,
         frames: &FrameAllocator,
@@ -76,7 +77,7 @@ impl Pool {
         is_gone
     }
 
-    /// Gives the sparsest block back, if the others then have `spare_spans` free spans.
+    /// Gives the sparsest block back, if the other blocks then have `spare_spans` free spans.
     pub(super) fn empty_one(
         &self,
         frames: &FrameAllocator,
@@ -96,7 +97,7 @@ impl Pool {
         let blocks = &self.spans.blocks;
         let Some(block) = blocks.close_sparsest() else { return Emptied::Nothing };
         let mut emptied = Emptied::Nothing;
-        // Several rounds, because other threads fill free spans meanwhile.
+        // Emptying takes several rounds, because other threads fill free spans meanwhile.
         for _ in 0..MOST_ROUNDS {
             if blocks.is_gone(block) {
                 return Emptied::Block;
@@ -116,7 +117,7 @@ impl Pool {
         emptied
     }
 
-    /// Exchanges spans of a closed block with free spans of other blocks, while there are any.
+    /// Exchanges spans of a closed block with free spans of other blocks, as long as such spans exist.
     fn move_spans(&self, frames: &FrameAllocator, block: usize) {
         for span in 0..self.spans.blocks.end() {
             if !self.spans.is_in(span, block) {
@@ -129,7 +130,7 @@ impl Pool {
         }
     }
 
-    /// Names up to `n` spans whose objects fit into the holes of others, the sparsest first.
+    /// Names up to `n` spans whose objects fit into the holes of other spans, the sparsest first.
     fn sparsest(&self, n: u32) -> Vec<u32> {
         let mut holes = [0; CLASSES];
         let mut sparse = Vec::new();
@@ -144,7 +145,8 @@ impl Pool {
         }
         sparse.sort_unstable();
         let fits = |&(_, class, _): &(u32, usize, u32)| {
-            // Its own holes go, and its objects fill others: together, as many as a span has objects.
+            // The span's own holes vanish, and its objects fill other holes. Together these are as many holes
+            // as a span has places for objects.
             let fits = holes[class] >= objects(class);
             holes[class] -= if fits { objects(class) } else { 0 };
             fits
@@ -152,7 +154,7 @@ impl Pool {
         sparse.into_iter().filter(fits).map(|(.., span)| span).take(n as usize).collect()
     }
 
-    /// Moves the objects of `sparse` spans to holes in other spans. Returns whether any moved.
+    /// Moves the objects of `sparse` spans to holes in other spans. Returns whether any object was moved.
     fn empty_spans(
         &self,
         frames: &FrameAllocator,
@@ -160,7 +162,8 @@ impl Pool {
         retarget: &mut impl FnMut(SwapSlot, Handle, Handle) -> bool,
     ) -> bool {
         let mut named = Vec::new();
-        // All are drained first: otherwise objects would move from one sparse span to another.
+        // All sparse spans start to drain first. Otherwise objects would move from one sparse span to
+        // another.
         for &span in sparse {
             self.spans.start_draining(frames, span, |slot, handle| named.push((slot, handle)));
         }
@@ -179,7 +182,7 @@ impl Pool {
         has_moved
     }
 
-    /// Copies an object to a hole of its class, if the object is still there and there is a hole.
+    /// Copies an object to a hole of its class, if the object still exists and its class has a hole.
     fn move_object(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<Handle> {
         let age = self.spans.span(handle.span()).age();
         let placed = self.spans.look(frames, slot, handle, |packed, header| {

@@ -1,14 +1,14 @@
 //! The words of one span.
 //!
-//! A span belongs to one class from when it gets memory until its last object is gone. The lock of its class
-//! guards its words ([`spans`](super::spans)). Other threads read them only as hints.
+//! A span belongs to one class, from the moment it gets memory until its last object is freed. The lock of
+//! its class guards its words ([`spans`](super::spans)). Without this lock, the words are only hints.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::units::FrameId;
 
-/// No span.
+/// The number that names no span.
 pub(super) const NO_SPAN: u32 = u32::MAX;
-/// Words of a span's map of objects.
+/// The number of words of a span's map of objects.
 const MAP_WORDS: usize = 4;
 /// The class of a span that has none.
 pub(super) const NO_CLASS: u32 = 0;
@@ -20,18 +20,18 @@ pub(super) const DRAINING: u32 = 2;
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros))]
 #[repr(C, align(64))]
 pub(super) struct SpanWords {
-    /// First frame.
+    /// The span's first frame.
     pub(super) place: AtomicU32,
-    /// The index of the block that it lies in.
+    /// The index of the block in which the span lies.
     pub(super) block: AtomicU32,
-    /// Class + 1.
+    /// The class + 1.
     pub(super) class: AtomicU32,
     pub(super) used: AtomicU32,
     /// Neighbours in the class's list of spans with room. `next` links free names too.
     pub(super) next: AtomicU32,
     pub(super) prev: AtomicU32,
     pub(super) flags: AtomicU32,
-    /// The mean time at which its objects were stored, by the clock of stores.
+    /// The mean time at which the span's objects were stored, by the clock of stores.
     pub(super) age: AtomicU64,
     pub(super) taken: [AtomicU64; MAP_WORDS],
 }
@@ -66,7 +66,7 @@ impl SpanWords {
         self.age.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the span was in a class, and not being emptied, a moment ago.
+    /// Returns whether the span was in a class, and was not being emptied, a moment ago.
     pub(super) fn is_settled(&self) -> bool {
         self.class().is_some() && !self.is(DRAINING)
     }

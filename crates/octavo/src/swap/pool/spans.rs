@@ -1,13 +1,13 @@
-//! Objects in spans: the place of each, and the free places.
+//! Objects in spans: the place of each object, and the free places.
 //!
 //! Key types: [`Spans`], [`SpanWords`](super::span::SpanWords).
 //!
-//! A span belongs to one class from when it gets memory until its last object is gone. The class's lock
-//! guards the span's words and the bytes of its objects. It is held at most for a copy of one object (or of
-//! one span, when that moves). A thread checks whether a handle is still good under the lock of the class
-//! that the handle names: a span joins and leaves a class only under that lock.
+//! A span belongs to one class, from the moment it gets memory until its last object is freed. The class's
+//! lock guards the span's words and the bytes of its objects. The lock is held at most while one object is
+//! copied (or one span, if a span moves). A thread checks under the lock of the handle's class whether a
+//! handle is still valid: a span joins and leaves a class only under the class's lock.
 //!
-//! Locking: one class; under it, `blocks`.
+//! Locking: one class's lock. Under it, the lock of `blocks`.
 
 use crossbeam_utils::CachePadded;
 
@@ -19,17 +19,17 @@ use crate::frame::FrameAllocator;
 use crate::sync::{Mutex, MutexGuard, Ordering, WordArray, fence};
 use crate::units::{FrameId, Order, SwapSlot};
 
-/// A class, without its spans.
+/// The data of a class, except its spans.
 #[derive(Debug)]
 struct SpanClass {
-    /// The first span with room. It links the others.
+    /// The first span with room. It links to the other spans with room.
     first: u32,
     generation: u32,
     pages: u64,
     packed_bytes: u64,
 }
 
-/// The header of an object, as it was read.
+/// The contents of an object's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) slot: SwapSlot,
@@ -72,7 +72,7 @@ pub(super) struct Checksums {
 /// The outcome of an attempt to place an object.
 pub(super) enum Placed {
     At(Handle),
-    /// No span has room, and there is no memory for a new one.
+    /// No span has room, and there is no memory for a new span.
     NoRoom,
 }
 
@@ -119,7 +119,8 @@ impl Spans {
         self.span(span).place().home_offset() + object as usize * size(class)
     }
 
-    /// Puts an object into a span with room. If `may_take`, a span of no class may join the object's class.
+    /// Puts an object into a span with room. If `may_take` is true, a span without a class may join the
+    /// object's class.
     pub(super) fn place(
         &self,
         frames: &FrameAllocator,
@@ -147,7 +148,7 @@ impl Spans {
         words.flip(object);
         let used = words.used() + 1;
         set(&words.used, used);
-        // A running mean: an old span grows younger as its holes are filled again.
+        // The age is a running mean: an old span becomes younger when its holes are filled again.
         let age = words.age() as i64;
         words.age.store((age + (clock as i64 - age) / i64::from(used)) as u64, Ordering::Relaxed);
         if used == objects(class) {
@@ -164,8 +165,8 @@ impl Spans {
         Placed::At(Handle::new(class, span, object, generation))
     }
 
-    /// Calls `look` on a copy of an object, with no lock held. Returns `None` if the handle is not, or no
-    /// longer, the slot's.
+    /// Calls `look` on a copy of an object, with no lock held. Returns `None` if the slot does not have the
+    /// handle, or no longer has it.
     pub(super) fn look<R>(
         &self,
         frames: &FrameAllocator,
@@ -184,15 +185,15 @@ impl Spans {
         }))
     }
 
-    /// The checksum of an object's page on its area, or `None` if the handle is not, or no longer, the
-    /// slot's.
+    /// The checksum of an object's page on its area, or `None` if the slot does not have the handle, or no
+    /// longer has it.
     pub(super) fn area_crc(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<u32> {
         let _held = self.classes[handle.class()].lock();
         self.header(frames, slot, handle).map(|(_, header)| header.area_crc)
     }
 
-    /// Under the lock of the handle's class: the place of an object and its header, if the object is the
-    /// slot's.
+    /// Called under the lock of the handle's class. Returns the place of an object and its header, if the
+    /// object belongs to the slot.
     fn header(&self, frames: &FrameAllocator, slot: SwapSlot, handle: Handle) -> Option<(usize, Header)> {
         if !self.is_good(handle) {
             return None;
@@ -248,8 +249,8 @@ impl Spans {
         self.classes.iter().fold((0, 0), add)
     }
 
-    /// Names every object of a span, and keeps new ones out of it until it is empty, or until
-    /// [`Spans::stop_draining`]. Names nothing if the span is being emptied already.
+    /// Names every object of a span, and keeps new objects out of the span until it is empty, or until
+    /// [`Spans::stop_draining`]. Names nothing if the span is already being emptied.
     pub(super) fn start_draining(
         &self,
         frames: &FrameAllocator,
@@ -272,7 +273,7 @@ impl Spans {
         }
     }
 
-    /// Lets new objects into a span again that was not emptied after all.
+    /// Lets new objects into a span that was not emptied completely.
     pub(super) fn stop_draining(&self, span: u32) {
         let words = self.span(span);
         let Some(class) = words.class() else { return };
@@ -285,8 +286,8 @@ impl Spans {
         }
     }
 
-    /// Moves a span's bytes to the place of a free span of no class, which gets the first one's place.
-    /// Returns false if the span is no longer in a class.
+    /// Moves a span's bytes to the place of a free span without a class. The free span gets the former place
+    /// of the bytes. Returns false if the span is no longer in a class.
     pub(super) fn exchange_places(&self, frames: &FrameAllocator, span: u32, free: u32) -> bool {
         let words = self.span(span);
         let Some(class) = words.class() else { return false };

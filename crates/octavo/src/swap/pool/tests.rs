@@ -1,4 +1,4 @@
-//! The pool against a map of pages, page by page.
+//! Tests that compare the pool with a map of pages, page by page.
 
 use std::collections::HashMap;
 
@@ -8,24 +8,24 @@ use super::*;
 use crate::frame::{Backing, FrameConfig};
 use crate::sync::{Clock, Duration, Machine, pause, thread};
 
-/// What pages are filled with.
+/// The contents of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
     Random,
     /// Numbers between 0 and 1 in 64-bit floating point.
     Floats,
     Text,
-    /// Random, then zeros.
+    /// Half random bytes, then zeros.
     Half,
     /// Small 64-bit numbers.
     Words,
-    /// Random, but repeating after 512 bytes.
+    /// 512 random bytes, repeated.
     Repeats,
 }
 
 const KINDS: [Fill; 6] = [Fill::Random, Fill::Floats, Fill::Text, Fill::Half, Fill::Words, Fill::Repeats];
 
-/// A page of that kind, the same for the same seed.
+/// Makes a page of this kind. Equal seeds give equal pages.
 pub(crate) fn page(kind: Fill, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut random = move || {
@@ -195,7 +195,7 @@ fn a_pool_that_is_worth_less_gives_its_blocks_back() {
     fixture.pool.turnover();
     let (used_bytes, wanted_bytes) = fixture.pool.used_and_wanted_bytes();
     assert!(used_bytes > 2 * wanted_bytes && fixture.pool.is_crowded(), "{used_bytes} of {wanted_bytes}");
-    // Each block keeps some.
+    // Each block keeps some objects.
     let leaving = kept.into_iter().filter(|handle| !handle.span().is_multiple_of(5));
     leaving.for_each(|handle| fixture.pool.free(&fixture.frames, handle));
     assert!(!fixture.pool.is_crowded() && fixture.pool.used_and_wanted_bytes().0 == used_bytes);
@@ -281,12 +281,12 @@ fn neither_the_limit_nor_the_budget_is_exceeded() {
     }
     assert!(full > 4000, "{full}");
     assert!(fixture.pool.stats().used_bytes > 5 << 20 >> 1 && fixture.pool.is_crowded());
-    // Room is used as soon as there is any.
+    // The pool uses new room at once.
     let mut named = Vec::new();
     fixture.pool.coldest(&fixture.frames, 64, &mut named);
     named.iter().for_each(|&(_, handle)| fixture.pool.free(&fixture.frames, handle));
     assert!(matches!(fixture.store(9000, &page(Fill::Half, 1)), Stored::Kept(_)));
-    // The pool takes no memory that is not there.
+    // The pool takes no memory that the frame allocator does not have.
     fixture.pool.set_limit_bytes(1 << 30);
     (8000..40_000).for_each(|slot| {
         let _ = fixture.store(slot, &page(Fill::Half, slot.into()));
@@ -308,8 +308,8 @@ fn damage_of_any_byte_is_told() {
             let byte: u8 = fixture.frames.bytes().load(damaged);
             fixture.frames.bytes().store(damaged, byte ^ 0x10);
             let failure = fixture.load(9, handle).expect_err("damage");
-            // To the pool, a damaged slot or generation looks like another page's: the caller finds its
-            // content unchanged.
+            // If the slot or the generation is damaged, the object looks like another page's object to the
+            // pool, and the caller finds its content unchanged.
             let named = damaged - at < 8;
             assert!(failure == LoadFailure::Corrupt || named, "byte {}: {failure:?}", damaged - at);
             fixture.frames.bytes().store(damaged, byte);
@@ -345,7 +345,7 @@ fn the_coldest_are_those_stored_first_and_each_is_named_once() {
     let mut more = Vec::new();
     fixture.pool.coldest(&fixture.frames, 256, &mut more);
     assert!(more.iter().all(|one| !named.contains(one)));
-    // Pages that could not be written are named again; pages that were free their memory.
+    // Pages that could not be written are named again. Pages that were written free their memory.
     let used = fixture.pool.stats().used_bytes;
     more.iter().for_each(|&(_, handle)| fixture.pool.stays(handle));
     named.iter().for_each(|&(_, handle)| fixture.pool.free(&fixture.frames, handle));
@@ -365,7 +365,7 @@ fn sparse_blocks_are_emptied_by_moving() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
     let mut map: HashMap<u32, Handle> =
         (0..6000).map(|slot| (slot, fixture.kept(slot, &page(Fill::Half, slot.into())))).collect();
-    // Two of every three are freed.
+    // Two of every three pages are freed.
     for slot in (0..6000).filter(|slot| slot % 3 != 0) {
         fixture.pool.free(&fixture.frames, map.remove(&slot).unwrap());
     }
@@ -419,7 +419,7 @@ fn a_page_of_a_rare_size_keeps_no_block_from_closing() {
 #[test]
 fn a_block_that_was_never_used_goes_back() {
     let fixture = fixture(Compression::Lz4, 8 << 20);
-    // Once as the only block, and once beside another.
+    // The block is once the only one, and once beside another.
     for pages in [0, 100] {
         (0..pages).for_each(|slot| _ = fixture.kept(slot, &page(Fill::Half, slot.into())));
         let used_bytes = fixture.pool.stats().used_bytes;
@@ -444,11 +444,11 @@ fn a_small_block_goes_back_where_its_pages_fit_elsewhere() {
     };
     fill(&mut map, 1);
     assert_eq!(fixture.pool.stats().used_bytes, large);
-    // The rest of memory is in pieces.
+    // The rest of the memory is in small pieces.
     let pieces = fixture.frames.alloc(eighth).unwrap();
     let taken: Vec<_> = std::iter::from_fn(|| fixture.frames.alloc(Order::ZERO)).collect();
     fixture.frames.give_back(pieces);
-    // By then, the thread may be on another CPU. The pool does not look into other CPUs' lists.
+    // The thread may be on another CPU now, and the pool does not take frames from the lists of other CPUs.
     fixture.frames.drain();
     fill(&mut map, large + small);
     assert!(!fixture.pool.give_small_back(&fixture.frames), "the large block is full");
@@ -468,7 +468,7 @@ fn a_small_block_goes_back_where_its_pages_fit_elsewhere() {
 fn whole_spans_move_unnoticed() {
     let fixture = fixture(Compression::Lz4, 32 << 20);
     let handles: Vec<_> = (0..4000).map(|slot| fixture.kept(slot, &page(Fill::Half, slot.into()))).collect();
-    // Runs of more than two spans go, so that whole spans are free in every block.
+    // Runs of pages that fill more than two spans are freed, so that whole spans are free in every block.
     let stays = |slot: usize| (slot / 50).is_multiple_of(2);
     (0..4000).filter(|&slot| !stays(slot)).for_each(|slot| fixture.pool.free(&fixture.frames, handles[slot]));
     let before = fixture.pool.stats().used_bytes;
@@ -507,7 +507,7 @@ proptest! {
     fn bytes_are_right_whatever_happens(steps in prop::collection::vec(step(), 1..1500), zstd in prop::bool::weighted(0.2)) {
         let fixture = fixture(if zstd { Compression::Zstd } else { Compression::Lz4 }, 300 << 10);
         let mut map: HashMap<u32, (Handle, usize, u64)> = HashMap::new();
-        // Small limits make small blocks, and several.
+        // A small limit makes the pool take several small blocks.
         let mut limit = 300 << 10;
         for step in steps {
             let used = fixture.pool.stats().used_bytes;
@@ -545,7 +545,7 @@ proptest! {
                     let mut asked = 0;
                     fixture.pool.give_back(&fixture.frames, n, |slot, from, to| {
                         asked += 1;
-                        // The content may have changed meanwhile: then that object is gone.
+                        // The content may have changed meanwhile. Then the object is freed.
                         if refused >> (asked % 64) & 1 != 0 && asked % 7 == 0 {
                             let (handle, ..) = map.remove(&slot.0).expect("a live slot");
                             assert_eq!(handle, from);
@@ -579,19 +579,19 @@ proptest! {
     }
 }
 
-/// Contents as the swap cache would keep them: a word each, changed by compare-and-swap. Beside each, the
-/// seed of its page.
+/// The test keeps the contents of slots like the swap cache: each is a word that is changed by
+/// compare-and-swap. Beside each word is the seed of the slot's page.
 #[test]
 fn threads_store_load_free_shrink_and_move_at_once() {
     const SLOTS: u32 = 2048;
     let fixture = fixture(Compression::Lz4, 4 << 20);
     let contents: Vec<AtomicU64> = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
-    // Held to give a slot to another page, in place of the cache's lock and the frame's flags.
+    // In place of the cache's lock, a thread that gives a slot to another page locks the slot's owner.
     let owners: Vec<Mutex<u64>> = (0..SLOTS).map(|_| Mutex::new(0)).collect();
     let (loads, moved, left) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let clock = Clock::default();
     let began = clock.now();
-    // Runs for a while, and until everything has happened at least once: on a busy machine that takes longer.
+    // The test runs for some time, and until every event has happened at least once.
     let goes_on = || {
         let missing = || [&loads, &moved, &left].iter().any(|count| count.load(Ordering::Relaxed) == 0);
         clock.since(began) < Duration::from_secs(2)
@@ -662,7 +662,7 @@ fn threads_store_load_free_shrink_and_move_at_once() {
             let mut turns = 0..;
             while goes_on() {
                 let mut named = Vec::new();
-                // Not in each round: if the other threads rarely run, no page would be left to move.
+                // Not in each round. Otherwise, if the other threads rarely run, no page is left to move.
                 if turns.next().is_some_and(|turn: u32| turn.is_multiple_of(64)) {
                     fixture.pool.coldest(&fixture.frames, 32, &mut named);
                 }

@@ -4,10 +4,10 @@ use std::collections::BinaryHeap;
 
 use super::spans::Spans;
 
-/// The spans found cold in one scan.
+/// The number of spans that one scan finds cold.
 const COLD_SPANS: usize = 64;
 
-/// The spans that the last scan found coldest, the coldest last.
+/// The coldest spans of the last scan. The coldest of all is the last.
 #[derive(Debug, Default)]
 pub(super) struct Victims {
     spans: Vec<(u64, u32)>,

@@ -1,18 +1,19 @@
 //! The decision whether a batch of pages tries the pool or goes straight to the area.
 //!
 //! Packing a page takes longer than a quick device takes to write it. So a stream of pages that do not come
-//! back goes straight. A page that comes back saves the wait for a device. For all spaces that share the
-//! [`Weights`], Octavo measures how many pages shrink and come back, how long that takes, and how long faults
-//! wait for pages on an area.
+//! back goes straight to the area. If a page comes back from the pool, its fault does not wait for a device.
+//! For all spaces with the same [`Weights`], Octavo measures how many pages shrink and come back, how long
+//! packing and unpacking take, and how long faults wait for pages on an area.
 //!
-//! A page in the pool says nothing yet. It counts when it comes back, or when it leaves for a device. The
-//! pool does not note whose pages leave: each space is taken to lose the same share of its pages in the pool.
-//! Nor does it note whose pages are unmapped. So the spaces together may seem to have more pages in the pool
-//! than it holds, and each loses less of them. So a program that first only writes, and reads later, finds
-//! its pages in the pool, as many as there is room for. Without a background thread, pages leave the pool
-//! only under a lowered budget, or if nothing else makes room.
+//! A page that is still in the pool does not count yet. It counts when it comes back, or when it leaves for a
+//! device. The pool does not note to which spaces the leaving pages belong: each space is assumed to lose the
+//! same fraction of its pages in the pool. Neither does the pool note to which spaces the unmapped pages
+//! belong. So the assumed numbers of all spaces together may exceed the number of pages in the pool. In this
+//! case, each space is assumed to lose a smaller fraction. As a result, a program that first only writes, and
+//! reads later, finds as many of its pages in the pool as there is room for. Without a background thread,
+//! pages leave the pool only if the budget is lowered, or if nothing else makes room.
 //!
-//! [`DeviceView`] says how the devices keep up with writes, over all areas:
+//! [`DeviceView`] describes the devices of all areas together, and whether they keep up with writes:
 //!
 //! ```text
 //!   worth of trying one page =
@@ -22,32 +23,33 @@
 //!     - time of a try
 //! ```
 //!
-//! If that is not positive, pages go straight, except for a few probes, which notice a change. If it is
-//! positive, a few pages still go straight, so that the wait for a device stays known. Key types: [`Weights`]
-//! (the notes, by many threads), [`Weigher`] (the decision; pure).
+//! If the worth is not positive, pages go straight, except for a few probes, which detect a change. If the
+//! worth is positive, a few pages still go straight, so that the wait for a device stays known. Key types:
+//! [`Weights`] (the notes, from many threads), [`Weigher`] (the decision, a pure computation).
 
 use super::Stored;
 use super::mean::{MOST_EVENTS, Mean};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::units::PAGE_BYTES;
 
-/// Pages that go straight for each probe.
+/// The number of pages that go straight for each probe.
 const PAGES_A_PROBE: u32 = 128;
-/// Probes at once.
+/// The number of pages that probe together.
 const PROBES: u32 = 8;
-/// Pages that try the pool for each that still goes straight. The second number applies while few waits for a
-/// device have been seen.
+/// The number of pages that try the pool for each page that still goes straight. The second number applies
+/// while few waits for a device have been measured.
 const PAGES_A_STRAIGHT: u32 = 512;
 const PAGES_A_FIRST_STRAIGHT: u32 = 64;
-/// Tries after which older ones count half, and likewise pages that came back or left.
+/// After this many tries, older tries count half. The same number applies to pages that came back or left.
 const WINDOW: f64 = 512.0;
-/// The tries assumed at first, all of them kept, and how many of those came back. The others left.
+/// The number of tries that are assumed at the start, all of which the pool kept, and the number of these
+/// pages that came back. The other pages left.
 const ASSUMED: f64 = 32.0;
 const ASSUMED_BACK: f64 = 16.0;
 pub(super) const ASSUMED_TRY_NS: f64 = 5000.0;
 /// The time of unpacking, until it is measured.
 pub(super) const ASSUMED_UNPACK_NS: f64 = 1500.0;
-/// The wait of a fault for a page from an area, until it is measured: a disk's.
+/// The wait of a fault for a page from an area, until it is measured. This is the wait for a disk.
 pub(super) const ASSUMED_WAIT_NS: f64 = 80_000.0;
 
 /// The state of the devices behind the pool.
@@ -55,7 +57,7 @@ pub(super) const ASSUMED_WAIT_NS: f64 = 80_000.0;
 pub(crate) struct DeviceView {
     /// Bytes submitted and not yet written.
     pub(crate) in_flight_bytes: u64,
-    /// The bytes in flight that keep the devices busy. With more in flight, they are behind.
+    /// The bytes in flight that keep the devices busy. If more bytes are in flight, the devices are behind.
     pub(crate) busy_bytes: u64,
     /// The devices' time for a page of a long write.
     pub(crate) write_ns_per_page: u32,
@@ -71,18 +73,18 @@ impl DeviceView {
         Self { in_flight_bytes: 0, busy_bytes: 4 << 20, write_ns_per_page: (PAGE_BYTES as f64 / 2.2) as u32 };
 }
 
-/// The pages in the pool, and those that have left it for a device since the start.
+/// The pages in the pool, and the pages that have left the pool for a device since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Turnover {
     pub(crate) pages: u64,
-    /// The packed bytes of these.
+    /// The packed bytes of the pages in the pool.
     pub(crate) packed_bytes: u64,
     pub(crate) left: u64,
-    /// The pages that all weighers together take to be in the pool.
+    /// The number of pages in the pool, as all weighers together assume.
     pub(crate) inside: f64,
 }
 
-/// The sum of what all weighers take to be in the pool, in parts of a page.
+/// The number of pages that all weighers together assume in the pool, in parts of a page.
 #[derive(Debug, Default)]
 pub(crate) struct PoolPages(AtomicU64);
 
@@ -104,16 +106,17 @@ impl PoolPages {
 /// The events since the last decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct EventCounts {
-    /// Pages that tried the pool, those of them that it kept, and pages that came back from it.
+    /// The pages that tried the pool, the pages of these that the pool kept, and the pages that came back
+    /// from the pool.
     pub(crate) tried: u32,
     pub(crate) kept: u32,
     pub(crate) came_back: u32,
-    /// Sums over the tries and loads that were timed, and their number.
+    /// The times of all tries and loads that were timed, and the numbers of these tries and loads.
     pub(crate) try_ns: u64,
     pub(crate) timed_tries: u32,
     pub(crate) unpack_ns: u64,
     pub(crate) timed_loads: u32,
-    /// The same for timed faults on pages that lay on an area.
+    /// The times of all timed faults on pages that lay on an area, and the number of these faults.
     pub(crate) wait_ns: u64,
     pub(crate) timed_waits: u32,
 }
@@ -123,7 +126,7 @@ pub(crate) struct EventCounts {
 pub(crate) struct Weigher {
     tried: f64,
     kept: f64,
-    /// About how many pages are in the pool.
+    /// The assumed number of pages in the pool.
     inside: f64,
     came_back: f64,
     left: f64,
@@ -132,9 +135,9 @@ pub(crate) struct Weigher {
     try_ns: f64,
     unpack_ns: f64,
     wait: Mean,
-    /// Pages that went straight since the last probe.
+    /// The number of pages that went straight since the last probe.
     straight: u32,
-    /// Pages that tried the pool since one still went straight.
+    /// The number of pages that tried the pool since a page last went straight.
     packed: u32,
 }
 
@@ -168,14 +171,14 @@ impl Weigher {
         // Pages that left before the first decision do not count.
         let seen_left = self.all_left.unwrap_or(turnover.left);
         let left = turnover.left.saturating_sub(seen_left);
-        // Another thread may have noted more meanwhile.
+        // Another thread may have noted a higher number meanwhile.
         self.all_left = Some(seen_left.max(turnover.left));
         let before = self.inside;
         let inside = before + f64::from(noted.kept) - f64::from(noted.came_back);
-        // Unmapped pages are no longer in the pool either.
+        // Unmapped pages are no longer in the pool, so the sum has an upper limit.
         let most = (turnover.pages + left) as f64;
         self.inside = inside.clamp(0.0, most);
-        // Pages that came since the last decision may have come after the others left.
+        // Pages that came since the last decision may have come after the other pages left.
         let all = turnover.inside.max(most).max(1.0);
         let left = self.inside.min(before) * left as f64 / all;
         self.inside -= left;
@@ -228,13 +231,13 @@ impl Weigher {
     }
 }
 
-/// The notes, from any thread, and the weigher.
+/// The notes of all threads, and the weigher.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
-    /// Pages kept in the upper 32 bits, pages tried in the lower.
+    /// The pages kept, in the upper 32 bits, and the pages tried, in the lower 32 bits.
     tries: AtomicU64,
     came_back: AtomicU32,
-    /// Nanoseconds in the upper bits, their number in the lower 16.
+    /// Nanoseconds in the upper bits, and the number of events in the lower 16 bits.
     try_ns: AtomicU64,
     unpack_ns: AtomicU64,
     wait_ns: AtomicU64,
@@ -247,7 +250,7 @@ const COUNT_BITS: u32 = 16;
 impl Weights {
     pub(super) fn note_store(&self, stored: Stored, ns: Option<u64>) {
         if stored == Stored::Full {
-            // There was no room, which says nothing about the page.
+            // There was no room, so the result says nothing about the page.
             return;
         }
         let kept = u64::from(matches!(stored, Stored::Kept(_)));
@@ -299,7 +302,7 @@ impl Weights {
         weigher.decide(pages, device)
     }
 
-    /// Starts over, for another space.
+    /// Forgets everything, for another space.
     pub(super) fn reset(&self, all: &PoolPages) {
         let mut weigher = self.weigher.lock();
         self.taken();
@@ -315,7 +318,7 @@ mod tests {
     const FAST_DISK: DeviceView = DeviceView::UNMEASURED;
     const ALMOST_ALL: f64 = 0.98;
 
-    /// A weigher, and the pool beside it: a small one, so that each page soon comes back or leaves.
+    /// A weigher with its pool. The pool is small, so that each page soon comes back or leaves.
     #[derive(Default)]
     struct Trial {
         weigher: Weigher,
@@ -324,8 +327,8 @@ mod tests {
     }
 
     impl Trial {
-        /// A batch of 32 pages is to go out. `share_back` of those that are kept come back, and the others
-        /// leave once the pool holds `most` pages. Returns how many tried.
+        /// A batch of 32 pages goes out. Of the pages that are kept, the fraction `share_back` comes back,
+        /// and the others leave when the pool holds `most` pages. Returns how many pages tried the pool.
         fn batch(&mut self, kept: bool, share_back: f64, device: DeviceView, most: u64) -> u32 {
             let n = self.weigher.decide(32, &device);
             let kept_pages = if kept { n } else { 0 };
@@ -351,7 +354,7 @@ mod tests {
             n
         }
 
-        /// The share of pages that tried, in the second half of so many batches.
+        /// Returns the fraction of pages that tried the pool, in the second half of the batches.
         fn share(&mut self, kept: bool, share_back: f64, device: DeviceView, batches: u32) -> f64 {
             let tried: Vec<u32> = (0..batches).map(|_| self.batch(kept, share_back, device, 64)).collect();
             let later = &tried[tried.len() / 2..];
@@ -416,7 +419,7 @@ mod tests {
             keep(weights, 400);
             look(weights, pages, 0);
         }
-        // The first unmaps its pages. Half of the others leave.
+        // The first space unmaps its pages. Half of the other pages leave.
         all.iter().for_each(|weights| look(weights, 200, 200));
         let charged: f64 = all.iter().map(|weights| charged(&weights.weigher.lock())).sum();
         assert!((190.0..=215.0).contains(&charged), "{charged} of 200 pages");

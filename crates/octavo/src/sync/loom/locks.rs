@@ -1,8 +1,8 @@
-//! loom's locks with the methods of the real ones.
+//! loom's locks, with the methods of the real locks.
 
 use crate::sync::{AtomicBool, Duration, Ordering};
 
-/// loom's mutex with the real one's methods. A model ends with a panic, so poison never matters.
+/// loom's mutex, with the methods of the real mutex. A panic ends the model, so poison never matters.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -22,8 +22,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// loom's condition variable with the real one's methods. Time does not pass in a model: a wait ends
-/// by a notification.
+/// loom's condition variable, with the methods of the real one. Time does not pass in a model, so only a
+/// notification ends a wait.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(loom::sync::Condvar);
 
@@ -37,7 +37,7 @@ impl Condvar {
     }
 }
 
-/// loom's reader-writer lock with the real one's methods.
+/// loom's reader-writer lock, with the methods of the real lock.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
 
@@ -58,8 +58,8 @@ impl<T> RwLock<T> {
     }
 }
 
-/// A value that is set once, with std's methods. The flag tells the checker that the value is
-/// published.
+/// A value that is set once, with the methods of std's `OnceLock`. The flag shows the checker that the value
+/// is published.
 #[derive(Debug, Default)]
 pub(crate) struct OnceLock<T> {
     value: std::sync::OnceLock<T>,

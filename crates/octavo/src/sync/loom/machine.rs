@@ -1,4 +1,5 @@
-//! The machine of a model: time stands still, two CPUs, and the same random bytes each time.
+//! The machine of a model: its time stands still, it has two CPUs, and its random bytes are the same each
+//! time.
 
 use crate::sync::Duration;
 use crate::sync::machine::MachineMemory;
@@ -22,7 +23,7 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns an address to hash by. Models have few words, so any address will do.
+/// Returns an address for a hash. Models have few words, so every address is suitable.
 pub(crate) fn stable_address(address: usize) -> usize {
     address
 }

@@ -14,8 +14,8 @@ pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread, with_own_words};
 
-/// Explores a model with at most so many preemptions of threads that could go on. Few preemptions find most
-/// bugs, and there are too many orders to explore all.
+/// Explores a model with at most `preemptions` preemptions of threads that could continue. There are too many
+/// orders to explore all of them, and few preemptions are enough to find most bugs.
 #[cfg(test)]
 pub(crate) fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -24,7 +24,7 @@ pub(crate) fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'stat
     builder.check(model);
 }
 
-/// A boxed array: models are small.
+/// A boxed array is enough, since models are small.
 #[derive(Debug)]
 pub(crate) struct WordArray<T>(Box<[T]>);
 

@@ -1,6 +1,6 @@
-//! Storage of modelled atomics. A section is a critical section of its CPU's mutex, since the scheduler makes
-//! the sections of one CPU exclude each other: an interrupted section starts over, so it never happened.
-//! `expel` takes and drops that mutex, so all sections that had begun have ended.
+//! Storage of modelled atomics. In a model, a section is a critical section of its CPU's mutex. This is
+//! correct because the sections of one CPU exclude each other: an interrupted section starts again, so it has
+//! had no effect. `expel` takes and drops the mutex, so that all sections that had begun have ended.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ thread_local! {
     static CPU: Cell<u32> = Cell::new(0);
 }
 
-/// Returns the CPU that this modelled thread says it is on.
+/// Returns the CPU on which this modelled thread was put.
 pub(crate) fn current_cpu() -> u32 {
     CPU.with(Cell::get)
 }
@@ -139,7 +139,7 @@ pub(crate) fn push_in_section(storage: &Storage, class: usize, value: u32) -> Pu
     push_plainly(storage, cpu, class, value)
 }
 
-/// Models leave cells out. Cells order nothing, and would only multiply the orders to explore.
+/// Models have no cells. Cells order nothing, and would only multiply the orders to explore.
 #[derive(Debug)]
 pub(crate) struct CellArea;
 

@@ -6,12 +6,12 @@ use crate::sync::Duration;
 
 pub(crate) use loom::thread;
 
-/// A thread of a model keeps no waker, since that would outlive the model.
+/// A thread of a model keeps no waker, since the waker would outlive the model.
 pub(crate) fn with_kept_waker<T>(_lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     None
 }
 
-/// A thread of a model keeps no words for itself.
+/// A thread of a model has no words of its own.
 pub(crate) fn with_own_words<T>(_change: impl FnOnce(&mut [u64; 3]) -> T) -> Option<T> {
     None
 }
@@ -31,7 +31,7 @@ pub(crate) fn spin_hint() {
     loom::thread::yield_now();
 }
 
-/// A model ends by the panics of its assertions, so this function catches none.
+/// The panics of assertions must end a model, so this function catches no panic.
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
     Ok(work())
 }

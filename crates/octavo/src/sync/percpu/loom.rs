@@ -1,11 +1,11 @@
-//! Models of the per-CPU stacks: sections, and the tried lock, against drains from another CPU.
+//! Models of the per-CPU stacks. Fast paths of both forms meet drains from another CPU.
 
 use super::{PerCpuStacks, Pop, Push, StackForm, run_on};
 use crate::sync::{Arc, Cpus, thread};
 
 const CLASS: usize = 0;
 
-/// Two CPUs' stacks; CPU 0's holds 1 and has room for two.
+/// Makes the stacks of two CPUs. The stack of CPU 0 holds the value 1 and has room for two values.
 fn stacks(form: StackForm) -> Arc<PerCpuStacks> {
     let stacks = PerCpuStacks::new(Cpus::real(), &[2], form).unwrap();
     let held = stacks.exclusive(0).unwrap();
@@ -20,7 +20,7 @@ fn drain(stacks: &PerCpuStacks) -> Vec<u32> {
     std::iter::from_fn(|| held.remove(CLASS)).collect()
 }
 
-/// A thread on CPU 0 pops 1 and pushes 2, while one on CPU 1 drains CPU 0.
+/// A thread on CPU 0 pops 1 and pushes 2, while a thread on CPU 1 drains CPU 0.
 fn owner_against_remote_drain(form: StackForm) {
     ::loom::model(move || {
         let stacks = stacks(form);
@@ -57,7 +57,8 @@ fn loom_trylock_against_a_remote_drain() {
     owner_against_remote_drain(StackForm::TryLock);
 }
 
-/// Two threads of one CPU. One holds it for a refill, and the other takes the fast path or is told `Busy`.
+/// Two threads are on one CPU. One thread holds the CPU for a refill. The other thread succeeds on the fast
+/// path, or gets `Busy`.
 #[test]
 fn loom_a_holder_of_its_own_cpu_excludes_its_sections() {
     ::loom::model(|| {
@@ -82,7 +83,7 @@ fn loom_a_holder_of_its_own_cpu_excludes_its_sections() {
     });
 }
 
-/// Two remote drains at once share the values.
+/// If two threads on another CPU drain the stacks at once, each value goes to exactly one of them.
 #[test]
 fn loom_two_remote_drains_share_the_values() {
     ::loom::model(|| {

@@ -1,13 +1,13 @@
 //! The standard library's locks, without poison.
 //!
-//! A lock of the standard library is a futex: all of its state lies in its own words. That matters after
-//! `fork`. A lock that parks threads in a table shared by the process leaves the child a copy of that table.
-//! The copy still lists the parent's threads, and its own locks may be held forever. Threads of the child
-//! then sleep and are never woken. With futexes, a child may build a manager of its own, whatever the
+//! A lock of the standard library is a futex: all of its state lies in its own words. This matters after
+//! `fork`. Some locks park threads in a table of the process, of which the child gets a copy. The copy still
+//! lists the parent's threads, and the locks of the table itself may be held forever. Threads of the child
+//! then sleep and are never woken. With futexes, a child may build a manager of its own, no matter what the
 //! parent's threads were doing.
 //!
-//! A thread that panics under one of these locks leaves the guarded data whole, so the next holder just
-//! continues.
+//! A thread that panics under one of these locks leaves the guarded data in a valid state, so the next holder
+//! just continues.
 
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
@@ -16,8 +16,9 @@ pub(crate) type MutexGuard<'a, T> = std::sync::MutexGuard<'a, T>;
 pub(crate) type RwLockReadGuard<'a, T> = std::sync::RwLockReadGuard<'a, T>;
 pub(crate) type RwLockWriteGuard<'a, T> = std::sync::RwLockWriteGuard<'a, T>;
 
-/// Pauses of the processor before each further try of a lock that another thread has. Measured by `--bin
-/// frames` with two threads: shorter ones, and calls of the scheduler between tries, are slower by a third.
+/// The number of processor pauses before each further try to take a lock that another thread has. Measured by
+/// `--bin frames` with two threads: shorter pauses, or calls of the scheduler between tries, are slower by a
+/// third.
 const PAUSES: [u32; 5] = [8, 16, 32, 64, 128];
 
 /// A lock for one thread at a time.
@@ -34,9 +35,9 @@ impl<T> Mutex<T> {
         self.try_lock().unwrap_or_else(|| self.lock_contended())
     }
 
-    /// Tries again for some microseconds before the thread sleeps. Most locks here are held for less. A
-    /// thread that sleeps costs itself and its waker a system call each. Each try takes the lock's line from
-    /// its holder, so tries become rare quickly.
+    /// Tries again for some microseconds before the thread sleeps. Most locks of this crate are held for a
+    /// shorter time. If a thread sleeps, it costs one system call in this thread and one in the thread that
+    /// wakes it. Each try takes the lock's cache line from the holder's CPU, so tries quickly become rare.
     #[cold]
     fn lock_contended(&self) -> MutexGuard<'_, T> {
         for pauses in PAUSES {
@@ -67,7 +68,7 @@ impl Condvar {
         self.0.notify_one();
     }
 
-    /// Lets go of the lock, sleeps until a notification or for so long, and takes the lock again.
+    /// Releases the lock, sleeps until a notification or for the given time, and takes the lock again.
     pub(crate) fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, timeout: Duration) -> MutexGuard<'a, T> {
         self.0.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
@@ -132,7 +133,7 @@ mod tests {
             self.changed.notify_one();
         }
 
-        /// Returns whether `what` becomes true in time.
+        /// Returns whether `what` becomes true before the time limit.
         fn comes_to(&self, what: impl Fn(&GateState) -> bool) -> bool {
             let deadline = Instant::now() + Duration::from_secs(120);
             while !what(&self.state.lock()) {
@@ -145,7 +146,8 @@ mod tests {
         }
     }
 
-    /// Threads of the child have their stacks at the places where sleeping threads of the parent had theirs.
+    /// The threads of the child have their stacks at the places where sleeping threads of the parent had
+    /// their stacks.
     #[test]
     fn threads_of_a_forked_child_are_woken_though_threads_of_the_parent_were_asleep() {
         const PARENTS: usize = 32;

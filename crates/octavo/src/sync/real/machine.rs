@@ -11,7 +11,7 @@ use crate::sync::machine::MachineMemory;
 pub(crate) use octavo_platform::rseq::current_cpu;
 pub(crate) use octavo_platform::usage::possible_cpus;
 
-/// The moment that times are counted from.
+/// The moment from which times are counted.
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 pub(crate) fn time() -> Duration {
@@ -27,7 +27,7 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
     Ok(getrandom::fill(bytes)?)
 }
 
-/// Returns an address to hash by. Real runs differ in any case, so any address will do.
+/// Returns an address for a hash. Runs on a real machine differ in any case, so every address is suitable.
 #[inline]
 pub(crate) fn stable_address(address: usize) -> usize {
     address

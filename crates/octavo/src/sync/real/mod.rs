@@ -14,6 +14,6 @@ pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{catch_panic, park_for, pause, spin_hint, thread, with_own_words};
 
-/// A large array of atomic words, zero at first, committed by the kernel as it is touched, at one address
-/// for life.
+/// A large array of atomic words, which are zero at first. The kernel commits its pages when they are
+/// touched, and the array never moves.
 pub(crate) type WordArray<T> = octavo_platform::ZeroedArray<T>;

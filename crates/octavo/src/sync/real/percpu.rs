@@ -1,4 +1,4 @@
-//! Storage of per-CPU stacks and cells that is shared with the assembly of restartable sequences.
+//! The storage of per-CPU stacks and cells. The assembly of restartable sequences accesses it as well.
 
 use octavo_platform::rseq::{self, StackArea};
 

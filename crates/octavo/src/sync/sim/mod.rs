@@ -18,5 +18,5 @@ pub(super) use machine::{current_cpu, fill_random, memory, possible_cpus, stable
 pub(super) use threads::with_kept_waker;
 pub(crate) use threads::{catch_panic, park_for, pause, with_own_words};
 
-/// The real face's, so that words lie where they would really lie.
+/// The array of the real face, so that words have their real places in cache lines.
 pub(crate) type WordArray<T> = octavo_platform::ZeroedArray<T>;

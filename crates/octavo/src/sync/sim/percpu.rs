@@ -1,8 +1,8 @@
-//! Per-CPU stacks and cells in simulated words, laid out as the real face lays them out: each CPU has lines
-//! of its own.
+//! Per-CPU stacks and cells in simulated words, with the layout of the real face: each CPU has lines of its
+//! own.
 //!
-//! A section is a piece in which its CPU runs no other thread. A holder of another CPU waits until the
-//! section that runs there has ended, as `membarrier` does.
+//! During a section, its CPU runs no other thread. A holder on another CPU waits until a running section has
+//! ended, like `membarrier`.
 
 use crate::sync::percpu::{Pop, Push, pop_plainly, push_plainly};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, WordArray, thread};
@@ -11,7 +11,7 @@ use super::current_cpu;
 
 /// Words of 64 bits in a cache line.
 const LINE: usize = 8;
-/// Words of a class's header, as in the real face.
+/// The number of words of a class's header. It is the same in the real face.
 const HEADER: usize = 4;
 const LIMIT: usize = 1;
 const NET: usize = 2;
@@ -24,9 +24,9 @@ pub(crate) fn sections_work() -> bool {
 #[derive(Debug)]
 pub(crate) struct Storage {
     capacities: Vec<usize>,
-    /// Where each class's slots begin, among those of a CPU.
+    /// The position of the first slot of each class, among the slots of a CPU.
     firsts: Vec<usize>,
-    /// A line for each CPU.
+    /// The stop words. Each has a cache line of its own.
     stops: WordArray<AtomicU32>,
     headers: WordArray<AtomicU64>,
     slots: WordArray<AtomicU32>,
@@ -136,7 +136,7 @@ pub(crate) fn push_in_section(storage: &Storage, class: usize, value: u32) -> Pu
     })
 }
 
-/// Counters of each CPU, in lines of its own.
+/// The counters of each CPU. Each CPU has cache lines of its own.
 #[derive(Debug)]
 pub(crate) struct CellArea {
     cells: WordArray<AtomicU64>,
@@ -149,7 +149,7 @@ impl CellArea {
         Ok(Self { cells: WordArray::new(cpus * stride)?, stride })
     }
 
-    /// A plain addition, as in a section.
+    /// Adds by a plain addition, like a section.
     pub(crate) fn add_here(&self, index: usize, n: u64) {
         let cell = &self.cells[current_cpu() as usize * self.stride + index];
         octavo_sim::in_section(|| {

@@ -11,7 +11,7 @@ pub(crate) fn with_kept_waker<T>(_lend: impl FnOnce(&Waker) -> T) -> Option<T> {
     None
 }
 
-/// A simulated thread keeps no words for itself.
+/// A simulated thread has no words of its own.
 pub(crate) fn with_own_words<T>(_change: impl FnOnce(&mut [u64; 3]) -> T) -> Option<T> {
     None
 }
@@ -26,7 +26,7 @@ pub(crate) fn pause(time: Duration) {
     thread::sleep(time);
 }
 
-/// Runs foreign code. `Err` is the panic that ended it.
+/// Runs foreign code. `Err` is the panic that ended the code.
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> thread::Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
 }

@@ -1,7 +1,8 @@
-//! What returns cost: the times that the pool's share is judged by, over all spaces.
+//! The times of returns over all spaces. The pool's share is judged by these times.
 //!
-//! A weigher's times are those of its own spaces, and its wait counts pages that were read ahead. Their
-//! faults hardly wait, and do not count as returns. So the share has its own times.
+//! A weigher has times too. But these are the times of its own spaces, and its waits include faults on pages
+//! that were read ahead. Such faults hardly wait, and do not count as returns. So the share has its own
+//! times.
 //!
 //! Cost: two relaxed atomic additions for each event that is timed.
 
@@ -12,9 +13,9 @@ use crate::sync::{AtomicU64, Ordering};
 /// The times that a return takes, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ReturnCosts {
-    /// A fault, wherever its page is.
+    /// The time of a fault, without the time to fetch its page.
     pub(super) fault_ns: f64,
-    /// Packing the page that is evicted for the one that returns.
+    /// The time to pack the page that is evicted for the page that returns.
     pub(super) try_ns: f64,
     pub(super) unpack_ns: f64,
     /// The wait for a page from a device.
@@ -22,14 +23,14 @@ pub(super) struct ReturnCosts {
 }
 
 impl ReturnCosts {
-    /// The time of a return from the pool, and of one from a device.
+    /// The time of a return from the pool, and the time of a return from a device.
     pub(super) fn whole(self) -> (f64, f64) {
         let common = self.fault_ns + self.try_ns;
         (common + self.unpack_ns, common + self.wait_ns)
     }
 }
 
-/// Events of one kind since the last turn. With a large budget, a turn has more of them than the weigher's
+/// Events of one kind since the last turn. With a large budget, a turn has more events than the weigher's
 /// words can count.
 #[derive(Debug, Default)]
 pub(crate) struct Timed {
@@ -39,7 +40,8 @@ pub(crate) struct Timed {
 
 impl Timed {
     pub(crate) fn note(&self, ns: u64) {
-        // Relaxed: figures. If a turn ends in between, it has half of one event among many.
+        // Relaxed: both are only figures. If a turn ends between the two additions, it misses half of one
+        // event among many.
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
         self.number.fetch_add(1, Ordering::Relaxed);
     }
@@ -93,7 +95,7 @@ impl Means {
         self.waits.add(times.waits.take());
     }
 
-    /// Returns the costs, given that a fault takes `fault_ns`, wherever its page is.
+    /// Returns the costs, if a fault takes `fault_ns` without the time to fetch its page.
     pub(super) fn costs(&self, fault_ns: f64) -> ReturnCosts {
         ReturnCosts { fault_ns, try_ns: self.tries.ns, unpack_ns: self.unpacks.ns, wait_ns: self.waits.ns }
     }

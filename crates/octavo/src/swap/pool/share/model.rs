@@ -3,9 +3,9 @@
 //!
 //! The program touches hot and cold pages at random, and memory evicts by strict LRU. Evicted pages that
 //! compress go into the pool, and the others straight to a device. A pool that is too large sends its oldest
-//! pages on to the device. In a *mixed* program, it sends pages of any age, as if new pages had filled the
-//! holes of old spans. Then a full pool also takes no page that a device has had. The clock adds up what all
-//! this costs.
+//! pages on to the device. In a *mixed* program, the pool sends pages of any age, as if new pages had filled
+//! the holes of old spans, and a full pool takes no page that has been on a device. The clock adds up the
+//! times of all these steps.
 
 use super::{PoolSize, ReturnCosts, SEND_NS, Share};
 use crate::policy::Shadow;
@@ -27,7 +27,7 @@ struct ModelProgram {
     hot_percent: u64,
     /// Whether the hot pages compress too.
     hot_shrink: bool,
-    /// Whether pages of any age leave the pool, and pages that were on a device stay out of a full pool.
+    /// Whether pages of any age leave the pool, while pages that were on a device do not enter a full pool.
     mixed: bool,
     /// How many pages a frame of the pool holds.
     packs: u64,
@@ -41,7 +41,8 @@ enum PagePlace {
     Device,
 }
 
-/// Two lists of pages, in order of arrival: in memory, and in the pool. Each page is in at most one of them.
+/// Two lists of pages: the pages in memory, and the pages in the pool, both in the order of arrival. Each
+/// page is on at most one list.
 struct PageLists(Vec<(u32, u32)>);
 
 impl PageLists {
@@ -77,7 +78,7 @@ struct Model {
     now_ns: Arc<AtomicU64>,
     random: u64,
     share: Option<Share>,
-    /// The parts that the pool may use, at first and after each change.
+    /// The parts that the pool may use: at the start, and after each change.
     parts: Vec<u32>,
 }
 
@@ -88,7 +89,7 @@ impl Model {
             program,
             pages: vec![(PagePlace::Nowhere, 0); pages as usize],
             was_on_device: vec![false; pages as usize],
-            // The links of the list heads come after those of the pages.
+            // The links of the list heads come after the links of the pages.
             lists: PageLists((0..pages + 2).map(|at| (at, at)).collect()),
             in_memory: 0,
             in_pool: 0,
@@ -130,7 +131,7 @@ impl Model {
         (self.random >> 33) % below
     }
 
-    /// Makes so many accesses, and returns the nanoseconds that they take.
+    /// Makes `accesses` accesses, and returns the nanoseconds that they take.
     fn run(&mut self, accesses: u32) -> u64 {
         let began_ns = self.now_ns.load(Ordering::Relaxed);
         for _ in 0..accesses {
@@ -232,11 +233,12 @@ impl Model {
     }
 }
 
-/// The accesses in which the pool settles, and those measured after them.
+/// The number of accesses in which the pool settles, and the number of measured accesses after them.
 const SETTLED: u32 = 300_000;
 const MEASURED: u32 = 300_000;
 
-/// Returns the sizes that a judged pool has had, in parts, and its time over that of a pool of `best` parts.
+/// Returns the sizes, in parts, of a pool that is judged, and the ratio of its time to the time of a pool
+/// with `best` parts.
 fn compared(program: ModelProgram, parts: u32, best: u32) -> (Vec<u32>, f64) {
     let (mut judged, mut fixed) = (Model::judged(program, parts), Model::new(program, best));
     let [judged_ns, fixed_ns] = [&mut judged, &mut fixed].map(|model| {
