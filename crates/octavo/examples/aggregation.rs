@@ -1,5 +1,5 @@
-//! Counts keys by several threads in one hash table that is larger than its memory: a slot is two words,
-//! claimed by `compare_exchange` and counted by `fetch_add`.
+//! Several threads count keys in one hash table, which is larger than the memory for it. A slot is two words:
+//! `compare_exchange` claims the first for a key, and `fetch_add` counts in the second.
 //!
 //!     cargo run --release -p octavo-vm --example aggregation -- 2000000 16      (keys, MiB of memory)
 
@@ -9,7 +9,7 @@ use std::thread;
 use octavo::{AccessPattern, Manager, RegionOptions, Space};
 
 const THREADS: u64 = 4;
-/// How often each key comes, all threads together.
+/// How often each key comes, over all threads.
 const TIMES: u64 = THREADS;
 const SLOT_BYTES: u64 = 16;
 
@@ -49,14 +49,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(*words.first().unwrap_or(&500_000), words.get(1).unwrap_or(&16) << 20)
 }
 
-/// Counts `keys` keys in `budget_bytes` of memory, and checks that all are there.
+/// Counts `keys` keys in `budget_bytes` of memory, and checks every count.
 pub fn run(keys: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
     let space = Manager::builder().budget_bytes(budget_bytes).build()?.space()?;
     let table = CountTable::new(&space, keys)?;
     thread::scope(|scope| {
         let counting = |thread: u64| {
             let table = &table;
-            // Each thread has all keys, from another one on.
+            // Each thread counts all keys, but begins at another key.
             let order =
                 (0..keys * TIMES / THREADS).map(move |index| (index + thread * keys / THREADS) % keys);
             scope.spawn(move || order.map(|key| key + 1).try_for_each(|key| table.add(key, 1)))

@@ -1,5 +1,5 @@
-//! A cache of values that may be larger than its memory. A value is lent where it lies; cold values are
-//! packed, and then go to disk, by themselves.
+//! A cache of values, which may be larger than the memory for it. A value is lent where it lies. Octavo packs
+//! cold values, and then moves them to disk.
 //!
 //!     cargo run --release -p octavo-vm --example cache -- 20000 16      (values of up to 8 KiB, MiB of memory)
 
@@ -12,7 +12,7 @@ use octavo::{Manager, RegionOptions, SharedGuard, Space};
 struct ValueCache {
     space: Space,
     places: HashMap<String, (u64, usize)>,
-    /// Where the next value comes, and where the addresses end.
+    /// The address of the next value, and the end of the addresses.
     next: u64,
     end: u64,
 }
@@ -20,7 +20,7 @@ struct ValueCache {
 impl ValueCache {
     /// Addresses cost nothing, so there are many.
     const ADDRESSES: u64 = 1 << 40;
-    /// A guard lends what lies in one piece of so many bytes.
+    /// A guard lends bytes of one piece only. A piece has this many bytes.
     const PIECE: u64 = 2 << 20;
 
     fn new(budget_bytes: u64) -> octavo::Result<Self> {
@@ -29,8 +29,8 @@ impl ValueCache {
         Ok(Self { space, places: HashMap::new(), next, end: next + Self::ADDRESSES })
     }
 
-    /// Lends the value of a key, and makes it first if it is not there. A value has at least a byte, and fits
-    /// into a piece.
+    /// Lends the value of a key. If the cache does not have the value, makes it first. A value has at least
+    /// one byte, and fits into a piece.
     fn get(&mut self, key: &str, make: impl FnOnce() -> Vec<u8>) -> octavo::Result<SharedGuard<'_, u8>> {
         if let Some(&(at, len)) = self.places.get(key) {
             return self.space.shared(at, len);
@@ -51,14 +51,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(*words.first().unwrap_or(&20_000), words.get(1).unwrap_or(&16) << 20)
 }
 
-/// Makes and gets `values` values in `budget_bytes` of memory, and checks each.
+/// Makes and gets `values` values in `budget_bytes` of memory, and checks each value.
 pub fn run(values: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
     let mut cache = ValueCache::new(budget_bytes)?;
     let make = |key: u64| format!("value {key}, ").repeat(1 + (key % 600) as usize).into_bytes();
     let mut made = 0_u64;
     for round in 0..3 {
         for index in 0..values {
-            // The same keys, from another one on.
+            // Each round gets the same keys, but begins at another key.
             let key = (index + round * values / 3) % values;
             let value = cache.get(&format!("key {key}"), || {
                 made += 1;

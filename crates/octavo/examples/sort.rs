@@ -1,4 +1,4 @@
-//! Sorts more rows than fit into its memory, in place, and then goes through them in order.
+//! Sorts more rows than fit into memory, in place, and then goes through them in order.
 //!
 //!     cargo run --release -p octavo-vm --example sort -- 64 16      (MiB of rows, MiB of memory)
 
@@ -29,7 +29,7 @@ pub fn run(bytes: u64, budget_bytes: u64) -> Result<(), Box<dyn Error>> {
 
     let (mut last, mut numbers) = (0, 0);
     for run in rows.runs(..)? {
-        // A `&[Row]` of the pages themselves, which stay while the loop has it.
+        // This is a `&[Row]` of the pages themselves, which stay in memory while the loop uses it.
         for &[key, number] in run?.iter() {
             assert!(last <= key && key == key_of(number), "rows are in order, and whole");
             (last, numbers) = (key, numbers + number);

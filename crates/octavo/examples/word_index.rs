@@ -7,8 +7,8 @@
 //!
 //! The program reads every text file below the folder, and keeps each word's places (file and byte offset) in
 //! a [`Space`]. It builds the same index in plain memory, and checks the index in the space against it word
-//! by word. A small folder is read again and again, as further files, until the index holds eight times the
-//! budget. `--repeat N` reads it exactly N times.
+//! by word. A small folder is read again and again, as if it had further files, until the index is eight
+//! times as large as the budget. `--repeat N` reads the folder exactly N times.
 //!
 //! The space holds three structures, which the program reaches by `load`, `store`, `read` and `write`:
 //!
@@ -18,9 +18,9 @@
 //! chunk    next chunk | room << 32 | used | places, 8 bytes each: file << 32 | offset
 //! ```
 //!
-//! A structure larger than memory wants its pages visited in order, and not at random. So words come in
-//! batches, sorted by hash, which is the order of the slots. Words that are known already get their new
-//! places in the order of their records.
+//! A structure larger than memory should be visited page by page, and not at random. So words come in batches
+//! that are sorted by hash, which is the order of the slots. Known words get their new places in the order of
+//! their records.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,15 +33,15 @@ use octavo::{Counter, Manager, RegionOptions, Space};
 const USAGE: &str = "usage: word_index FOLDER [WORD]... [--memory BUDGET] [--repeat N]\n\
                      BUDGET is at least 16M, and takes a suffix k, m or g";
 const SAMPLE_WORDS: &[&str] = &["the", "memory", "copyright", "licence", "license", "page", "octavo"];
-/// The index grows to so many times the budget, unless `--repeat` says otherwise.
+/// The index grows to this many times the budget, unless `--repeat` is given.
 const PRESSURE: u64 = 8;
-/// Text that is read before its words go to the index.
+/// The bytes of text that are read before their words go to the index.
 const BATCH_BYTES: usize = 32 << 20;
 const LARGEST_FILE_BYTES: u64 = 64 << 20;
 const LONGEST_WORD_BYTES: usize = 64;
-/// Address space for records and chunks. It costs nothing until it is used.
+/// The address space for records and chunks. It costs nothing until it is used.
 const HEAP_BYTES: u64 = 1 << 40;
-/// Places of a word's first chunk. Each further chunk has twice as many, up to a page.
+/// The number of places in a word's first chunk. Each further chunk has twice as many, up to a page.
 const FIRST_CHUNK_PLACES: u64 = 2;
 const LARGEST_CHUNK_PLACES: u64 = 510;
 
@@ -123,7 +123,7 @@ fn answer(index: &Index, texts: &Texts, word: &str) -> AnyResult<()> {
     Ok(())
 }
 
-/// Checks that every word has the same places in both, and that neither has more words.
+/// Checks that every word has the same places in both indexes, and that neither has more words.
 fn verify(index: &Index, plain: &PlainIndex) -> AnyResult<()> {
     if index.words != plain.words.len() as u64 {
         return Err(format!("{} words are indexed, but there were {}", index.words, plain.words.len()).into());
@@ -187,8 +187,8 @@ impl<'a> Index<'a> {
 
     /// Adds words in the order of their hashes, each with further places.
     fn add(&mut self, batch: &WordBatch) -> octavo::Result<()> {
-        // The table grows once for all words. Words in order fill it from one end, and would crowd that end
-        // before the table as a whole is full.
+        // The table grows once for all words. Sorted words fill the table from one end, and would crowd this
+        // end before the table as a whole is full.
         self.make_room_for(batch.len() as u64)?;
         let mut known = Vec::new();
         for (number, (word, places)) in batch.iter().enumerate() {
@@ -238,7 +238,7 @@ impl<'a> Index<'a> {
         Ok(places)
     }
 
-    /// Finds the slot that has this hash, or that it belongs into.
+    /// Finds the slot that has this hash, or else the free slot for this hash.
     fn slot_of(&self, hash: u64) -> octavo::Result<u64> {
         let mut number = self.home_of(hash);
         loop {
@@ -250,12 +250,12 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The high bits decide, so that the order of hashes is the order of slots, whatever the table's size.
+    /// The high bits decide, so that the order of hashes is the order of slots at every size of the table.
     fn home_of(&self, hash: u64) -> u64 {
         hash >> (u64::BITS - self.slots.trailing_zeros())
     }
 
-    /// Finds the word's record among those of its hash. `first` is the first of them.
+    /// Finds the word's record among the records of its hash. `first` is the first of these.
     fn record_of(&self, word: &[u8], first: u64) -> octavo::Result<ChainPlace> {
         let mut record = first;
         loop {
@@ -284,7 +284,7 @@ impl<'a> Index<'a> {
         self.space.store(record + record::LENGTH, word.len() as u64)?;
         self.space.write(record + record::BYTES, word)?;
         self.words += 1;
-        // The other fields are zero, as fresh memory of a space is.
+        // The other fields are zero, since fresh memory of a space is zero.
         Ok(record)
     }
 
@@ -311,7 +311,7 @@ impl<'a> Index<'a> {
         Ok(())
     }
 
-    /// Adds a chunk behind `last`, which has `room` places (0: there is none yet).
+    /// Adds a chunk behind the chunk `last`, which has `room` places (0: there is no chunk yet).
     fn new_chunk(&mut self, record: u64, last: u64, room: u64) -> octavo::Result<u64> {
         let fresh = self.heap.take(chunk::PLACES + next_room(room) * 8);
         let link = if last == 0 { record + record::FIRST } else { last + chunk::NEXT };
@@ -320,7 +320,7 @@ impl<'a> Index<'a> {
         Ok(fresh)
     }
 
-    /// Makes the table larger where so many more words need it. The old table goes back to the space.
+    /// Makes the table larger if `words` more words need it. The old table goes back to the space.
     fn make_room_for(&mut self, words: u64) -> octavo::Result<()> {
         let (old, old_slots) = (self.table, self.slots);
         self.slots = old_slots.max(((self.words + words) * 4 / 3 + 1).next_power_of_two());
@@ -345,10 +345,10 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Where a word stands in the chain of its hash.
+/// The place of a word in the chain of its hash.
 enum ChainPlace {
     Record(u64),
-    /// The word is not there. This is the chain's last record.
+    /// The chain does not have the word. This is its last record.
     EndOfChain(u64),
 }
 
@@ -364,7 +364,7 @@ fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// FNV-1a, with a last step that makes the high bits good ones.
+/// FNV-1a, with a last step that mixes the high bits well.
 fn hash_of(word: &[u8]) -> u64 {
     let hash = word.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -388,8 +388,8 @@ impl Heap {
         self.next - self.start
     }
 
-    /// Takes `bytes`, rounded up to words. Addresses behind the heap's end are not mapped, and an access
-    /// there says so.
+    /// Takes `bytes`, rounded up to words. Addresses behind the heap's end are not mapped, so an access there
+    /// is an error.
     fn take(&mut self, bytes: u64) -> u64 {
         let address = self.next;
         self.next += bytes.next_multiple_of(8);
@@ -397,7 +397,7 @@ impl Heap {
     }
 }
 
-/// The same index in plain memory. Its words have the order in which they were first seen.
+/// The same index in plain memory. Its words have the order in which they were first found.
 #[derive(Default)]
 struct PlainIndex {
     words: Vec<(Vec<u8>, Vec<u64>)>,
@@ -418,13 +418,13 @@ impl PlainIndex {
     }
 }
 
-/// Words of some text with their places, sorted by hash as the table is.
+/// Words of some text with their places, sorted by hash like the table.
 type WordBatch = Vec<(Vec<u8>, Vec<u64>)>;
 
-/// The words of the files, over and over.
+/// The words of the files, which are read again and again.
 struct Texts<'a> {
     files: &'a [PathBuf],
-    /// The number of files taken. A file that is taken again counts again.
+    /// The number of files read. A file that is read again counts again.
     taken: usize,
     bytes_read: u64,
 }
@@ -450,7 +450,7 @@ impl<'a> Texts<'a> {
         &self.files[(place >> 32) as usize % self.files.len()]
     }
 
-    /// Returns the words of the next files, until there is enough text or the last file was read.
+    /// Reads files until there is enough text, or until the last file was read. Returns their words.
     fn next_batch(&mut self, enough_bytes: usize) -> AnyResult<WordBatch> {
         let mut places_of: HashMap<Vec<u8>, Vec<u64>> = HashMap::new();
         let mut bytes = 0;

@@ -1,5 +1,5 @@
 //! A manager reserves addresses for its budget and the budget's growth, not for the whole machine. If there
-//! are too few, the error says what to do. Each part runs in a process of its own.
+//! are too few addresses, the error says what to do. Each part of the test runs in a process of its own.
 
 use std::fs;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! Every bad address, bad range or unaligned word gives an error with a kind, and a sentence that says what
-//! to do.
+//! Every bad address, bad range or unaligned word gives an error with a kind, and with a sentence that says
+//! what to do.
 
 mod common;
 
@@ -80,7 +80,7 @@ fn ranges_that_end_inside_a_page_where_pages_are_changed_whole() {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), 7, "nothing has changed");
         space.store(at + page * PAGE, 8_u64).unwrap();
     }
-    // Calls that change no page accept a part of one.
+    // Calls that change no page accept a part of a page.
     space.populate(at, 100, Access::Read).unwrap();
     space.advise(at, 100, Advice::Cold).unwrap();
     assert_eq!(space.prefetch(at + 50, 100).unwrap(), 0);
@@ -110,7 +110,7 @@ fn words_of_a_pin_that_are_outside_or_not_aligned() {
     outside(pin.store(8188, 1_u64));
     outside(pin.load::<u8>(usize::MAX).map(drop));
     outside(pin.copy_out(8187, &mut [0; 2]));
-    // In the first page, over its edge, and in the second.
+    // The words lie in the first page, across its end, and in the second page.
     for (offset, past) in [(0, 4), (4088, 4), (4093, 1), (8179, 7)] {
         let (place, past) =
             (format!("at offset {offset} of the pin is not aligned"), format!("{past} past a multiple of 8"));
@@ -161,7 +161,7 @@ fn access_to_what_is_not_mapped() {
         ErrorKind::NotMapped,
         &["protect mapped ranges only"],
     );
-    // The part before the hole is done.
+    // The part before the hole was written.
     says(space.write(at, &[9; 5000]), ErrorKind::NotMapped, &[]);
     assert_eq!(space.load::<u8>(at + 4095).unwrap(), 9);
 }

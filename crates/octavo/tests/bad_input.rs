@@ -1,4 +1,4 @@
-//! Every bad input gives an error with a kind, and a sentence that says what to do.
+//! Every bad input gives an error with a kind, and with a sentence that says what to do.
 
 mod common;
 
@@ -18,7 +18,7 @@ use octavo::{
 };
 
 fn builder() -> ManagerBuilder {
-    // Every page goes to the device, since these tests are about it.
+    // Every page goes to the device, since these tests are about the device.
     Manager::builder().budget_bytes(16 * MIB).background(false).compression(Compression::Off)
 }
 
@@ -118,8 +118,8 @@ fn a_block_device_that_is_missing_or_none_is_refused_before_it_is_opened() {
     }
 }
 
-/// A small file system in memory, mounted as long as this lives. `new` returns `None`, and prints why, if
-/// that is not allowed.
+/// A small file system in memory, mounted until this value is dropped. If mounting is not allowed, `new`
+/// prints the reason and returns `None`.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -152,7 +152,7 @@ fn store_all(space: &Space, at: u64, len: u64) -> Result<()> {
     store_some(space, at, len).1
 }
 
-/// Stores page by page up to the first error. Returns how far that was.
+/// Writes page by page until the first error. Returns the number of bytes written before the error.
 fn store_some(space: &Space, at: u64, len: u64) -> (u64, Result<()>) {
     for offset in (0..len).step_by(PAGE as usize) {
         if let Err(error) = space.store(at + offset, offset ^ 0x77) {
@@ -179,7 +179,8 @@ fn a_swap_file_on_a_file_system_that_is_full() {
     let (stored, result) = store_some(&space, at, 64 * MIB);
     says(result, ErrorKind::SwapFull, &words);
     assert!(stored > 16 * MIB, "{stored}");
-    // Pages in memory stay there, and can be used. A page that is out could only come in by exchange.
+    // Pages in memory stay there, and can be used. A page that is out could come in only if another page goes
+    // out.
     let mut here = Vec::new();
     for offset in (0..stored).step_by(PAGE as usize) {
         match space.load::<u64>(at + offset) {
@@ -194,7 +195,7 @@ fn a_swap_file_on_a_file_system_that_is_full() {
     space.store(at + here[here.len() - 1], 1_u64).unwrap();
 }
 
-/// Makes a space on a full file system of 8 MiB. Returns how far it was filled.
+/// Makes a space on a full file system of 8 MiB. Returns how many bytes of the space were filled.
 fn filled(dir: &Path) -> (Space, u64, u64) {
     let file = SwapFile::Temporary(dir.into());
     let space = builder().swap_area(forced(file)).build().unwrap().space().unwrap();
@@ -209,7 +210,7 @@ fn a_full_file_system_and_a_long_range_given_up_on_it() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mounted) = Mounted::new(dir.path(), "size=8m") else { return };
     let (space, at, _) = filled(dir.path());
-    // These pages are out, so the file has room for as many again.
+    // These pages are out, so the file has room for the same number of pages again.
     space.unmap(at, 4 * MIB).unwrap();
     let more = space.map(2 * MIB, RegionOptions::default()).unwrap();
     store_all(&space, more, 2 * MIB).unwrap();
@@ -258,7 +259,7 @@ fn a_swap_file_that_loses_its_bytes_fails_to_read() {
     OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
     let words = ["reading from the swap file", "try the access again"];
     says(space.load::<u64>(at), ErrorKind::SwapRead, &words);
-    // The page is still there, once the device has it again.
+    // When the device has the bytes again, the page can be read.
     fs::write(&path, bytes).unwrap();
     check_all(&space, at, 32 * MIB);
 }
@@ -276,7 +277,7 @@ fn out_of_memory_names_the_largest_spaces() {
     let words = ["the budget of 16 MiB", "the largest: the hog (", "small (1 MiB)", "configure a swap file"];
     let told = store_all(&hog, hog_at, 64 * MIB);
     says(told.clone(), ErrorKind::OutOfMemory, &words);
-    // Each part is a size behind a colon, and their sum is the budget.
+    // Each part is a size behind a colon, and the sum of the sizes is the budget.
     let told = told.unwrap_err().to_string();
     let of_part = |part: &str| {
         let (_, size) = part.split_once(": ")?;
@@ -291,7 +292,7 @@ fn out_of_memory_names_the_largest_spaces() {
     };
     let sum: f64 = told.split("; ").filter_map(of_part).sum();
     assert!((sum - 16.0 * MIB as f64).abs() < 0.3 * MIB as f64, "{sum} bytes: {told}");
-    // The other space still works, and so does this one once something is released.
+    // The other space still works. This space works again when something is released.
     check_all(&small, at, MIB);
     says(
         small.map(MIB, RegionOptions::default()).and_then(|at| store_all(&small, at, MIB)),
@@ -349,7 +350,7 @@ fn a_space_too_sparse_for_the_budget_and_then_another() {
         let at = space.map(len, RegionOptions::default()).unwrap();
         let mut touched = 0;
         let error = loop {
-            // Each touch takes a node or two. Every other one is only a read.
+            // Each access takes one or two nodes. Every second access only reads.
             let address = at + touched * (1 << 30);
             let result = if touched % 2 == 0 {
                 space.store(address, touched)
@@ -373,7 +374,7 @@ fn a_space_too_sparse_for_the_budget_and_then_another() {
         } else {
             space.unmap(at, len).unwrap();
         }
-        // Memory is short, since the tables keep their frames, but it works.
+        // Memory is short, since the tables keep their frames, but the space works.
         let at = space.map(4 * MIB, RegionOptions::default()).unwrap();
         store_all(&space, at, 4 * MIB).unwrap();
         check_all(&space, at, 4 * MIB);
@@ -394,7 +395,7 @@ fn a_manager_shut_down_or_dropped_while_spaces_and_pins_are_left() {
         ErrorKind::Busy,
         &["1 spaces are in use (in use)", "drop them"],
     );
-    // Its last handle is gone, but the space and the pin are still in use.
+    // The last handle of the manager is dropped, but the space and the pin are still in use.
     drop(manager);
     space.unmap(at, 4 * PAGE).unwrap();
     let at = space.map(32 * MIB, RegionOptions::default()).unwrap();
@@ -462,7 +463,8 @@ fn a_manager_with_a_background_thread_ends_while_that_thread_writes() {
         .expect("the last drop ends the background thread and returns");
 }
 
-/// Makes every call on a manager of the parent. Returns the number of the first that does not report this.
+/// Makes every call on a manager of the parent. Returns the number of the first call that does not report
+/// this.
 fn first_wrong_answer(manager: &Manager, space: &Space, pin: &octavo::Pin<'_>, at: u64) -> u8 {
     let options = RegionOptions::default();
     let answers = [
@@ -548,8 +550,8 @@ fn a_forked_child_is_told_at_every_call_and_can_drop_everything() {
         drop(pin);
         manager.validate();
 
-        // Everything is moved into the child and dropped there. The parent drops its own copies with the
-        // closure.
+        // All three values are moved into the child and dropped there. The parent drops its own copies with
+        // the closure.
         let owned = (space, pinned, manager);
         let code = octavo_platform::run_in_forked_child(|| {
             drop(owned);
@@ -577,8 +579,8 @@ fn a_pins_pointers_lead_nowhere_in_a_forked_child() {
     let places: Vec<usize> = pin.pages().map(|(pointer, _)| pointer.addr()).collect();
     assert!(places.iter().all(|&place| is_mapped(place)));
     let code = octavo_platform::run_in_forked_child(|| {
-        // Asking for the pointers does not crash, and they lead neither to the parent's memory nor to
-        // anything else.
+        // The call for the pointers does not crash, and the pointers lead neither to the parent's memory nor
+        // to any other memory.
         let same = pin.pages().map(|(pointer, _)| pointer.addr()).eq(places.iter().copied());
         u8::from(!same || places.iter().any(|&place| is_mapped(place)))
     });

@@ -1,8 +1,8 @@
 //! The budget against the kernel's own figures: peak resident set, peak of a memory control group, and the
 //! memory for metadata.
 //!
-//! Each measurement has a process of its own: it runs the ignored test below in this test binary again, with
-//! a workload's name in the environment.
+//! Each measurement has a process of its own. The process runs the ignored test below in this test binary,
+//! with a workload's name in the environment.
 
 mod common;
 
@@ -83,7 +83,7 @@ fn threads(_: &Manager, space: &Space) {
     });
 }
 
-/// Uses more blocks than the tables have nodes for: each block that goes out takes a node.
+/// Uses more blocks than the tables have nodes: each block that goes out takes a node.
 fn many_blocks(manager: &Manager, space: &Space) {
     manager.set_budget(4 * BUDGET).unwrap();
     let at = space.map(6 * BUDGET, RegionOptions::new().huge(true)).unwrap();
@@ -173,7 +173,7 @@ fn the_peak_of_the_resident_set_stays_within_the_budget() {
     }
 }
 
-/// A control group of this test's own, of either version, and the name of the file with its peak.
+/// A control group of this test alone, of version 1 or 2, and the name of the file with its peak.
 struct ControlGroup(PathBuf, &'static str);
 
 impl ControlGroup {
@@ -211,7 +211,7 @@ impl Drop for ControlGroup {
 #[test]
 fn the_peak_of_a_control_group_around_the_process_stays_within_the_budget() {
     for (workload, _) in WORKLOADS {
-        // Their budget is four times the others' for a while.
+        // For a while, the budget of these workloads is four times the budget of the others.
         if ["many_blocks", "lowered"].contains(workload) {
             continue;
         }
@@ -261,8 +261,8 @@ fn metadata_stays_within_64_bytes_a_frame_8_a_page_and_24_a_swapped_page() {
     let more = metadata(&manager) - fixed - resident;
     assert!(more <= slots * 24, "{} bytes a swapped page", more as f64 / slots as f64);
 
-    // The same after a long life: pages that went out, came in and changed in random order, and slots freed
-    // here and there.
+    // The check is repeated after a long life: pages went out, came in and changed in random order, and slots
+    // were freed here and there.
     let manager = build(16 * MIB);
     let space = manager.space().unwrap();
     let at = space.map(48 * MIB, RegionOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! A caller takes other things than pages from the budget: blocks of frames, and regions.
+//! A caller takes things from the budget that are not pages: blocks of frames, and regions.
 
 use octavo::{ErrorKind, FrameId, Manager, Order, RegionOptions};
 

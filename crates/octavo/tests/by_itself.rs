@@ -1,5 +1,5 @@
-//! Actions that the other side of a translation takes on its own and reports to Octavo, and pages that go
-//! there in runs.
+//! Actions that the other side of a translation takes on its own and then reports to Octavo, and pages that
+//! go to the other side in runs.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn dropped_pages_read_as_zeros_and_their_neighbours_stay() {
     let pair = small();
     (0..32).for_each(|page| pair.store(page, page + 1));
     pair.evict_all();
-    // Pages that are away, out, and at home, and one that was never touched.
+    // Some pages are away, some are out, some are at home, and one page was never touched.
     (0..16).for_each(|page| assert_eq!(pair.load(page), page + 1));
     assert_eq!(pair.space.load::<u64>(pair.page(12)).unwrap(), 13);
     pair.target.drop_range(pair.page(8), 16 * PAGE);
@@ -80,7 +80,7 @@ fn a_mapping_that_is_gone_there_is_gone_here() {
 fn a_fault_that_finds_nothing_asks_whether_the_page_is_there() {
     let pair = small();
     (0..4).for_each(|page| pair.store(page, 9));
-    // Nobody tells Octavo of this.
+    // No call reports this to Octavo.
     pair.target.drop_range(pair.page(1), PAGE);
     assert_eq!(pair.load(1), 0);
     assert_eq!(pair.load(2), 9);
@@ -121,7 +121,7 @@ fn moved_pages_are_found_at_their_new_addresses_wherever_they_were() {
             assert_eq!(pair.load(page), page + 1, "page {page}");
         }
     }
-    // The moved pages go out from there, and come back.
+    // The moved pages go out from their new addresses, and come back.
     pair.evict_all();
     assert_eq!(pair.target.load(&pair.space, to).unwrap(), 9);
     pair.end();
@@ -147,7 +147,7 @@ fn a_fork_gets_what_its_parent_had_and_each_writes_its_own() {
     let pair = small();
     (0..96).for_each(|page| pair.store(page, page + 1));
     pair.evict_all();
-    // Some pages are away, where both sides would show them. One is at home.
+    // Some pages are away, where both sides would show them. One page is at home.
     (0..8).for_each(|page| assert_eq!(pair.load(page), page + 1));
     assert_eq!(pair.space.load::<u64>(pair.page(40)).unwrap(), 41);
     let target = TestTarget::new(Able::ALL);
@@ -189,7 +189,7 @@ fn after_a_fork_handles_store_to_their_own_pages_only() {
     for page in 0..96 {
         let at = pair.page(page);
         let (from, to) = if page % 2 == 0 { (&pair.space, &child) } else { (&child, &pair.space) };
-        // One space has read the page, or pins it, when the other stores to it.
+        // One space has read the page, or pins it, when the other space writes to it.
         let pin = (page % 3 == 0).then(|| from.pin_exact(at, PAGE as usize, Access::Read).unwrap());
         if page % 3 == 1 {
             assert_eq!(from.load::<u64>(at).unwrap(), page + 1);
@@ -345,7 +345,8 @@ fn a_run_ends_where_the_budget_or_the_region_ends() {
     pair.end();
 }
 
-/// Faults, runs, evictions and drops side by side. Each page holds its own number, or zeros after a drop.
+/// Faults, runs, evictions and drops happen at the same time. Each page holds its own number, or zeros after
+/// a drop.
 #[test]
 fn runs_and_drops_against_faults_and_eviction_lose_nothing() {
     let pair = Arc::new(pair_of(builder(), Able::ALL, PAGES * PAGE));

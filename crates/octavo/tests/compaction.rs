@@ -1,4 +1,5 @@
-//! Fragmented memory gives 2 MiB blocks again, and a lowered budget gives chunks back, with every byte kept.
+//! Compaction makes 2 MiB blocks from fragmented memory, and a lowered budget gives chunks back. Every byte
+//! is kept.
 
 use octavo::{Access, CHUNK_BYTES, Counter, HugePolicy, Manager, RegionOptions, Space};
 

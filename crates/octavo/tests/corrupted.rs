@@ -1,5 +1,5 @@
 //! A device that lies: it returns Ok for reads of wrong bytes, and for writes that never happened. The access
-//! gets an error of its own kind, sees no wrong byte, and harms nothing else.
+//! gets an error of a kind of its own, sees no wrong byte, and damages no other page.
 
 mod common;
 
@@ -80,8 +80,8 @@ fn a_write_that_never_was_is_found_out_and_costs_that_page_only() {
             device.heal();
             let corrupt: Vec<_> = (0..PAGES).filter(|page| is_corrupt(space, at, *page, 1)).collect();
             assert!(!corrupt.is_empty() && corrupt.len() as u64 <= lies, "{} of {lies}", corrupt.len());
-            // The error stays, since a store would have to bring in the rest of the page. After a new
-            // mapping, the page is usable.
+            // The error stays, since a write to a part of the page would have to bring in the rest. After a
+            // new mapping, the page is usable.
             let page = corrupt[0];
             assert_eq!(space.store(at + page * PAGE, 1_u64).unwrap_err().kind(), ErrorKind::Corrupt);
             space.unmap(at + page * PAGE, PAGE).unwrap();

@@ -1,5 +1,5 @@
-//! Devices that fail, fall silent or are slow. Only the affected area is avoided, and only as long as the
-//! trouble lasts.
+//! Devices that fail, fall silent or are slow. Only the affected area is avoided, and only while its device
+//! has the problem.
 
 mod common;
 
@@ -16,7 +16,7 @@ use octavo::{
 };
 
 const PAGES: u64 = 8192;
-/// The timeout. All devices here answer at once or not at all, so it causes no race.
+/// The timeout. All devices here answer at once or not at all, so the timeout causes no race.
 const TIMEOUT: Duration = Duration::from_millis(30);
 
 fn builder() -> ManagerBuilder {
@@ -32,7 +32,7 @@ fn value(page: u64) -> u64 {
     (page + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Stores to the pages, in order, until one fails. Returns which one failed, and the error.
+/// Writes to the pages, in order, until a write fails. Returns the page that failed, and the error.
 fn fill(space: &Space, at: u64, pages: std::ops::Range<u64>) -> (u64, Option<Error>) {
     for page in pages.clone() {
         if let Err(error) = space.store(at + page * PAGE, value(page)) {
@@ -48,7 +48,7 @@ fn check(space: &Space, at: u64, pages: std::ops::Range<u64>) {
     }
 }
 
-/// Makes two areas. The first is filled first.
+/// Makes a manager with two areas. Pages go to the first area first.
 fn with_two_areas() -> (TestDevice, TestDevice, Manager) {
     let first = TestDevice::new(2 * PAGES as u32).named("the first");
     let second = TestDevice::new(3 * PAGES as u32).named("the second");
@@ -95,7 +95,7 @@ fn pages_whose_place_is_on_an_area_that_fails_move_to_another() {
     assert!(fill(&space, at, 0..PAGES).1.is_none());
     assert_eq!(second.writes().begun(), 0, "all is on the first");
     first.writes().fail_every(1, EIO);
-    // Each page comes back, keeps its place on the device, and is changed.
+    // Each page comes back and is changed. It keeps its place on the device.
     for page in 0..PAGES {
         assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), value(page));
         space.store(at + page * PAGE, value(page)).unwrap();
@@ -171,7 +171,7 @@ fn an_access_gets_the_error_when_the_area_that_is_well_is_full_and_the_other_fai
     assert_eq!(error.kind(), ErrorKind::SwapWrite, "{error}");
     assert!(error.to_string().contains("writing to the failing one failed"), "{error}");
     failing.heal();
-    // Its places are tried again.
+    // The places of the failed writes are tried again.
     check(&space, at, 0..stored);
     let (more, error) = fill(&space, at, stored..PAGES);
     assert_eq!(error.expect("there are 40 places more").kind(), ErrorKind::SwapFull);
@@ -253,8 +253,8 @@ fn a_budget_that_does_not_fit_over_a_device_that_answers_is_no_timeout() {
     check(&space, at, 0..PAGES);
 }
 
-/// A device that answers one transfer for each wait. That takes nine tenths of the timeout, by the manager's
-/// clock.
+/// A device that answers one transfer for each wait. The answer takes nine tenths of the timeout, by the
+/// manager's clock.
 #[derive(Clone)]
 struct Slow {
     device: TestDevice,
@@ -319,7 +319,7 @@ fn a_budget_is_lowered_over_a_device_that_is_slow_but_answers() {
     let at = map(&space);
     manager.set_budget(64 * MIB).unwrap();
     assert!(fill(&space, at, 0..PAGES).1.is_none());
-    // After a failed write, transfers are short: each wait is for several.
+    // After a failed write, transfers are short, so each wait is for several transfers.
     slow.device.writes().fail_every(1, EIO);
     space.advise(at, 32 * PAGE, Advice::PageOut).unwrap();
     slow.serve();
@@ -381,7 +381,7 @@ fn an_access_that_waits_for_its_page_names_the_device_of_the_page() {
     let error = space.load::<u64>(at).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(error.to_string().contains("the second did not answer"), "{error}");
-    // The same, but without room for the read.
+    // The same case, but the second device has no room for the read.
     second.set_room(1);
     let error = space.load::<u64>(at + PAGE).unwrap_err();
     assert!(error.to_string().contains("the second did not answer"), "{error}");
@@ -410,8 +410,8 @@ fn a_budget_that_does_not_fit_for_pages_on_their_way_to_a_silent_device_is_a_tim
     check(&space, at, 0..PAGES);
 }
 
-/// A device that, after an order, answers one transfer for each flush. That takes nine tenths of the timeout,
-/// by the manager's clock.
+/// A device that, after an order, answers one transfer for each flush. The answer takes nine tenths of the
+/// timeout, by the manager's clock.
 #[derive(Clone)]
 struct Steady {
     slow: Slow,
@@ -455,7 +455,7 @@ fn an_access_whose_device_is_full_ends_in_time_though_another_device_answers_all
     let at = map(&space);
     assert!(fill(&space, at, 0..1024).1.is_none());
     space.advise(at, 64 * PAGE, Advice::PageOut).unwrap();
-    // The first device fails, so pages go to the second: many transfers of a page each.
+    // The first device fails, so pages go to the second device, in many transfers of one page each.
     first.writes().fail_every(1, EIO);
     for page in (64..1024).step_by(2) {
         space.advise(at + page * PAGE, PAGE, Advice::PageOut).unwrap();
@@ -477,7 +477,7 @@ fn an_access_whose_device_is_full_ends_in_time_though_another_device_answers_all
     steady.slow.device.drain();
 }
 
-/// Counts how often its name is asked for.
+/// A device that counts how often it is asked for its name.
 struct CountedName {
     device: TestDevice,
     asked: Arc<AtomicU64>,
@@ -498,7 +498,7 @@ impl Device for CountedName {
     }
 }
 
-/// A later call might come under a lock, and the device's answer might need that lock.
+/// A later call might come while Octavo holds a lock, and the device's answer might need this lock.
 #[test]
 fn a_device_is_asked_for_its_name_when_it_is_opened_and_not_again() {
     let (device, asked) = (TestDevice::new(2 * PAGES as u32), Arc::new(AtomicU64::new(0)));

@@ -1,4 +1,5 @@
-//! Direct I/O: bytes go between a file and the pinned pages of a space, wherever those pages are.
+//! Direct I/O: bytes go between a file and the pinned pages of a space, whether these pages are in memory or
+//! out.
 
 mod common;
 
@@ -37,7 +38,7 @@ fn opened(manager: &Manager, path: &Path) -> File {
     manager.open(path, FileOptions::new().create(true)).unwrap()
 }
 
-/// The file is four times the budget, so that pages go out while others move.
+/// The file is four times the budget, so that some pages go out while others are transferred.
 #[test]
 fn what_is_written_from_pages_that_are_out_is_read_into_others() {
     let (folder, manager) = (folder(), manager());
@@ -56,7 +57,7 @@ fn what_is_written_from_pages_that_are_out_is_read_into_others() {
     manager.validate();
 }
 
-/// A plain vector of bytes says what is right, after each step.
+/// After each step, the bytes must equal a plain vector of bytes.
 #[test]
 fn random_transfers_agree_with_a_model() {
     let folder = folder();
@@ -109,7 +110,7 @@ fn random_transfers_agree_with_a_model() {
     }
 }
 
-/// More threads than a file has rings.
+/// There are more threads than the file has rings.
 #[test]
 fn many_threads_share_a_file() {
     const THREADS: u64 = 70;
@@ -151,7 +152,7 @@ fn a_read_ends_where_the_file_does() {
     let mut found = vec![0; 700_123];
     space.read(at, &mut found).unwrap();
     assert!(found == bytes);
-    // Beyond the end, and of nothing.
+    // Transfers beyond the end, and transfers of no bytes.
     assert_eq!(file.direct_read(MIB, &space, at, PAGE as usize).unwrap(), 0);
     assert_eq!(file.direct_read(0, &space, at, 0).unwrap(), 0);
 }
@@ -169,7 +170,7 @@ fn zeros_that_were_never_written_are_written_and_take_no_memory() {
     assert!(manager.stats().unwrap().free_frames + 64 > before, "zeros have frames");
 }
 
-/// A transfer moves everything before the first page that cannot be pinned, wherever that lies.
+/// A transfer moves everything before the first page that cannot be pinned, at every place of this page.
 #[test]
 fn a_hole_in_a_group_costs_nothing_before_it() {
     let (folder, manager) = (folder(), manager());
@@ -188,7 +189,7 @@ fn a_hole_in_a_group_costs_nothing_before_it() {
     manager.validate();
 }
 
-/// A space with less room than a group has pages.
+/// The space has less room than a group has pages.
 #[test]
 fn pages_that_cannot_all_be_pinned_move_in_parts() {
     let (folder, manager) = (folder(), manager());
@@ -196,7 +197,7 @@ fn pages_that_cannot_all_be_pinned_move_in_parts() {
     let (space, at) = mapped(&manager, 12 * MIB);
     let bytes = pattern(9, 4 << 20);
     space.write(at, &bytes).unwrap();
-    // All memory but some pages is pinned.
+    // All memory except some pages is pinned.
     let mut pins = Vec::new();
     while let Ok(pin) = space.pin_exact(at + 4 * MIB + pins.len() as u64 * PAGE, 4096, Access::Write) {
         pins.push(pin);
@@ -299,7 +300,7 @@ fn a_full_file_system_ends_a_write_and_says_so_at_the_next() {
     says(refused, ErrorKind::FileWrite, &["No space left", "3145728"]);
 }
 
-/// The lock-free path pins what is in memory, and the base form takes the slow way for each group.
+/// The lock-free path pins pages in memory, and the base form takes the slow path for each group.
 #[test]
 fn pages_are_pinned_by_the_way_that_was_chosen() {
     let folder = folder();
@@ -362,7 +363,7 @@ fn a_forked_child_is_refused_and_can_drop_a_file() {
     build().unwrap();
 }
 
-/// A pin keeps its pages, whatever becomes of them meanwhile.
+/// A pin keeps its pages, whatever happens to their mapping meanwhile.
 #[test]
 fn pages_that_are_pinned_by_others_are_transferred() {
     let (folder, manager) = (folder(), manager());

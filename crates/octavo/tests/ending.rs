@@ -19,7 +19,7 @@ fn builder() -> ManagerBuilder {
     Manager::builder().budget_bytes(16 * MIB).compression(Compression::Off)
 }
 
-/// Makes a device that completes transfers only when a thread polls or waits.
+/// Makes a device that completes transfers only when a thread polls it or waits for it.
 fn pulled_device() -> TestDevice {
     TestDevice::with_manner(16384, Manner::Served)
 }
@@ -30,7 +30,7 @@ fn fill(space: &Space, pages: u64) -> u64 {
     at
 }
 
-/// Waits by reading the statistics only, which triggers no work.
+/// Waits only by reading the statistics, which triggers no work.
 fn wait_until_slots_are_free(manager: &Manager) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while manager.stats().unwrap().swap_slots > 0 {
@@ -62,7 +62,7 @@ fn slots_of_writes_and_reads_under_way_are_free_soon_after_the_last_space_is_dro
     }
 }
 
-/// Blocks the background thread when it submits a write, or when it flushes.
+/// Blocks the background thread when that thread submits a write, or when it flushes.
 #[derive(Clone)]
 struct Barrier(Arc<(Mutex<BarrierState>, Condvar)>);
 
@@ -70,7 +70,7 @@ struct Barrier(Arc<(Mutex<BarrierState>, Condvar)>);
 enum BarrierState {
     Open,
     Closed,
-    /// The background thread waits at it.
+    /// The background thread waits at the barrier.
     Awaited,
 }
 
@@ -103,8 +103,8 @@ impl Barrier {
     }
 }
 
-/// Stores pages until the background thread waits at the barrier. It stores slowly, so that this thread makes
-/// the room.
+/// Writes pages until the background thread waits at the barrier. The writes are slow, so that the background
+/// thread makes the room.
 fn store_until_awaited(manager: &Manager, space: &Space, barrier: &Barrier, word: impl Fn(u64) -> u64) {
     let at = space.map(64 * MIB, RegionOptions::default()).unwrap();
     for page in 0..64 * MIB / PAGE {
@@ -169,8 +169,8 @@ impl Device for HeldAtFlush {
     }
 }
 
-/// Pages that repeat a word are put away without a write. While their batch is flushed, the background thread
-/// has them pinned.
+/// Pages that repeat a word are put away without a write. The background thread has pinned them while it
+/// flushes their batch.
 #[test]
 fn a_manager_is_shut_down_when_its_background_thread_has_let_go_of_the_last_page() {
     let _watchdog = Watchdog::new("a manager shut down beside its background thread");
@@ -186,7 +186,7 @@ fn a_manager_is_shut_down_when_its_background_thread_has_let_go_of_the_last_page
         put_away - direct - background
     };
     while in_hand() == 0 {
-        // A batch in which all pages were in use.
+        // This is a batch in which all pages were in use.
         barrier.set(BarrierState::Closed);
         store_until_awaited(&manager, &space, &barrier, |_| 0);
     }
@@ -200,7 +200,7 @@ fn a_manager_is_shut_down_when_its_background_thread_has_let_go_of_the_last_page
     receiver.recv().unwrap().unwrap();
 }
 
-/// If the error's type is not named, only one conversion may apply.
+/// The compiler finds the error's type by itself only if exactly one conversion applies.
 #[test]
 fn closures_that_use_question_marks_need_no_type_for_their_errors() {
     let work = || {
@@ -229,7 +229,7 @@ fn a_manager_that_is_refused_its_end_works_on_and_ends_later() {
         assert_eq!(refused.error().kind(), ErrorKind::Busy, "{refused}");
         assert!(refused.to_string().contains("in use"), "{refused}");
         let manager = refused.into_manager();
-        // More than memory holds, so background work goes on as well.
+        // These are more pages than fit into memory, so background work continues as well.
         let more = fill(&space, 10_000);
         (0..10_000).for_each(|page| assert_eq!(space.load::<u64>(more + page * PAGE).unwrap(), page + 1));
         (0..100).for_each(|page| assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page + 1));

@@ -1,6 +1,6 @@
-//! The short examples, at sizes that take a moment. Each checks its own results.
+//! The short examples, at sizes that take a moment. Each example checks its own results.
 
-// Their `main` is for the command line.
+// The `main` functions of the examples are for the command line.
 #![allow(dead_code)]
 
 #[path = "../examples/aggregation.rs"]

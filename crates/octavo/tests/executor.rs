@@ -1,4 +1,4 @@
-//! Faults on one thread, which polls them and drives their device. No poll may wait for something that only
+//! Faults on one thread, which polls the faults and drives their device. No poll may wait for work that only
 //! this thread can do.
 
 mod common;

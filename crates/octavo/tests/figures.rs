@@ -37,7 +37,7 @@ fn each_page_of_a_range_is_counted_where_it_is() {
     assert_eq!((block.address, block.bytes, block.protection), (8 * MIB, 2 * MIB, Protection::READ));
     assert_eq!((block.pages.resident_bytes, block.pages.huge_bytes), (2 * MIB, 2 * MIB));
     assert_eq!((untouched.protection, untouched.pages), (Protection::READ_WRITE, Default::default()));
-    // A part of a region, and a part of a block.
+    // The range is a part of a region and a part of a block.
     let part = space.range_stats(4 * MIB + 7 * PAGE, 2 * PAGE).unwrap();
     assert_eq!((part.swapped_bytes, part.resident_bytes), (PAGE, PAGE));
     assert_eq!(space.range_stats(8 * MIB + PAGE, PAGE).unwrap().huge_bytes, PAGE);

@@ -1,5 +1,5 @@
-//! A full device: nobody spins on it. A thread that needs room there waits for a transfer to end, up to a
-//! deadline.
+//! A full device. No thread spins on it. A thread that needs room on the device waits until a transfer ends,
+//! at most until a deadline.
 
 mod common;
 
@@ -96,7 +96,7 @@ fn no_room_on_a_silent_device_is_an_error_in_time_and_no_page_is_lost() {
     let (space, at) = with_pages_out(&manager);
     device.hold();
     device.set_room(1);
-    // The first read takes all of the room.
+    // The first read takes the whole room of the device.
     for page in 0..3 {
         let error = space.load::<u64>(at + page * PAGE).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");

@@ -1,4 +1,4 @@
-//! Full swap. Pages that are out can always be read: a page that comes in gives its slot to one that goes
+//! Full swap. Pages that are out can always be read: a page that comes in gives its slot to a page that goes
 //! out. Only new pages find no room.
 
 mod common;
@@ -12,7 +12,7 @@ use octavo::io::SwapArea;
 use octavo::{Access, Compression, ErrorKind, HugePolicy, Manager, ManagerBuilder, RegionOptions, Space};
 
 const BUDGET: u64 = 16 * MIB;
-/// Pages of the area.
+/// The number of slots of the area.
 const SLOTS: u32 = 4096;
 
 fn builder(device: &TestDevice) -> ManagerBuilder {
@@ -28,7 +28,7 @@ fn bytes_of(page: u64) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|index| word(page, index).to_ne_bytes()).collect()
 }
 
-/// A space that was filled until there was no room.
+/// A space that was filled until no room was left.
 struct FullSpace {
     manager: Manager,
     space: Space,
@@ -62,7 +62,7 @@ impl FullSpace {
         assert!(found == bytes_of(page), "page {page} has other bytes");
     }
 
-    /// Checks that new pages still find no room, and find some when others are freed.
+    /// Checks that new pages still find no room, and that they find room when others are freed.
     fn end(self) {
         let new = self.at + (self.pages + 100) * PAGE;
         let refused = (0..2048).find_map(|page| self.space.store(new + page * PAGE, 1_u64).err());
@@ -110,7 +110,7 @@ fn words_pins_and_futures_bring_in_what_is_out() {
             let page = random.next() % full.pages;
             let at = full.at + page * PAGE;
             assert_eq!(space.load::<u64>(at + 8).unwrap(), word(page, 1));
-            // Changing a page in place needs no new page.
+            // A change of a page in place needs no new page.
             let page = random.next() % full.pages;
             space.store(full.at + page * PAGE, word(page, 0)).unwrap();
             let page = random.next() % full.pages;
@@ -118,7 +118,7 @@ fn words_pins_and_futures_bring_in_what_is_out() {
             let pin = space.pin_exact(full.at + page * PAGE, PAGE as usize, Access::Read).unwrap();
             assert_eq!(pin.len() as u64, PAGE);
         }
-        // A pin may be long, as long as the rest has memory.
+        // A pin may be long if the other pages still have memory.
         for first in (0..full.pages - 512).step_by(512) {
             let pin = space.pin_exact(full.at + first * PAGE, 512 * PAGE as usize, Access::Write).unwrap();
             assert_eq!(pin.len() as u64, 512 * PAGE);
@@ -194,7 +194,7 @@ fn a_space_at_its_quota_reads_what_is_out() {
     let mut random = Random::new(11);
     for _ in 0..2 * full.pages {
         full.read(random.next() % full.pages);
-        // Besides the budget, one page without a slot and one that came in for it may be in memory.
+        // Besides the budget, one page without a slot and one page that came in may be in memory.
         assert!(full.space.stats().unwrap().resident_bytes <= 4 * MIB + 2 * PAGE);
     }
     full.end();

@@ -1,4 +1,4 @@
-//! Guards: bytes of guarded regions, lent to one writer or to many readers, while pages go out and come back.
+//! Guards: bytes of guarded regions, lent to one writer or to many readers while pages go out and come back.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn plain_accesses_of_a_guarded_region_are_refused_and_guards_of_a_plain_one() {
     let manager = builder().build().unwrap();
     let space = manager.space().unwrap();
     let (at, plain) = (space.map(MIB, guarded()).unwrap(), space.map(MIB, RegionOptions::default()).unwrap());
-    // Once without the page in memory, and once with it.
+    // The loop runs once while the page is out, and once while it is in memory.
     for _ in 0..2 {
         let words = ["guarded", "exclusive()"];
         says(space.load::<u64>(at), ErrorKind::Protected, &words);
@@ -118,7 +118,7 @@ fn a_guard_of_a_range_that_cannot_be_lent_says_which_can() {
     assert_eq!(space.exclusive::<u8>(at, 2 << 20).unwrap().len(), 2 << 20);
 }
 
-/// Pages that were touched in random order, and so lie in scattered frames, are lent as one slice of any
+/// Pages that were touched in random order lie in scattered frames. They are still lent as one slice of any
 /// length.
 #[test]
 fn scattered_pages_are_lent_as_one_slice() {
@@ -210,7 +210,7 @@ fn an_optimistic_guard_is_valid_until_a_writer_or_an_eviction_comes() {
     assert!(!guard.is_valid());
     let guard = space.optimistic(at).unwrap();
     assert!(guard.is_valid());
-    // The pages are freed, and new ones take their place.
+    // The pages are freed, and new pages take their place.
     space.advise(at, MIB, Advice::Free).unwrap();
     assert!(!guard.is_valid());
     let guard = space.optimistic(at).unwrap();
@@ -264,8 +264,8 @@ const _: () = {
     is_send_and_sync::<ExclusiveGuard<'static, u64>>();
 };
 
-/// Threads add to counters without atomics, under eviction. No addition is lost, and no reader sees a wrong
-/// sum.
+/// Threads add to counters without atomics while pages are evicted. No addition is lost, and no reader sees a
+/// wrong sum.
 #[test]
 fn additions_of_many_threads_are_all_there_under_pressure() {
     let _watchdog = Watchdog::new("additions under pressure");
@@ -276,8 +276,8 @@ fn additions_of_many_threads_are_all_there_under_pressure() {
         let at = space.map(len, guarded()).unwrap();
         let (threads, rounds, hot) = (4, 3000, 64);
         let done = AtomicBool::new(false);
-        // A page keeps two counters that are always equal, at its start and at its end, and pages of a run
-        // are written together.
+        // A page has two counters that are always equal, at its start and at its end. The pages of a run are
+        // written together.
         let place = |random: &mut Random| match random.one_in(2) {
             true => random.below(hot),
             false => random.below(len / PAGE),
@@ -350,7 +350,7 @@ fn additions_of_many_threads_are_all_there_under_pressure() {
     }
 }
 
-/// Some tasks wait for a guard and are woken, others are dropped while they wait.
+/// Some tasks wait for a guard and are woken. Other tasks are dropped while they wait.
 #[test]
 fn a_task_waits_for_a_guard_and_a_dropped_one_holds_nothing() {
     let _watchdog = Watchdog::new("tasks that wait for guards");
@@ -417,7 +417,7 @@ fn scattered(space: &Space) -> u64 {
     at
 }
 
-/// A reader may hold a page that another reader, perhaps of the same thread, would have to move.
+/// A reader may hold a page that another reader would have to move. Both may be on the same thread.
 #[test]
 fn pages_that_cannot_be_moved_are_an_error_and_no_hang() {
     let _watchdog = Watchdog::new("pages that cannot be moved");
@@ -437,8 +437,8 @@ fn pages_that_cannot_be_moved_are_an_error_and_no_hang() {
     assert_eq!(space.shared::<u64>(at, 1024).unwrap()[0], one[0], "pages that lie together are shared");
 }
 
-/// Half of the memory is held while all other pages pass through the rest. Scans leave held pages alone, and
-/// a thread that needs adjacent frames waits for the writes in the way.
+/// Guards hold half of the memory while all other pages pass through the other half. Scans do not touch held
+/// pages. A thread that needs adjacent frames waits for the writes from these frames.
 #[test]
 fn half_of_the_budget_is_lent_while_pages_go_out_slowly() {
     const BLOCK: u64 = 2 * MIB;
@@ -471,7 +471,7 @@ fn half_of_the_budget_is_lent_while_pages_go_out_slowly() {
     }
 }
 
-/// A future that waited for a read keeps its pin until it is polled or dropped.
+/// A future that has waited for a read keeps its pin until it is polled or dropped.
 #[test]
 fn a_future_that_is_not_polled_keeps_pages_where_they_are_and_hangs_nobody() {
     let _watchdog = Watchdog::new("a future that is not polled");
@@ -521,7 +521,7 @@ fn as_many_guards_as_can_be_counted_leave_nothing_behind() {
     assert_eq!(space.try_exclusive::<u8>(at, 2 << 20).unwrap().len(), 2 << 20);
 }
 
-/// Pages of a block are taken together, or not at all.
+/// A guard takes all pages of a block together, or none.
 #[test]
 fn a_page_of_a_block_that_another_guard_has_is_waited_for() {
     let manager = builder().huge(HugePolicy::Always).build().unwrap();
@@ -546,13 +546,13 @@ fn a_page_of_a_block_that_another_guard_has_is_waited_for() {
         assert_eq!(waits.join().unwrap(), 512 * 512);
     });
     assert_eq!(space.try_exclusive::<u64>(at + 6 * PAGE, 1).unwrap()[0], 42);
-    // All pins are gone: the block goes out.
+    // All pins are dropped, so the block goes out.
     space.advise(at, 2 * MIB, Advice::PageOut).unwrap();
     assert_eq!(space.range_stats(at, 2 * MIB).unwrap().resident_bytes, 0);
 }
 
-/// A task has one page of a block and waits for the next, while the region is unmapped and mapped anew with
-/// small pages.
+/// A task has one page of a block and waits for the next page. Meanwhile the region is unmapped, and mapped
+/// again with small pages.
 #[test]
 fn pages_that_become_others_while_a_guard_waits_are_taken_anew() {
     let manager = builder().huge(HugePolicy::Advised).background(false).build().unwrap();
@@ -576,7 +576,7 @@ fn pages_that_become_others_while_a_guard_waits_are_taken_anew() {
     says(space.try_shared::<u8>(at + 5 * PAGE, 1), ErrorKind::Busy, &["another guard"]);
 }
 
-/// A writer that gave up is forgotten: readers do not yield to it forever.
+/// A writer that gave up is forgotten: readers do not wait for it forever.
 #[test]
 fn a_writer_that_waits_is_woken_though_readers_have_forgotten_it() {
     let _watchdog = Watchdog::new("a writer that waits");
@@ -612,7 +612,7 @@ fn a_forked_child_wakes_nobody() {
         u8::from(told.0.load(Ordering::Acquire))
     });
     assert_eq!(code.unwrap(), 0, "the child wakes a task of its parent");
-    // The closure's guard was also dropped here.
+    // The guard of the closure was also dropped here.
     assert!(
         told.0.load(Ordering::Acquire) && waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
     );

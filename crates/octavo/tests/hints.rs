@@ -1,4 +1,5 @@
-//! Readahead, prefetching and advice, on a real file. No hint changes stored bytes, and each has its effect.
+//! Readahead, prefetching and advice, on a real file. No hint changes the bytes of pages, and each hint has
+//! its effect.
 
 mod common;
 
@@ -13,8 +14,8 @@ fn value(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// Makes a space of `pages` pages in 16 MiB, all stored to, most of them out. They are on the device, since
-/// pages in the pool are not read ahead.
+/// Makes a space of `pages` pages in 16 MiB, and writes to all of them. Most pages are then out. They are on
+/// the device, since pages in the pool are not read ahead.
 fn filled(pages: u64, options: RegionOptions) -> (Manager, Space, u64) {
     let manager = Manager::builder().budget_bytes(16 * MIB).compression(Compression::Off).build().unwrap();
     let space = manager.space().unwrap();
@@ -74,14 +75,14 @@ fn a_prefetched_range_is_there_without_another_read() {
         let before = manager.counters();
         check(&space, at, first..first + 64);
         let major = manager.counters().since(&before).get(Counter::MajorFault);
-        // If all memory is on its way out, a call starts nothing.
+        // If all pages in memory are on their way out, a call starts no read.
         assert!(started == 0 || major < 64, "{major} faults read what had been prefetched");
     }
     let total = manager.counters();
     assert!(total.get(Counter::ReadAheadHit) > PAGES / 2, "{}", total.get(Counter::ReadAheadHit));
 }
 
-/// Makes a builder whose device ends each transfer at once, so the calls alone decide where a page is.
+/// Makes a builder whose device ends each transfer at once, so that only the calls decide where a page is.
 fn exact() -> ManagerBuilder {
     Manager::builder()
         .budget_bytes(16 * MIB)
@@ -197,7 +198,7 @@ fn what_is_freed_reads_as_zeros_and_can_be_used_again() {
     const PAGES: u64 = 8 * 1024;
     let (manager, space, at) = filled(PAGES, RegionOptions::default());
     space.advise(at + PAGE, (PAGES - 2) * PAGE, Advice::Free).unwrap();
-    // The slot of a page that is being written is freed when the write ends.
+    // If a page is being written, its slot is freed when the write ends.
     let given_back = || manager.stats().unwrap().swap_slots <= 2;
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !given_back() && std::time::Instant::now() < patience {

@@ -1,4 +1,4 @@
-//! Pages that the other side of a translation never releases: they are left alone, and the others go out.
+//! Pages that the other side of a translation never releases. These pages stay, and the other pages go out.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn what_never_goes_is_seldom_asked_about_and_goes_when_it_can_after_all() {
     let most = PAGES * (2 + began.elapsed().as_millis() as u64 / 100);
     assert!((PAGES..=most).contains(&asked), "{asked} pages were asked about, and not {most}");
     pair.agree_away(PAGES);
-    // A page that is unmapped is no longer reclaim's.
+    // A page that is unmapped no longer belongs to reclaim.
     pair.target.always(QuestionKind::Remove, None);
     pair.space.unmap(pair.at, 8 * PAGE).unwrap();
     pair.agree(PAGES - 8, 0);

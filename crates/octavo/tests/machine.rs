@@ -1,4 +1,4 @@
-//! A manager uses the machine it is given: its clock, its CPUs, its memory, its random bytes.
+//! A manager uses the clock, the CPUs, the memory and the random bytes of the machine that it is given.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +28,7 @@ impl Hands {
     }
 }
 
-/// A device that does writes, but never answers reads.
+/// A device that completes writes, but never answers reads.
 #[derive(Clone, Default)]
 struct NeverReads {
     kept: Arc<Mutex<Vec<Transfer>>>,
@@ -90,7 +90,7 @@ fn a_timeout_goes_by_the_clock_that_the_manager_was_given() {
     let over = AtomicBool::new(false);
     let error = thread::scope(|scope| {
         scope.spawn(|| {
-            // Hours pass while the load waits, whenever it starts to wait.
+            // While the load waits, hours pass.
             while !over.load(Ordering::SeqCst) {
                 if !device.kept.lock().unwrap().is_empty() {
                     hands.move_on(HOUR);
@@ -121,7 +121,7 @@ fn budgets_go_by_the_memory_that_the_machine_was_given() {
 #[test]
 fn a_manager_works_on_pretended_cpus() {
     static TURN: AtomicU64 = AtomicU64::new(0);
-    // Each question gets another CPU, as if the thread moved all the time.
+    // Each call returns another CPU, as if the thread moved all the time.
     let cpus = Cpus::pretended(5, || TURN.fetch_add(1, Ordering::Relaxed) as u32);
     let manager =
         Manager::builder().machine(Machine::real().with_cpus(cpus)).budget_bytes(16 * MIB).build().unwrap();
@@ -161,7 +161,7 @@ fn an_access_gets_the_last_frames_from_whichever_cpu_has_them() {
         }
     };
     assert_eq!(full.kind(), ErrorKind::OutOfMemory, "{full}");
-    // However many accesses have missed before, and however few frames there are.
+    // This holds after any number of misses, and with any small number of frames.
     for turn in 1..=CPUS {
         CPU.store(1, Ordering::Relaxed);
         space.unmap(at + (turn - 1) * 8 * PAGE, turn * PAGE).unwrap();

@@ -1,4 +1,5 @@
-//! A space against models of its bytes: an exact one with one thread, and lanes with several.
+//! A space is compared with models of its bytes: an exact model with one thread, and lanes with several
+//! threads.
 
 mod common;
 mod oracle;
@@ -29,7 +30,7 @@ proptest! {
     }
 }
 
-/// Runs seeds. `OCTAVO_TEST_SEED` and `OCTAVO_TEST_RUNS` choose others.
+/// Runs `runs` seeds. `OCTAVO_TEST_SEED` and `OCTAVO_TEST_RUNS` choose other seeds.
 fn for_seeds(first: u64, runs: u64, run: impl Fn(u64)) {
     let first = seed_or(first);
     for seed in first..first + number_from("OCTAVO_TEST_RUNS").unwrap_or(runs) {
@@ -70,13 +71,14 @@ fn threads_find_their_lanes_in_a_range_that_nearly_fits() {
     for_seeds(1, 4, |seed| lanes::run(seed, LaneLoad { pages: 3000, threads: 4, ..LOAD }));
 }
 
-/// Two pages take turns with one frame. One thread maps, writes and unmaps them, while others access the
-/// first one all the time, in every way. They never see or change the second one's bytes.
+/// Two pages take turns with one frame. One thread maps, writes and unmaps both pages. Meanwhile other
+/// threads access the first page all the time, in every way. These never see or change the bytes of the
+/// second page.
 #[test]
 fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_frame() {
     const FIRST: u64 = 0x1111_1111_1111_1111;
     for pin_path in [PinPath::LockFree, PinPath::Locked] {
-        // No frame is zeroed ahead, so the frame freed last is the next one taken.
+        // No frame is zeroed ahead, so the frame that was freed last is taken next.
         let builder = Manager::builder().budget_bytes(16 * MIB).pin_path(pin_path).background(false);
         let manager = builder.build().unwrap();
         let space = manager.space().unwrap();
@@ -116,7 +118,7 @@ fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_fram
                     }
                 });
             }
-            // Takes pages off the LRU as they are freed.
+            // This thread takes pages off the LRU while they are freed.
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     manager.reclaim(2).unwrap();
@@ -144,7 +146,7 @@ fn accesses_to_a_page_that_comes_and_goes_never_reach_the_next_owner_of_its_fram
     }
 }
 
-/// Each form of the swap cache with each engine, on a real file: by lanes, and exactly.
+/// Each form of the swap cache runs with each engine on a real file, by lanes and with the exact model.
 #[test]
 fn every_form_of_the_swap_cache_agrees_with_every_engine() {
     for (index, swap_cache) in

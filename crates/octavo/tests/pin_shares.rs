@@ -23,7 +23,8 @@ fn space_of(manager: &Manager, guarded: bool) -> (Arc<Space>, u64) {
     (space, at)
 }
 
-/// Takes one page after the other until the manager refuses. Returns what it got, and the kind of the error.
+/// Takes one page after the other until the manager refuses. Returns the pins or guards, and the kind of the
+/// error.
 fn take_all<T>(mut take: impl FnMut(u64) -> octavo::Result<T>) -> (Vec<T>, ErrorKind) {
     let mut taken = Vec::new();
     loop {
@@ -66,7 +67,7 @@ fn pins_that_bring_pages_in_stop_at_the_share_and_go_on_when_some_are_dropped() 
     assert_eq!(refused, ErrorKind::TooManyPins);
     assert_near_share(pins.len());
     others_have_room(&other);
-    // Plain accesses need no share.
+    // Plain accesses do not count for the share.
     space.store(at + 2 * BUDGET - PAGE, 7_u64).unwrap();
     let dropped = pins.split_off(pins.len() / 2);
     let first = pins.len() as u64;
@@ -145,7 +146,7 @@ fn a_space_that_is_alone_has_all_and_a_quota_is_a_share_of_its_own() {
     let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
     assert_eq!(refused, ErrorKind::OutOfMemory);
     assert!(pins.len() as u64 > SHARE + SHARE / 16);
-    // Now there is another space, for which nothing is left yet.
+    // Now there is another space, for which no memory is left yet.
     let other = manager.space().unwrap();
     let one_more = pin(&space, at).map(|_| ());
     assert_eq!(one_more.unwrap_err().kind(), ErrorKind::TooManyPins);
@@ -169,7 +170,7 @@ fn the_share_follows_the_budget_and_ends_with_the_last_other_space() {
     let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
     assert_eq!(refused, ErrorKind::TooManyPins);
     drop(pins);
-    // The share that it had of the larger budget no longer counts.
+    // The space's share of the larger budget no longer counts.
     manager.set_budget(BUDGET / 2).unwrap();
     let (pins, refused) = take_all(|page| pin(&space, at + page * PAGE));
     assert_eq!(refused, ErrorKind::TooManyPins);
@@ -202,7 +203,7 @@ fn threads_that_pin_and_let_go_are_not_refused() {
     manager.validate();
 }
 
-/// Pins pages and frees each one, but its pin keeps it.
+/// Pins pages and frees each of them, but the pin keeps the page in memory.
 fn take_and_free<T>(
     space: &Space,
     at: u64,
@@ -227,14 +228,14 @@ fn pages_that_were_unmapped_under_their_pins_count_as_well() {
         let (pins, refused) = take_and_free(&space, at, advice, |page| pin(&space, page));
         assert_eq!(refused, ErrorKind::TooManyPins, "{} pages", pins.len());
         assert_near_share(pins.len());
-        // The same after reclaim has seen them.
+        // The same is true after reclaim has seen the pages.
         others_have_room(&other);
         let (more, refused) = take_and_free(&space, at + BUDGET, advice, |page| pin(&space, page));
         assert_eq!(refused, ErrorKind::TooManyPins, "{} pages more", more.len());
         assert_near_share(pins.len() + more.len());
         others_have_room(&other);
         drop((pins, more));
-        // All pins are gone, and the space may pin again.
+        // All pins are dropped, and the space may pin again.
         space.unmap(at, 2 * BUDGET).unwrap();
         space.map_at(at, 2 * BUDGET, RegionOptions::default()).unwrap();
         drop(pin(&space, at).unwrap());
@@ -297,7 +298,7 @@ fn a_quota_that_one_block_fills_is_not_refused_for_a_page_that_was_unmapped() {
     drop(freed);
     space.set_quota(Some(2 * MIB)).unwrap();
     let block = pin(&space, at + 2 * MIB).unwrap();
-    // Its pages are pinned again, more often than the credit allows.
+    // The pages of the space are pinned again, more often than the credit allows.
     for page in (0..512).chain(0..512).chain(0..512) {
         drop(pin(&space, at + 2 * MIB + page * PAGE).unwrap());
     }

@@ -1,5 +1,5 @@
-//! A range whose edge cuts a pinned block of 2 MiB: unmap, protect and free wait a moment, and then report
-//! it.
+//! A range whose edge cuts a pinned block of 2 MiB. Unmap, protect and free wait a moment, and then report
+//! the pinned block.
 
 mod common;
 
@@ -62,7 +62,7 @@ fn a_pin_that_is_dropped_in_time_is_no_obstacle() {
         let space = manager.space().unwrap();
         let (pin, at, len) = pinned_block(&space);
         thread::scope(|scope| {
-            // Tries until one change is done, whether the pin goes before or after.
+            // The thread tries until a change succeeds. The pin may be dropped before or after a try.
             let waiting = scope.spawn(|| (0..1000).any(|_| change(&space, at, len).is_ok()));
             thread::sleep(Duration::from_millis(5));
             drop(pin);

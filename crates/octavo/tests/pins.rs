@@ -86,7 +86,7 @@ fn an_awaited_pin_has_all_pages_and_keeps_them() {
     }
 }
 
-/// The device answers on order only, so that nothing depends on timing.
+/// The device answers only on order, so that nothing depends on timing.
 #[test]
 fn one_poll_asks_for_all_pages_near_and_waits_for_none() {
     for path in [PinPath::LockFree, PinPath::Locked] {

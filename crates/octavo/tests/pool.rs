@@ -1,5 +1,5 @@
-//! The compressed pool in a whole manager: which pages count as having come back from it, and which go past
-//! it.
+//! The compressed pool in a whole manager: the pages that count as pages which came back from the pool, and
+//! the pages that do not try the pool.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn check(space: &Space, at: u64, len: u64) {
     }
 }
 
-/// Returns what the counters count during a step.
+/// Returns the counts of all counters during a step.
 fn counted(manager: &Manager, step: impl FnOnce()) -> CounterDelta {
     let before = manager.counters();
     step();
@@ -98,7 +98,7 @@ fn a_device_as_quick_as_memory_is_not_spared() {
         space.advise(at, 4 * MIB, Advice::PageOut).unwrap();
         check(&space, at, 4 * MIB);
     };
-    // The manager measures time. On a busy machine, a device may seem slow for a while.
+    // The manager measures time. So on a busy machine, a device may seem slow for a while.
     let goes_past = |_| {
         let turns = counted(&manager, || (0..10).for_each(|_| turn()));
         turns.of(Counter::SwapOut) > 5 * turns.of(Counter::PoolSwapOut)

@@ -1,4 +1,4 @@
-//! Quotas: a space at its own limit evicts its own pages, and no other space's.
+//! Quotas: a space at its own limit evicts its own pages, and no pages of other spaces.
 
 use octavo::{Access, ErrorKind, HugePolicy, Manager, RegionOptions, Space, SwapArea};
 
@@ -132,7 +132,7 @@ fn a_space_whose_pages_are_all_pinned_is_told_so_by_name() {
 fn blocks_count_all_their_pages() {
     let manager = Manager::builder().budget_bytes(64 * MIB).huge(HugePolicy::Always).build().unwrap();
     let space = manager.space().unwrap();
-    // Not a multiple of a block.
+    // The quota is not a multiple of a block.
     space.set_quota(Some(13 * MIB)).unwrap();
     let at = space.map(48 * MIB, RegionOptions::default()).unwrap();
     for offset in (0..48 * MIB).step_by(PAGE as usize) {

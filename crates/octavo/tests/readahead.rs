@@ -1,13 +1,12 @@
-//! How many pages readahead reads for whole programs, compared with what they need. The devices here take no
-//! time.
+//! The number of pages that readahead reads for whole programs, compared with the number that the programs
+//! need. The devices here take no time.
 
 mod common;
 
 use common::{MIB, PAGE, Random};
 use octavo::{Advice, Compression, Counter, Manager, ManagerBuilder, RegionOptions, Space, SwapArea};
 
-/// Makes a builder whose device ends each transfer at once, so the accesses alone decide which pages are
-/// read.
+/// Makes a builder whose device ends each transfer at once, so only the accesses decide which pages are read.
 fn exact() -> ManagerBuilder {
     Manager::builder()
         .budget_bytes(32 * MIB)
@@ -18,7 +17,7 @@ fn exact() -> ManagerBuilder {
 
 /// A graph in compressed sparse rows. Most vertices have few neighbours, and a few have thousands.
 struct Graph {
-    /// The start of each vertex's neighbours in `edges`, and the end of the last.
+    /// The start of each vertex's neighbours in `edges`, and the end of the last vertex's neighbours.
     offsets: Vec<u32>,
     edges: Vec<u32>,
 }
@@ -145,7 +144,7 @@ fn a_reader_of_more_than_memory_hardly_waits() {
         let done = manager.counters().since(&before);
         let (read, waits) = (done.get(Counter::SwapIn), done.get(Counter::MajorFault));
         println!("round {round}: {read} pages read, {waits} waits");
-        // Windows take only free frames. A fault that finds none makes room for many.
+        // Readahead takes only free frames. A fault that finds no free frame makes room for many pages.
         assert!(waits < PAGES / 8, "round {round}: {waits} faults waited for the device");
         assert!(read <= PAGES + PAGES / 50, "round {round}: {read} pages read of {PAGES}");
     }

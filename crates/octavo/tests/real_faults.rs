@@ -1,6 +1,6 @@
 //! Swap on real files that fail: a full file system, a truncated file, a device that returns EIO, no
-//! io_uring, no memory to lock, a killed process. Only room is lost, and the pages whose bytes the machine
-//! lost, but never a byte more.
+//! io_uring, no memory to lock, a killed process. Room may be lost, and pages whose bytes the machine lost,
+//! but never a byte more.
 //!
 //! If the machine does not let a test cause its failure (no root, no loop devices), the test says why and
 //! passes.
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 /// The environment variable that names the task of a test's child process.
 const CHILD: &str = "OCTAVO_TEST_CHILD";
 
-/// A file system of its own, unmounted when dropped.
+/// A file system of the test, unmounted when dropped.
 struct Mounted {
     image: PathBuf,
     at: PathBuf,
@@ -81,10 +81,10 @@ fn run(command: &mut Command) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{command:?}: {}", said())) }
 }
 
-/// Returns the thing, or prints why the test is skipped.
+/// Returns the value, or prints why the test is skipped.
 fn or_skip<T>(made: Result<T, String>) -> Option<T> {
     made.inspect_err(|why| {
-        // Written past the capture of test output.
+        // The line is written directly, so that the capture of test output does not hide it.
         let _ = writeln!(std::io::stderr(), "skipped: {why}");
     })
     .ok()
@@ -109,7 +109,7 @@ fn bytes_of(page: u64) -> Vec<u8> {
     (0..PAGE / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
-/// Writes the pages in order until one fails. Returns which one failed, and the error.
+/// Writes the pages in order until a write fails. Returns the page that failed, and the error.
 fn fill(space: &Space, at: u64, pages: std::ops::Range<u64>) -> (u64, Option<octavo::Error>) {
     for page in pages.clone() {
         if let Err(error) = space.write(at + page * PAGE, &bytes_of(page)) {
@@ -119,8 +119,8 @@ fn fill(space: &Space, at: u64, pages: std::ops::Range<u64>) -> (u64, Option<oct
     (pages.end, None)
 }
 
-/// Reads the pages, and checks those that can be read. The others must fail with one of these kinds. Returns
-/// how many failed.
+/// Reads the pages, and checks the pages that can be read. The others must fail with one of these kinds.
+/// Returns how many failed.
 fn failed_reads(space: &Space, at: u64, pages: std::ops::Range<u64>, kinds: &[ErrorKind]) -> u64 {
     let mut failed = 0;
     for page in pages {
@@ -158,10 +158,10 @@ fn a_full_file_system_is_an_error_that_loses_no_page_and_room_again_is_used() {
         let error = error.expect("64 MiB do not fit in 16 and 12");
         assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
         assert!(error.to_string().contains("free room on its file system"), "{error}");
-        // Memory, and nearly all of the free space.
+        // At least memory and nearly all of the free space must be full.
         let least = (12 * MIB + free * 8 / 10) / PAGE;
         assert!(filled >= least, "{filled} pages were kept, of {least} at least");
-        // A page that is out needs a frame, but no page can go out for it.
+        // A page that is out needs a frame, but no page can go out to free a frame.
         let start = Instant::now();
         let failed = failed_reads(&space, at, 0..100, &[ErrorKind::SwapFull]);
         println!("tmpfs {tmpfs}: {filled} filled; {failed} failed reads in {:?}", start.elapsed());
@@ -180,7 +180,7 @@ fn a_file_that_is_cut_loses_what_was_cut_off_and_says_so() {
     let _watchdog = Watchdog::new("a file that is cut");
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = directory.path().join("swap");
-    // A background thread could still have pages, and write them behind the cut.
+    // A background thread could still have pages, and write them behind the new end of the file.
     let manager = builder(SwapFile::Named(path.clone())).background(false).build().unwrap();
     let space = manager.space().unwrap();
     let (pages, other) = (8192, 64);
@@ -192,7 +192,7 @@ fn a_file_that_is_cut_loses_what_was_cut_off_and_says_so() {
     cut.set_len(16 * MIB).unwrap();
     let failed = failed_reads(&space, at, 0..pages, &[ErrorKind::SwapRead, ErrorKind::Corrupt]);
     // If a write made the file long again, it has zeros there, which the checksum detects. Half of the pages
-    // were there; pages that were read ahead beyond the end may be requested again.
+    // were in the lost part. Pages that were read ahead beyond the end may be requested again.
     assert!((pages - 16 * MIB / PAGE..pages).contains(&failed), "{failed} of {pages} pages failed");
     assert_eq!(failed_reads(&space, at, pages..pages + other, &[]), 0, "others are not harmed");
     assert!(manager.counters().get(Counter::SwapReadError) > 0);
@@ -237,7 +237,7 @@ fn in_memory(space: &Space, at: u64, pages: std::ops::Range<u64>) -> Pin<'_> {
     pin
 }
 
-/// A loop device over a file of its own, taken down when dropped.
+/// A loop device over a file of its own. It is removed when dropped.
 struct LoopDevice {
     path: PathBuf,
     image: tempfile::NamedTempFile,
@@ -286,7 +286,7 @@ fn a_disk_that_holds_something_is_refused_and_left_as_it_is_unless_it_may_be_ove
         drop(space);
         assert_nothing_is_left(&manager);
     };
-    // First zeros, then a disk that we have used.
+    // The disk first has zeros. The second time, Octavo has used it before.
     (0..2).for_each(|_| pages_go_there_and_back(area()));
     for make in [["mkswap", "--quiet"], ["mkfs.ext4", "-qF"]] {
         if or_skip(run(Command::new(make[0]).args(&make[1..]).arg(&disk.path))).is_none() {
@@ -378,7 +378,7 @@ fn names_in(directory: &Path) -> Vec<std::ffi::OsString> {
     names
 }
 
-/// Starts this program again to do `what` in a process of its own.
+/// Starts this program again, to do the task `what` in a process of its own.
 fn child(what: &str, directory: &Path, prepare: impl FnOnce(&mut Command)) -> Result<Child, String> {
     let mut command = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
     command.args(["--ignored", "--exact", "a_child_of_the_tests", "--nocapture"]);
@@ -398,7 +398,7 @@ fn a_limit_on_file_sizes_that_is_lowered_in_use_is_an_error_that_loses_no_page()
     }
 }
 
-/// Runs in a process of its own, which the signal would end.
+/// Runs in a process of its own, since the signal would end the process.
 fn use_swap_under_a_lowered_limit(directory: &Path, engine: IoEngine) {
     let limit = |bytes: Option<u64>| {
         let limit = rustix::process::Rlimit { current: bytes, maximum: None };

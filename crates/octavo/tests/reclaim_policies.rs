@@ -1,4 +1,4 @@
-//! The reclaim policies in the engine: none loses a byte, and the default keeps the pages that it should.
+//! The reclaim policies in the engine. No policy loses a byte, and the default policy keeps the right pages.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn builder(policy: ReclaimPolicy) -> ManagerBuilder {
         .compression(Compression::Off)
 }
 
-/// Makes a manager in which accesses alone decide which pages are in memory.
+/// Makes a manager in which only the accesses decide which pages are in memory.
 fn deterministic(policy: ReclaimPolicy) -> Manager {
     stay_on_this_cpu();
     builder(policy).background(false).readahead_bytes(0).build().unwrap()
@@ -100,8 +100,8 @@ fn no_policy_loses_a_byte() {
     }
 }
 
-/// Returns the major faults in a hundred accesses to a hot set of half the memory, while as many other
-/// accesses scan something far larger.
+/// Returns the major faults in a hundred accesses to a hot set of half the memory, while the same number of
+/// other accesses scan a far larger range.
 fn hot_faults_under_a_scan(policy: ReclaimPolicy) -> u64 {
     let manager = deterministic(policy);
     let (hot, all) = (1800, 16384);
@@ -131,7 +131,7 @@ fn a_scan_does_not_evict_the_hot_set() {
     assert!(reuse <= 2, "{reuse} in a hundred hot pages were gone");
 }
 
-/// Returns the major faults in a hundred accesses of a loop a third larger than memory.
+/// Returns the major faults in a hundred accesses of a loop over pages that are a third larger than memory.
 fn loop_faults(policy: ReclaimPolicy) -> u64 {
     let manager = deterministic(policy);
     let pages = 5000;

@@ -1,7 +1,7 @@
 //! The whole engine over the test device: late, reordered, failed, short and torn transfers, from a seed.
 //!
-//! `OCTAVO_SEEDS` sets the number of seeds, `OCTAVO_TEST_SEED` the first one. `cargo xtask soak --simulated`
-//! runs the same, optimised.
+//! `OCTAVO_SEEDS` sets the number of seeds, and `OCTAVO_TEST_SEED` the first seed.
+//! `cargo xtask soak --simulated` runs the same tests, optimised.
 
 mod common;
 mod oracle;
@@ -13,7 +13,7 @@ use octavo::{Access, Compression, ErrorKind, Manager, RegionOptions, Space};
 use oracle::simulation;
 
 const SEEDS: u64 = 32;
-/// The number of tests that share the seeds, so that they run in parallel.
+/// The seeds are divided among this many tests, so that they run in parallel.
 const SHARES: u64 = 2;
 
 fn seeds(share: u64) -> impl Iterator<Item = u64> {
@@ -38,7 +38,7 @@ fn driven() -> (TestDevice, Manager) {
     (device, manager)
 }
 
-/// Transfers end only when somebody waits.
+/// Transfers end only when a thread waits.
 const STILL: Whims = Whims {
     inline: 0,
     failed_reads: 0,
@@ -50,7 +50,7 @@ const STILL: Whims = Whims {
     refused: 0,
 };
 
-/// Makes a range of pages that were written and are out.
+/// Makes a range of pages, writes to them, and sends them out.
 fn swapped_out(manager: &Manager, space: &Space, pages: u64) -> u64 {
     let at = space.map(pages * PAGE, RegionOptions::default()).unwrap();
     (0..pages).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
@@ -68,7 +68,7 @@ fn a_crowd_of_futures_on_one_page_is_served_by_the_one_thread_that_polls_them() 
     let fault = |_| PendingFault::new(&space, at / PAGE, Access::Read);
     let mut crowd: Vec<_> = (0..200).map(fault).collect();
     assert!(crowd.iter_mut().all(|fault| fault.poll().is_pending()), "the page is still on its way");
-    // Some waiters are dropped, the one that reads among them.
+    // Some waiters are dropped. The waiter that reads the page is among them.
     crowd.drain(..7);
     device.drain();
     while !crowd.is_empty() {
@@ -92,7 +92,7 @@ fn memory_that_reads_under_way_will_give_back_is_waited_for() {
     let at = swapped_out(&manager, &space, pages);
     let fresh = space.map(8 * PAGE, RegionOptions::default()).unwrap();
     device.set_whims(STILL);
-    // All memory is taken by reads that nobody wants any more.
+    // All memory is taken by reads that no fault needs any more.
     let mut page = 0;
     while manager.stats().unwrap().free_frames > 0 && page < pages {
         let _ = PendingFault::new(&space, at / PAGE + page, Access::Read).poll();
@@ -151,7 +151,7 @@ fn a_device_that_fails_all_writes_costs_neither_memory_nor_much_time() {
     manager.validate();
 }
 
-/// They run with `cargo xtask test --all`.
+/// Slow tests, which run with `cargo xtask test --all`.
 mod slow {
     use super::*;
 

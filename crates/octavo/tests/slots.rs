@@ -1,5 +1,5 @@
-//! Several swap areas under one manager: the order in which they are filled, the error when all are full, and
-//! that nothing is left behind.
+//! Several swap areas under one manager: the order in which areas are filled, the error when all are full,
+//! and the release of all slots at the end.
 
 mod common;
 
@@ -85,7 +85,7 @@ fn writes_are_short_while_single_pages_are_asked_for() {
     };
     let before = store(0..25_000);
     assert!(before.iter().any(|pages| *pages > 32), "{before:?}");
-    // In reverse order, and so without readahead.
+    // The pages are read in reverse order, and so without readahead.
     (0..20).rev().for_each(|page| check(&space, at, 100 * page..100 * page + 1));
     let short = store(25_000..25_500);
     assert!(!short.is_empty() && short.iter().all(|pages| *pages <= 32), "{short:?}");
@@ -113,7 +113,7 @@ fn one_short_write_is_under_way_while_single_pages_are_asked_for() {
     let space = manager.space().unwrap();
     let at = space.map(60_000 * PAGE, RegionOptions::default()).unwrap();
     (0..20_000).for_each(|page| space.store(at + page * PAGE, value(page)).unwrap());
-    // Holds the writes of a reclaimer until there are `least` of them, and some time longer. Returns their
+    // Holds the writes of a reclaimer until there are `least` writes, and some time longer. Returns their
     // page counts.
     let under_way = |least| {
         device.writes().hold();
@@ -147,7 +147,8 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
         let log = Log::default();
         let manager = builder()
             .swap_cache(form)
-            // The areas have whole clusters, so the slots of one end where those of the next might begin.
+            // The areas have whole clusters, so the slots of one area end where the slots of the next might
+            // begin.
             .swap_area(area(&log, "left", 2048, 5))
             .swap_area(area(&log, "right", 2048, 5))
             .swap_area(area(&log, "fast", 1024, 10))
@@ -179,7 +180,7 @@ fn areas_are_filled_by_priority_and_equal_ones_in_turn() {
             left + right >= 4096 - BATCH && left.abs_diff(right) <= 512 + BATCH,
             "{form:?}: {left}, {right}"
         );
-        // Any CPU may take the next cluster. The first page of each tells its area.
+        // Any CPU may take the next cluster. The first page of each cluster shows its area.
         let (mut begun, mut ahead) = (HashSet::new(), 0_i32);
         for SlotWrite { name, place, pages } in first.into_iter().filter(|write| write.name != "fast") {
             for cluster in place / 512..=(place + pages - 1) / 512 {
@@ -228,7 +229,7 @@ fn full_areas_are_named_with_what_helps() {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
         assert_eq!(manager.stats().unwrap().swap_slots, 1324);
-        // The error's advice helps. (A page that comes in needs room for another that goes out.)
+        // The advice in the error helps. (A page that comes in needs room for another page, which goes out.)
         space.unmap(at, 2 * MIB).unwrap();
         check(&space, at, 2 * MIB / PAGE..stored);
         let more = stored..stored + 200;
@@ -240,7 +241,7 @@ fn full_areas_are_named_with_what_helps() {
 
 const BLOCK: u64 = 2 * MIB / PAGE;
 
-/// Makes blocks of 2 MiB, all stored to.
+/// Makes blocks of 2 MiB, and writes to all of them.
 fn blocks(manager: &Manager, count: u64) -> (Space, u64) {
     let space = manager.space().unwrap();
     let at = space.map(count * 2 * MIB, RegionOptions::new().huge(true)).unwrap();
@@ -350,7 +351,7 @@ fn blocks_without_a_cluster_are_split_and_come_back_right() {
             let counters = manager.counters();
             (counters.get(Counter::HugeSwapOut), counters.get(Counter::HugeSwapOutFallback))
         };
-        // The split pages of the last block go out at the next look at them.
+        // The split pages of the last block go out when they are next scanned.
         for expected in [(2, 1), (2, 1)] {
             space.advise(at, 6 * MIB, Advice::PageOut).unwrap();
             assert_eq!(huge(), expected, "{form:?}");
@@ -379,7 +380,7 @@ fn blocks_that_fill_the_swap_lose_nothing() {
         let counters = manager.counters();
         let (whole, split) = (counters.get(Counter::HugeSwapOut), counters.get(Counter::HugeSwapOutFallback));
         assert!((1..=3).contains(&whole) && split > 0, "{form:?}: {whole} went whole, {split} were split");
-        // A page that comes in needs room for another that goes out.
+        // A page that comes in needs room for another page, which goes out.
         space.unmap(at, 2 * MIB).unwrap();
         check(&space, at, BLOCK..stored);
         let more = stored..stored + 200;
@@ -411,7 +412,7 @@ fn everything_is_free_after_the_last_space_is_dropped() {
     }
 }
 
-/// A thread that waits for a page waits on the file that it comes from.
+/// A thread that waits for a page waits on the file that has the page.
 #[test]
 fn several_files_by_either_engine_bring_every_page_back() {
     let seed = seed_or(31);
@@ -441,7 +442,7 @@ fn several_files_by_either_engine_bring_every_page_back() {
     }
 }
 
-/// Checks that everything is consistent, and that nothing is left once the space is dropped.
+/// Checks that everything is consistent, and that nothing is left when the space is dropped.
 fn assert_sound_and_left_empty(manager: &Manager, space: Space) {
     manager.validate();
     drop(space);

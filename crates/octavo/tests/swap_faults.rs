@@ -1,4 +1,4 @@
-//! Swap on a device that fails, fills up and is slow: room may be lost, but never a byte.
+//! Swap on a device that fails, is full, or is slow. Room may be lost, but never a byte.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn value(page: u64) -> u64 {
     page.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1
 }
 
-/// Stores to the first pages, in order, until one fails. Returns which one failed, and the error.
+/// Writes to the first pages, in order, until a write fails. Returns the page that failed, and the error.
 fn fill(space: &Space, at: u64, pages: u64) -> (u64, Option<octavo::Error>) {
     for page in 0..pages {
         if let Err(error) = space.store(at + page * PAGE, value(page)) {
@@ -115,7 +115,7 @@ fn a_failed_read_is_the_error_of_that_access_and_a_later_one_gets_the_bytes() {
     for errno in [EIO, ENOSPC] {
         device.reads().fail_every(3, errno);
         for page in 0..8192 {
-            // Transfers are counted, so at most one of two in a row fails.
+            // Every third transfer fails, so at most one of two in a row fails.
             let found = space.load::<u64>(at + page * PAGE).or_else(|_| space.load(at + page * PAGE));
             assert_eq!(found.unwrap(), value(page), "page {page}, {free} frames were free");
         }
@@ -156,7 +156,7 @@ fn a_page_on_its_way_out_is_served_from_the_swap_cache_and_a_store_to_it_is_not_
 
 #[test]
 fn a_place_is_not_given_to_another_page_while_an_old_write_to_it_is_under_way() {
-    // During the write, a page may stop needing its place in two ways: it is unmapped, or it is back in
+    // During the write, a page may stop needing its place in two ways: it is unmapped, or it comes back into
     // memory and loses its slot to another page.
     for unmap in [true, false] {
         let device = TestDevice::new(if unmap { 40 } else { 60 });
@@ -225,7 +225,7 @@ fn a_full_area_is_an_error_that_says_so_and_room_again_is_used() {
     assert_eq!(error.kind(), ErrorKind::SwapFull, "{error}");
     assert!(error.to_string().contains("is full (4 MiB of at most 4 MiB in use)"), "{error}");
     assert!(error.to_string().contains("unmap a range"), "{error}");
-    // Unmapping pages that are out makes room there.
+    // If pages that are out are unmapped, the device has room again.
     space.unmap(at, 1500 * PAGE).unwrap();
     assert!(manager.stats().unwrap().swap_slots < 1024);
     check(&space, at, 1500..stored);
@@ -306,8 +306,8 @@ fn threads_on_one_absent_page_read_it_once() {
     assert_eq!(device.reads().begun(), 1);
 }
 
-/// The device is the caller's code. Its panic neither propagates to the access that met it nor leaves others
-/// waiting for the same transfer.
+/// The device is the caller's code. Its panic does not propagate to the access, and no other thread waits for
+/// the failed transfer forever.
 #[test]
 fn a_device_that_panics_is_an_error_and_leaves_nobody_waiting() {
     let _watchdog = Watchdog::new("accesses beside a device that panics");

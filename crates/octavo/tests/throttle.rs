@@ -1,5 +1,5 @@
-//! A thread that takes much memory while others read single pages makes room early, and leaves free frames to
-//! the others.
+//! One thread takes much memory while others read single pages. This thread makes room early, and leaves free
+//! frames to the others.
 
 mod common;
 
@@ -50,12 +50,12 @@ impl FullManager {
         }
     }
 
-    /// Frees recently written pages. So some frames are free, but fewer than there should be.
+    /// Frees recently written pages. So some frames are free, but fewer than the manager tries to keep free.
     fn leave_frames(&self, pages: u64) {
         self.space.advise(self.at + (self.next - pages) * PAGE, pages * PAGE, Advice::Free).unwrap();
     }
 
-    /// Returns the pages that `work` sends out. It always finds free frames.
+    /// Returns the number of pages that `work` sends out. `work` always finds free frames.
     fn sends_out(&mut self, work: impl FnOnce(&mut Self)) -> u64 {
         let figures = |manager: &Manager| {
             let counters = manager.counters();

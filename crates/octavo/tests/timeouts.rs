@@ -1,5 +1,5 @@
-//! A device that does not answer: waiting accesses get an error in time, and nothing is lost if it answers
-//! after that.
+//! A device that does not answer. Waiting accesses get an error in time, and nothing is lost if the device
+//! answers later.
 
 mod common;
 
@@ -107,7 +107,7 @@ fn room_that_a_write_does_not_make_is_an_error_in_time_and_no_page_is_lost() {
     }
 }
 
-/// The manager's background thread waits for the device, whatever the timeout of accesses is.
+/// The manager's background thread waits for the device without a timeout.
 #[test]
 fn a_manager_ends_though_its_device_does_not_answer() {
     for (encrypt, impatient) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -117,8 +117,8 @@ fn a_manager_ends_though_its_device_does_not_answer() {
         let space = manager.space().unwrap();
         let at = map(&space);
         device.hold();
-        // Stores until the background thread has asked the device for something, and waits. The pause gives
-        // it time, since a store that finds no room waits itself.
+        // Writes pages until the background thread has submitted a transfer, and waits. The pause gives the
+        // background thread time: an access that finds no room would itself wait.
         for page in 0.. {
             let stats = manager.stats().unwrap();
             if stats.free_frames + (stats.budget_bytes - stats.used_bytes) / PAGE < 700 {
@@ -169,7 +169,7 @@ fn a_budget_that_is_lowered_over_a_silent_device_is_refused_in_time() {
     manager.validate();
 }
 
-/// Memory full of blocks of 2 MiB, and a silent device.
+/// A memory that is full of blocks of 2 MiB, with a silent device.
 struct FullOfBlocks {
     device: TestDevice,
     /// Pages that the device was asked to write.
@@ -245,7 +245,7 @@ fn pages_that_are_out(device: &TestDevice, space: &Space) -> u64 {
     at
 }
 
-/// Each thread has a deadline of its own, which does not start only when the thread before has given up.
+/// Each thread has a deadline of its own. The deadlines run at the same time, not one after the other.
 #[test]
 fn many_who_wait_for_one_page_give_up_side_by_side() {
     const THREADS: usize = 8;
@@ -270,7 +270,7 @@ fn many_who_wait_for_one_page_give_up_side_by_side() {
     thread::scope(|scope| {
         let waiting: Vec<_> =
             (0..THREADS).map(|_| scope.spawn(|| space.load::<u64>(at).unwrap_err().kind())).collect();
-        // A thread that waits for a time reads such a clock again and again.
+        // A thread that waits for a moment reads such a clock again and again.
         let waits = |thread: ThreadId| looks.lock().unwrap().get(&thread).is_some_and(|looks| *looks > 5);
         while !waiting.iter().all(|thread| thread.is_finished() || waits(thread.thread().id())) {
             thread::sleep(Duration::from_millis(1));
@@ -278,7 +278,7 @@ fn many_who_wait_for_one_page_give_up_side_by_side() {
         late.store(true, Ordering::SeqCst);
         waiting.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), ErrorKind::TimedOut));
     });
-    // If they had waited one after the other, each would have read the clock until its own timeout.
+    // If the threads had waited one after the other, each would have read the clock until its own timeout.
     let looks_since = looks_since.load(Ordering::SeqCst);
     assert!(Duration::from_micros(100) * looks_since < patience, "{looks_since} looks");
     device.let_go();
@@ -328,7 +328,7 @@ fn a_future_is_woken_at_its_deadline() {
     manager.validate();
 }
 
-/// There is no timeout here: a call that waited for the device would wait forever.
+/// There is no timeout here. So a call that waited for the device would wait forever.
 #[test]
 fn unmap_protect_and_drop_do_not_wait_for_a_page_that_is_read() {
     let device = silent_device();

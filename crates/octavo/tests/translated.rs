@@ -121,7 +121,7 @@ fn a_page_that_was_only_read_keeps_its_place_and_is_not_written_again() {
         (0..16).for_each(|page| assert_eq!(pair.load(page), page + 1));
         pair.agree(16, 0);
         assert_eq!(pair.manager.stats().unwrap().swap_slots, 16, "clean pages keep their places");
-        // Stored pages lose their slots, whether the target reported the store or reclaim found it.
+        // Written pages lose their slots, if the target reported the write, and also if reclaim found it.
         (0..4).for_each(|page| pair.store(page, page + 101));
         pair.evict_all();
         pair.agree(0, 0);
@@ -154,7 +154,7 @@ fn a_clean_page_leaves_with_a_copy_in_the_pool_which_is_dropped_for_nothing() {
     };
     (0..PAGES).for_each(|page| pair.space.write(pair.page(page), &fill(page)).unwrap());
     pair.evict_all();
-    // The pages come back from the pool, so it pays off. Then they leave it for the device.
+    // The pages come back from the pool, so the pool pays off. Then they leave the pool for the device.
     load_all();
     pair.evict_all();
     pair.manager.set_budget(octavo::MIN_BUDGET_BYTES).unwrap();
@@ -167,7 +167,7 @@ fn a_clean_page_leaves_with_a_copy_in_the_pool_which_is_dropped_for_nothing() {
     let read_then = load_all();
     assert!(read_then < read, "{read_then} pages of {read} came from the device again");
     pair.evict_all();
-    // The pool now has more than its share.
+    // The pool is now larger than its share of the budget.
     pair.manager.set_budget(BUDGET).unwrap();
     assert!(counted(Counter::PoolCopyDropped) > 0);
     load_all();
@@ -197,7 +197,7 @@ fn what_cannot_be_learned_of_counts_as_written() {
 fn pages_that_the_other_side_uses_stay_longer() {
     let pair = pair(HugePolicy::Never, 512 * PAGE);
     (0..512).for_each(|page| pair.store(page, page + 1));
-    // All pages were just used. From now on, only every eighth page is.
+    // All pages were just used. From now on, only every eighth page is used.
     while pair.manager.reclaim(1).unwrap() == 0 {}
     let stayed = |page: &u64| pair.target.try_load(pair.page(*page)).is_some();
     let mut gone = 0;
@@ -240,7 +240,7 @@ fn more_than_the_budget_fits_and_the_budget_holds() {
         };
         assert!((0..30).any(gives_way), "{} pages are away", pair.away_pages());
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
-        // Once the handle's pages are gone, the other side has their room.
+        // When the handle's pages are unmapped, the other side gets their room.
         pair.space.unmap(at, 2 * BUDGET).unwrap();
         (0..pages).for_each(|page| assert_eq!(pair.load(page), page + 1, "page {page}"));
         let away = pair.away_pages() * PAGE;
@@ -264,7 +264,8 @@ fn without_swap_pages_stay_and_the_error_says_so() {
     pair.end();
 }
 
-/// Writes of one thread fail while others wait for room. None of them takes that for progress.
+/// Writes of one thread fail while others wait for room. For none of these threads, the failed writes count
+/// as progress.
 #[test]
 fn threads_that_wait_for_each_others_writes_end_where_all_writes_fail() {
     const THREADS: u64 = 8;
@@ -283,7 +284,7 @@ fn threads_that_wait_for_each_others_writes_end_where_all_writes_fail() {
                     let store = |page| pair.target.store(&pair.space, pair.page(page), page + 1);
                     let failed = (first..first + part).find(|page| store(*page).is_err());
                     let failed = failed.expect("this part alone is as large as the budget");
-                    // A page that came home to be written has no room to go back.
+                    // A page that came home for a write has no room on the other side.
                     let load = |page| pair.target.load(&pair.space, pair.page(page));
                     for page in first..failed {
                         let Ok(found) = load(page) else { break };
@@ -306,12 +307,12 @@ fn a_block_is_split_before_its_pages_go_and_its_split_is_told() {
     assert_eq!(pair.space.load::<u64>(pair.page(5)).unwrap(), 6);
     assert_eq!(pair.target.take_asked(QuestionKind::Split), [(pair.at / PAGE, 512)]);
     pair.agree(511, 0);
-    // Over an edge.
+    // This write crosses the edge of a block.
     pair.store(512, 7);
     pair.space.unmap(pair.page(512 + 100), PAGE).unwrap();
     assert_eq!(pair.target.take_asked(QuestionKind::Split), [(pair.at / PAGE + 512, 512)]);
     pair.agree(511 + 511, 0);
-    // A block splits on its way out. One that may not be split stays.
+    // A block is split on its way out. A block that may not be split stays.
     let (at, first) = (pair.space.map(2 * MIB, RegionOptions::default()).unwrap(), pair.away_pages());
     pair.target.store(&pair.space, at, 8).unwrap();
     pair.agree(first + 512, 0);
@@ -349,7 +350,7 @@ fn of_a_block_the_part_stays_that_was_installed() {
 #[test]
 fn a_refusal_leaves_the_page_as_it_was_and_is_an_error_in_the_end() {
     let pair = pair(HugePolicy::Never, 8 * PAGE);
-    // Zeros, a copy, and the way home, one after the other.
+    // The target refuses, one after the other, to install zeros, to install a copy, and to give a page up.
     let always = |ask, answer| pair.target.always(ask, answer);
     for (answer, kind) in [(Answer::Busy, ErrorKind::Busy), (Answer::Unsupported, ErrorKind::Unsupported)] {
         always(QuestionKind::Install, Some(answer));
@@ -418,7 +419,7 @@ fn protection_that_the_translation_cannot_give_is_an_error_and_changes_no_region
     pair.space.store(pair.page(4), 5_u64).unwrap();
     let protect = |protection| pair.space.protect(pair.at, 8 * PAGE, protection);
     says(protect(Protection::READ), ErrorKind::Unsupported, &["translation cannot protect"]);
-    // Both sides may do everything that they could before.
+    // Both sides still have all of their permissions.
     (0..4).for_each(|page| assert!(pair.target.try_store(pair.page(page), page + 11)));
     pair.space.store(pair.page(4), 15_u64).unwrap();
     pair.evict_all();
@@ -441,7 +442,8 @@ fn what_is_in_place_becomes_pages_that_count_and_go() {
     assert_eq!(pair.space.load::<u64>(pair.page(605)).unwrap(), 0);
     let again = pair.adopt(pair.page(598), PAGE, InPlace::Pages(Protection::READ_WRITE));
     says(again, ErrorKind::AlreadyMapped, &["has something already"]);
-    // The target's pages were put singly and are no block, but it is still told of the split.
+    // The target's pages were put there one by one and are no block, but the target still gets the question
+    // about the split.
     pair.target.always(QuestionKind::Split, Some(Answer::Partly(0)));
     pair.evict_all();
     pair.agree(512, 10);
@@ -509,7 +511,7 @@ fn an_answer_counts_though_the_translation_panics_after_it() {
     pair.target.store(&pair.space, small + 8, 8).unwrap();
     assert_eq!(pair.target.load(&pair.space, small).unwrap(), 7);
     assert_eq!(pair.space.load::<u64>(small + 8).unwrap(), 8);
-    // The part of a block that was answered for stays.
+    // The pages of the block for which the target answered stay installed.
     pair.target.script(QuestionKind::Install, [Answer::Partly(100)]);
     pair.target.panic_at(QuestionKind::Install, 1, false);
     pair.target.store(&pair.space, pair.page(3), 3).unwrap();
@@ -529,7 +531,7 @@ fn a_block_in_place_is_taken_page_by_page_where_a_block_cannot_be() {
         pair.target.put(pair.page(page), Some(page + 1), Protection::READ_WRITE)
     };
     (0..1024).for_each(|page| put(&pair, page));
-    // An empty table node stays here.
+    // An empty table node remains here.
     pair.target.store(&pair.space, pair.page(3), 4).unwrap();
     pair.adopt(pair.at, PAGE, InPlace::Pages(Protection::READ_WRITE)).unwrap();
     pair.space.advise(pair.at, PAGE, Advice::Free).unwrap();
@@ -543,7 +545,7 @@ fn a_block_in_place_is_taken_page_by_page_where_a_block_cannot_be() {
     pair.agree_away(700);
     pair.space.unmap(pair.at, 4 * MIB).unwrap();
     pair.agree_away(0);
-    // The region must allow everything that the program may do there unnoticed.
+    // The region must permit every access that the program can make without a fault.
     let at = pair.space.map(PAGE, RegionOptions::default().protection(Protection::READ)).unwrap();
     pair.target.put(at, Some(1), Protection::READ_WRITE);
     let adopted = pair.adopt(at, PAGE, InPlace::Pages(Protection::READ_WRITE));
@@ -601,7 +603,8 @@ fn a_translation_that_does_part_of_a_run_at_each_call_gets_on() {
     pair.target.script(QuestionKind::Protect, parts());
     pair.store(601, 8);
     assert_eq!((pair.load(1), pair.load(600), pair.load(601)), (2, 7, 8));
-    // A writable part is taken back if the rest may not be writable.
+    // One part of the block becomes writable. The answer for the rest fails, so the part must become
+    // read-only again.
     pair.space.protect(pair.page(512), 2 * MIB, Protection::READ).unwrap();
     pair.space.protect(pair.page(512), 2 * MIB, Protection::READ_WRITE).unwrap();
     let answers = [Answer::Partly(128), Answer::Busy, Answer::Done, Answer::Unsupported];
@@ -673,7 +676,7 @@ fn faults_that_wait_for_one_page_do_not_keep_it_from_each_other() {
         if last_first {
             faults.reverse();
         }
-        // A pin that one of them kept would block the other until its timeout.
+        // If one of the two kept a pin, it would block the other until the timeout.
         for _ in 0..POLLS {
             faults.retain_mut(|fault| match fault.as_mut().poll(&mut context) {
                 Poll::Ready(result) => result.is_err(),

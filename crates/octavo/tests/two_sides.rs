@@ -25,7 +25,7 @@ impl Wake for Woken {
     }
 }
 
-/// No poll may block: the device answers only when this thread lets it.
+/// No poll may block, since the device answers only when this thread lets it answer.
 #[test]
 fn one_thread_drives_many_faults_at_once() {
     let _watchdog = Watchdog::new("many faults on one thread");
@@ -69,7 +69,7 @@ fn one_thread_drives_many_faults_at_once() {
 }
 
 /// Each lane has a word of its own in every page. Lanes of both sides, reclaim, and changes of protection run
-/// side by side.
+/// at the same time.
 #[test]
 fn no_store_is_lost_between_the_sides() {
     const PAGES: u64 = 64;
@@ -105,8 +105,9 @@ fn no_store_is_lost_between_the_sides() {
                             let page = random.below(PAGES);
                             let at = pair.page(page) + lane * 8;
                             let (away, write) = ((lane + value / 50) % 2 == 0, random.one_in(2));
-                            // A page that is protected just now, or long held by the other side, is tried
-                            // again. A target that cannot watch shows no read-only page.
+                            // An access is tried again if the page is just being protected, or if the other
+                            // side holds it for a long time. A target that cannot report first writes shows
+                            // no read-only page.
                             let again = |kind| {
                                 matches!(kind, ErrorKind::Protected | ErrorKind::Busy)
                                     || kind == ErrorKind::Unsupported && !able.watches
@@ -157,7 +158,7 @@ fn no_store_is_lost_between_the_sides() {
     }
 }
 
-/// Everything that both sides can do, compared with a plain array.
+/// All operations of both sides are compared with a plain array.
 #[test]
 fn both_sides_agree_with_a_plain_array() {
     for seed in seed_or(0)..seed_or(0) + 24 {

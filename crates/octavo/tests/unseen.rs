@@ -1,4 +1,5 @@
-//! Which pages stay in memory if the other side's accesses are invisible, and a run that does not wait.
+//! The choice of the pages that stay in memory if the accesses of the other side are invisible, and a run of
+//! pages that does not wait.
 
 mod common;
 
@@ -37,7 +38,7 @@ fn pages_that_come_back_stay_while_others_pass_through_once() {
     pair.end();
 }
 
-/// A hint does not block reclaim.
+/// The hint that all pages are in use does not block reclaim.
 #[test]
 fn pages_that_always_look_used_go_all_the_same() {
     let _watchdog = Watchdog::new("more pages than memory has, which all look used");
@@ -51,7 +52,7 @@ fn pages_that_always_look_used_go_all_the_same() {
     }
 }
 
-/// Not even if it has to consider hot pages, since the cold ones cannot go out.
+/// This holds even if the scan has to consider hot pages because the cold pages cannot go out.
 #[test]
 fn a_scan_that_looks_in_vain_asks_no_more_about_the_use_of_pages() {
     let _watchdog = Watchdog::new("pages that the other side holds");
@@ -69,7 +70,7 @@ fn a_scan_that_looks_in_vain_asks_no_more_about_the_use_of_pages() {
     pair.end();
 }
 
-/// The thread that installs pages may be the one whose other faults hold them.
+/// The thread that installs pages may be the thread whose other faults hold these pages.
 #[test]
 fn what_shows_pages_does_not_wait_until_others_let_go_of_them() {
     let _watchdog = Watchdog::new("pages are shown while one is pinned");

@@ -1,4 +1,4 @@
-//! Vectors in a space, compared with the standard library's.
+//! Vectors in a space, compared with vectors of the standard library.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn a_vector_of_four_times_the_budget_is_sorted_in_place() {
     assert_only_kept(&manager, false, false);
 }
 
-/// Shapes that are bad for quicksort, at sizes around one run, two runs, and the buffer.
+/// Orders that are bad for quicksort, with sizes around one run, two runs, and the buffer.
 #[test]
 fn every_shape_is_sorted() {
     BOTH.into_iter().for_each(every_shape_is_sorted_in);
@@ -130,7 +130,8 @@ fn elements_of_any_size_are_sorted_in(huge: HugePolicy) {
     assert!(bytes.runs(..).unwrap().all(|run| run.unwrap().is_sorted()));
 }
 
-/// Elements so large that the buffer has room for only a few, and a comparison that contradicts itself.
+/// The elements are so large that the buffer has room for only a few. Another part has a comparison that
+/// contradicts itself.
 #[test]
 fn large_elements_are_sorted_and_a_comparison_without_order_ends() {
     #[derive(Clone, Copy, Pod, Zeroable)]
@@ -146,7 +147,7 @@ fn large_elements_are_sorted_and_a_comparison_without_order_ends() {
     }
     let mut vec = SpaceVec::<u64>::new(&space);
     vec.extend(0..300_000).unwrap();
-    // The sort may also panic, as the standard library's does.
+    // The sort may also panic, like the sort of the standard library.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         vec.sort_unstable_by(|_, _| std::cmp::Ordering::Less).unwrap();
     }));
@@ -289,7 +290,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Makes the row of a number.
+/// Makes the row for a number.
 fn row(number: u64) -> OddRow {
     OddRow { key: number, rest: [!number, 7] }
 }

@@ -1,4 +1,4 @@
-//! Pages that are written whole: the old contents are neither zeroed nor read.
+//! Pages that are written as a whole. Their frames are not zeroed, and the old contents are not read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -65,8 +65,8 @@ fn a_page_that_was_never_touched_is_not_zeroed_first() {
     assert_eq!(space.load::<u64>(base + MIB + 8).unwrap(), 256 << 32 | 1 << 16 | 1);
 }
 
-/// Writers of whole pages, readers, pinners and page-outs, in too little memory. Every byte seen in a page
-/// was written to it, and no pin shows bytes of the frame's next owner.
+/// Threads write whole pages, read, pin, and page out, in too little memory. Every byte that is read from a
+/// page was written to this page, and no pin shows bytes of the frame's next owner.
 #[test]
 fn whole_pages_are_overwritten_under_concurrency() {
     const PAGES: u64 = 3000;

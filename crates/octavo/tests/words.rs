@@ -79,7 +79,7 @@ fn what_lies_behind_a_word_stays_as_it_is() {
         }
     });
     assert_eq!(space.load::<[u32; 4]>(at).unwrap(), [ROUNDS; 4]);
-    // The last word of a pin may end where the pin does.
+    // The last word of a pin may end at the end of the pin.
     pin.store(0, [7_u32; 3]).unwrap();
     assert_eq!(pin.load::<[u32; 3]>(0).unwrap(), [7; 3]);
     let error = space.load::<[u32; 3]>(at + 4).unwrap_err();
@@ -154,8 +154,8 @@ fn counters_lose_nothing_while_their_pages_come_and_go() {
     }
 }
 
-/// A word of 16 bytes is never torn, and a stored flag shows what was stored before it, while a third thread
-/// sends the pages out.
+/// A word of 16 bytes is never torn. A thread that reads a flag also sees the words that were stored before
+/// the flag. Meanwhile a third thread sends the pages out.
 #[test]
 fn threads_see_each_others_words_whole_and_in_order() {
     const ROUNDS: u64 = 20_000;
@@ -193,7 +193,7 @@ fn threads_see_each_others_words_whole_and_in_order() {
 /// The rounds that two threads have reached. They meet by spinning, so that both continue at once.
 struct Meeting([AtomicU64; 2]);
 
-/// Ends the other thread's wait, also after a panic.
+/// Ends the wait of the other thread, even after a panic.
 struct Leaves<'m>(&'m AtomicU64);
 
 impl Drop for Leaves<'_> {

@@ -11,14 +11,15 @@ use octavo::{Access, Advice, Compression, ErrorKind, Manager, RegionOptions, Spa
 
 use common::{MIB, PAGE, says};
 
-/// The reads that two devices were given.
+/// The reads that two devices got.
 #[derive(Default)]
 struct ReadLog {
     of_first: Mutex<Option<Transfer>>,
     of_second: Mutex<Option<Transfer>>,
 }
 
-/// One of two devices that know each other. The second one returns the first one's read in place of its own.
+/// One of two devices that know each other. The second device returns the read of the first device instead of
+/// its own read.
 struct Confused {
     is_first: bool,
     kept: Arc<ReadLog>,
@@ -76,8 +77,8 @@ fn wait_for(kept: &Mutex<Option<Transfer>>) {
     }
 }
 
-/// A transfer that a device returns as not begun must be the one that it was given. Otherwise, the frame of a
-/// read that continues would be free, and get another owner.
+/// If a device returns a transfer as not begun, this must be the transfer that the device was given.
+/// Otherwise, the frame of a read that continues would be free, and get another owner.
 #[test]
 fn a_device_that_gives_another_ones_transfer_back_is_found_out() {
     let kept = Arc::new(ReadLog::default());

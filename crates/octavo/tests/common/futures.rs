@@ -1,4 +1,4 @@
-//! Asynchronous faults that no thread waits for, driven by hand: polled after they were woken, or dropped at
+//! Asynchronous faults for which no thread waits. The test polls them after they were woken, or drops them at
 //! any time.
 
 use std::future::Future;
@@ -19,7 +19,7 @@ impl Wake for Flag {
     }
 }
 
-/// An asynchronous fault that has begun and is not over.
+/// An asynchronous fault that has begun and has not ended.
 pub struct PendingFault<'s> {
     pub page: u64,
     pub access: Access,
@@ -38,7 +38,7 @@ impl<'s> PendingFault<'s> {
         self.woken.0.load(Ordering::Acquire)
     }
 
-    /// Polls once, whether it was woken or not.
+    /// Polls the fault once, even if it was not woken.
     pub fn poll(&mut self) -> Poll<Result<()>> {
         self.woken.0.store(false, Ordering::Release);
         let waker = Waker::from(Arc::clone(&self.woken));

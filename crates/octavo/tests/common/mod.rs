@@ -1,5 +1,4 @@
-//! Helpers for tests of spaces: seeded randomness, switches, watchdogs, and a device that misbehaves on
-//! order.
+//! Helpers for tests of spaces: seeded randomness, switches, watchdogs, and a device that fails on order.
 //!
 //! The soak command of `octavo-bench` includes this folder too.
 #![allow(dead_code, reason = "each test uses some of it")]
@@ -28,8 +27,8 @@ pub const MIB: u64 = 1 << 20;
 
 /// Keeps the calling thread on its CPU.
 ///
-/// Each CPU keeps batches of frames and charges, so a thread that moves on a busy machine finds fewer of
-/// them.
+/// Each CPU keeps batches of frames and charges, so a thread that changes its CPU on a busy machine finds
+/// fewer of both.
 pub fn stay_on_this_cpu() {
     let mut here = CpuSet::new();
     here.set(sched_getcpu());
@@ -71,7 +70,8 @@ impl Switches {
             pin_path: random.pick(&[PinPath::Locked, PinPath::LockFree]),
             percpu_orders: random.pick(&[PercpuOrders::OrderZero, PercpuOrders::Costly, PercpuOrders::All]),
             swap_cache: random.pick(&[SwapCache::TaggedTree, SwapCache::Tree, SwapCache::Table]),
-            // Not drawn: a draw would change the runs of seeds that bring their own devices.
+            // The engine is not chosen at random: one more random number would change the runs of seeds that
+            // bring their own devices.
             io_engine: IoEngine::Probe,
             compression: random.pick(&[Compression::Off, Compression::Lz4, Compression::Zstd]),
             encrypt: random.one_in(3),
@@ -97,18 +97,20 @@ impl Switches {
     }
 }
 
-/// Checks a manager whose spaces are all gone, with huge pages and without encryption.
+/// Checks a manager whose spaces are all dropped, with huge pages and without encryption.
 pub fn assert_nothing_is_left(manager: &Manager) {
     assert_only_kept(manager, true, false);
 }
 
-/// Checks a manager whose spaces are all gone. It must reach this state without further calls.
+/// Checks a manager whose spaces are all dropped. It must free everything without further calls.
 pub fn assert_only_kept(manager: &Manager, keeps_huge_zero: bool, encrypt: bool) {
-    // The small zero page, the huge one if it is permanent, and the frames for encrypting pages.
+    // The frames that the manager keeps: the small zero page, the huge zero page if it is permanent, and the
+    // frames for encrypted pages.
     let kept = 1 + 512 * i64::from(keeps_huge_zero) + 256 * i64::from(encrypt);
-    // The background thread may still have a batch, and a device a write. No call hurries them.
+    // The background thread may still have a batch, and a device may still have a write. No call hurries
+    // them.
     wait_until_only_kept(manager, |owned| owned == kept || owned == kept + 512);
-    // One unused huge zero page may have stayed, until somebody needs room.
+    // An unused huge zero page may have stayed, until a thread needs room.
     manager.reclaim(1).unwrap();
     wait_until_only_kept(manager, |owned| owned == kept);
     manager.validate();
@@ -122,7 +124,7 @@ fn wait_until_only_kept(manager: &Manager, is_kept: impl Fn(i64) -> bool) {
     }
 }
 
-/// Describes what is in use, unless only an expected number of frames is.
+/// Describes the frames in use, unless their number is expected.
 fn what_is_left(manager: &Manager, is_kept: impl Fn(i64) -> bool) -> Option<String> {
     let stats = manager.stats().unwrap();
     let counters = manager.counters();
@@ -167,7 +169,7 @@ pub fn run_woken<T>(future: impl Future<Output = T>) -> (T, usize, usize) {
     }
 }
 
-/// Sets a flag when it is dropped, also by a panic, for threads that run until others are done.
+/// Sets a flag when it is dropped, even by a panic. Threads that run until others have ended watch the flag.
 pub struct SetOnDrop<'a>(pub &'a std::sync::atomic::AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -186,8 +188,8 @@ pub fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Ends the process, with a message, if it is not dropped within minutes: a hanging test is a failure too. On
-/// a busy machine, a test may take many times as long as on a quiet one.
+/// If this is not dropped within minutes, ends the process with a message: a test that hangs has failed. On a
+/// busy machine, a test may take many times as long as on a quiet one.
 pub struct Watchdog(#[allow(dead_code, reason = "dropping it is the signal")] mpsc::Sender<()>);
 
 impl Watchdog {
@@ -199,7 +201,8 @@ impl Watchdog {
         let (what, (sender, receiver)) = (what.into(), mpsc::channel());
         thread::spawn(move || {
             if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Written directly to the descriptor: the output of tests is captured, and lost in an abort.
+                // The message is written directly to the descriptor: the captured output of tests is lost in
+                // an abort.
                 let _ = writeln!(std::io::stderr(), "HANGS for {patience:?}: {what}");
                 std::process::abort();
             }

@@ -1,9 +1,9 @@
 //! The other side of a space's translation, with memory of its own. It stands in for a window over another
 //! process.
 //!
-//! A program at the other side loads and stores by [`TestTarget::load`] and [`TestTarget::store`]. An access
-//! that it may not make is a fault. The target checks each question against its pages, and answers by a
-//! script or a seed.
+//! A program on the other side reads and writes with [`TestTarget::load`] and [`TestTarget::store`]. An
+//! access that is not permitted is a fault. The target compares each question with its pages. A script or a
+//! seed decides its answers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,15 +23,15 @@ use super::{MIB, PAGE, Random, assert_only_kept, run_woken};
 /// The abilities of the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Able {
-    /// Reports the first store to a page that is installed for reading.
+    /// Whether the target reports the first write to a page that is installed for reading.
     pub watches: bool,
-    /// Shows zeros without memory.
+    /// Whether the target shows zeros without memory.
     pub shows_zeros: bool,
-    /// Knows which pages were touched.
+    /// Whether the target knows which pages were touched.
     pub harvests: bool,
-    /// All its pages always look touched.
+    /// Whether all pages of the target always look touched.
     pub is_busy: bool,
-    /// Can remove permissions.
+    /// Whether the target can remove permissions.
     pub protects: bool,
 }
 
@@ -63,7 +63,7 @@ struct There {
     protection: Protection,
     accessed: bool,
     written: bool,
-    /// Whether it was installed with the rest of its 2 MiB, and not split since.
+    /// Whether the page was installed together with the rest of its 2 MiB, and these were not split since.
     in_block: bool,
 }
 
@@ -75,8 +75,8 @@ struct State {
     always: BTreeMap<QuestionKind, Answer>,
     /// One answer in this many is a refusal.
     refuses: Option<(Random, u64)>,
-    /// The kind of question at which it panics, how many of that kind come before, and whether it answers
-    /// first.
+    /// The kind of question at which the target panics, the number of such questions before the panic, and
+    /// whether the target answers first.
     panics: Option<(QuestionKind, u32, bool)>,
     /// The kind of question, the first page and the page count of each run.
     asked: Vec<(QuestionKind, u64, u32)>,
@@ -126,13 +126,13 @@ impl TestTarget {
         self.panic_at(ask, 0, false);
     }
 
-    /// Panics at a question of this kind, after `before` others of that kind. If `answers`, it answers this
-    /// one first.
+    /// Panics at a question of this kind, after `before` others of this kind. If `answers` is true, the
+    /// target first answers the question.
     pub fn panic_at(&self, ask: QuestionKind, before: u32, answers: bool) {
         self.state().panics = Some((ask, before, answers));
     }
 
-    /// Returns and forgets the runs of this question since the last call.
+    /// Returns the runs of this kind of question since the last call, and forgets them.
     pub fn take_asked(&self, ask: QuestionKind) -> Vec<(u64, u32)> {
         let mut state = self.state();
         let (these, others) =
@@ -141,21 +141,21 @@ impl TestTarget {
         these.into_iter().map(|(_, page, count)| (page, count)).collect()
     }
 
-    /// Returns how many pages other questions asked about since the last one of this kind.
+    /// Returns how many pages were named in other questions since the last question of this kind.
     pub fn pages_asked_since(&self, ask: QuestionKind) -> u64 {
         let state = self.state();
         let since = state.asked.iter().rev().take_while(|(which, ..)| *which != ask);
         since.map(|(_, _, count)| u64::from(*count)).sum()
     }
 
-    /// Returns the number of pages with memory, and of zeros without.
+    /// Returns the number of pages with memory, and the number of zero pages without memory.
     pub fn pages(&self) -> (usize, usize) {
         let state = self.state();
         let with_memory = state.pages.values().filter(|page| page.bytes.is_some()).count();
         (with_memory, state.pages.len() - with_memory)
     }
 
-    /// Adds a page that Octavo does not know of.
+    /// Adds a page without a report to Octavo.
     pub fn put(&self, at: u64, word: Option<u64>, protection: Protection) {
         let bytes = word.map(|word| {
             let mut bytes = Box::new([0; PAGE_BYTES]);
@@ -166,12 +166,12 @@ impl TestTarget {
         self.state().pages.insert(at / PAGE, there);
     }
 
-    /// Drops the program's pages in a range. The caller has to tell Octavo.
+    /// Drops the program's pages in a range. The caller must report this to Octavo.
     pub fn drop_range(&self, at: u64, len: u64) {
         self.state().pages.retain(|page, _| !(at / PAGE..(at + len) / PAGE).contains(page));
     }
 
-    /// Moves the program's pages to other addresses. The caller has to tell Octavo.
+    /// Moves the program's pages to other addresses. The caller must report this to Octavo.
     pub fn move_range(&self, from: u64, len: u64, to: u64) {
         self.drop_range(to, len);
         let state = &mut *self.state();
@@ -224,7 +224,7 @@ impl TestTarget {
         Ok(())
     }
 
-    /// Reports a fault, and whether the page was missing, as the kernel does.
+    /// Reports a fault, and whether the page was missing, like the kernel.
     fn fault(&self, space: &TranslatedSpace, at: u64, access: Access) -> Result<()> {
         let is_there = self.state().pages.contains_key(&(at / PAGE));
         if is_there {
@@ -366,7 +366,7 @@ unsafe impl Translation for TestTarget {
     }
 }
 
-// --- a space with such a side ---
+// --- a space with this target ---
 
 pub const BUDGET: u64 = 16 * MIB;
 pub const SLOTS: u32 = 128 * 256;
@@ -408,7 +408,7 @@ impl TranslatedPair {
         self.target.load(&self.space, self.page(index)).unwrap()
     }
 
-    /// Adopts the target's pages in a range, and makes the room that they need.
+    /// Adopts the target's pages in a range, and makes the necessary room for them.
     pub fn adopt(&self, at: u64, len: u64, what: InPlace) -> Result<()> {
         let mut done = 0;
         while done < len {
@@ -424,7 +424,8 @@ impl TranslatedPair {
         self.manager.stats().unwrap().away_bytes / PAGE
     }
 
-    /// Asserts that the target has exactly these pages and zeros, and that the manager counts the same.
+    /// Asserts that the target has exactly these numbers of pages and zero pages, and that the manager counts
+    /// the same numbers.
     #[track_caller]
     pub fn agree(&self, pages: u64, zeros: u64) {
         assert_eq!(self.target.pages(), (pages as usize, zeros as usize));

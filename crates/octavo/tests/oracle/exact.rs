@@ -1,4 +1,4 @@
-//! A space driven by one thread beside the exact model. After each step, both agree.
+//! One thread makes the same steps on a space and on the exact model. After each step, both agree.
 
 use std::task::Poll;
 
@@ -11,7 +11,7 @@ use crate::common::device::{TestDevice, Whims};
 use crate::common::futures::PendingFault;
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 
-/// Raw numbers that become an operation; small ones become simple ones, so that shrinking helps.
+/// Raw numbers that become an operation. Small numbers become simple operations, so that shrinking helps.
 pub type Raw = (u8, u16, u16, u8);
 
 /// A case to run.
@@ -19,7 +19,7 @@ pub type Raw = (u8, u16, u16, u8);
 pub struct OracleCase {
     pub switches: Switches,
     pub background: bool,
-    /// Frames for the space, which blocks allocated beside it leave free.
+    /// The number of frames for the space. Other allocated blocks leave these frames free.
     pub room_frames: u64,
     pub ops: Vec<Raw>,
 }
@@ -43,9 +43,10 @@ impl OracleCase {
 
 struct HeldPin<'s> {
     pin: Pin<'s>,
-    /// Address of its first byte.
+    /// The address of the pin's first byte.
     address: u64,
-    /// The model's pages under it. `None` for one that read as zeros and may have been written since.
+    /// The model's pages under the pin. `None` stands for a page that read as zeros and may have been written
+    /// since.
     pages: Vec<Option<SharedBytes>>,
 }
 
@@ -59,11 +60,11 @@ struct OracleRun<'s> {
     stamp: u64,
     /// The device, if only this thread drives it.
     device: Option<&'s TestDevice>,
-    /// Faults under way. An operation that needs their pages ends or drops them first.
+    /// The faults under way. An operation that needs their pages first ends or drops them.
     faults: Vec<PendingFault<'s>>,
 }
 
-/// The pages in use: four times 2 MiB, and a place that needs a table of full height.
+/// The pages in use: four ranges of 2 MiB, and one range so far away that it needs a table of full height.
 const NEAR_FIRST: u64 = 512;
 const NEAR_PAGES: u64 = 4 * 512;
 const FAR_FIRST: u64 = 1 << 34;
@@ -85,8 +86,8 @@ pub fn run(case: &OracleCase) {
     assert_only_kept(&manager, case.switches.keeps_huge_zero(), case.switches.encrypt);
 }
 
-/// Runs a case in the caller's manager, perhaps over a device that this thread drives. Then transfers may be
-/// under way when the space is dropped.
+/// Runs a case in the caller's manager, perhaps over a device that this thread drives. In this case,
+/// transfers may be under way when the space is dropped.
 pub fn run_in(case: &OracleCase, manager: &Manager, device: Option<&TestDevice>) {
     let space = manager.space().unwrap();
     let mut run = OracleRun {
@@ -114,7 +115,7 @@ impl<'s> OracleRun<'s> {
     /// Allocates blocks beside the space until about `room` frames are left.
     fn take_ballast(&mut self, room: u64) {
         for order in [Order::MAX, Order::ZERO] {
-            // First the chunks that the budget still allows, then the free blocks in them.
+            // This takes first the chunks that the budget still allows, then the free blocks in them.
             loop {
                 let stats = self.manager.stats().unwrap();
                 let chunks = (stats.budget_bytes / 64 * 63).saturating_sub(stats.used_bytes) >> 12;
@@ -135,8 +136,8 @@ impl<'s> OracleRun<'s> {
         }
     }
 
-    /// Retries without pins and ballast, which may leave no room. Without them, there is room for everything
-    /// that the model does.
+    /// If an operation finds no room, retries it without pins and ballast. Without these, there is room for
+    /// everything that the model does.
     fn with_room<T>(&mut self, mut op: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         match self.insist(&mut op) {
             Err(error)
@@ -162,8 +163,8 @@ impl<'s> OracleRun<'s> {
         }
     }
 
-    /// Repeats an operation that failed by the device's fault, which changes nothing. Heals the device in the
-    /// end.
+    /// Repeats an operation that failed because of the device. Such a failure changes nothing. After some
+    /// failures, heals the device.
     fn insist<T>(&mut self, op: &mut impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         let mut result = op(self);
         let Some(device) = self.device else { return result };
@@ -194,7 +195,7 @@ impl<'s> OracleRun<'s> {
         }
     }
 
-    /// Polls the faults that were woken. Returns whether there were any.
+    /// Polls the faults that were woken. Returns whether there were such faults.
     fn pump(&mut self) -> bool {
         let mut any = false;
         while let Some(at) = self.faults.iter().position(PendingFault::is_woken) {
@@ -217,7 +218,7 @@ impl<'s> OracleRun<'s> {
         }
     }
 
-    /// Does an operation that exists only if the device is driven by hand.
+    /// Does an operation that exists only if this thread drives the device.
     fn step_device(&mut self, device: &TestDevice, (kind, a, b, c): Raw) {
         match kind % 16 {
             0..=5 => {
@@ -235,7 +236,7 @@ impl<'s> OracleRun<'s> {
                 self.pump();
             }
             7 => {
-                // A poll without a wake-up: it may come at any time.
+                // A poll without a wake-up is allowed at any time.
                 if let Some(fault) = self.faults.first_mut()
                     && let Poll::Ready(result) = fault.poll()
                 {
@@ -319,7 +320,7 @@ impl<'s> OracleRun<'s> {
     }
 
     fn map_at(&mut self, a: u16, b: u16, c: u8) {
-        // Mostly at the start of a block, so that huge leaves have a place.
+        // The range mostly begins at the start of a block, so that huge leaves are possible.
         let first = if c & 8 == 0 { Self::page_at(a) } else { Self::page_at(a & !511) };
         let count = Self::count_of(b, c);
         let (options, protection) = Self::options(c);
@@ -382,7 +383,7 @@ impl<'s> OracleRun<'s> {
         Self::page_at(a) * PAGE + u64::from(b) % PAGE / size * size
     }
 
-    /// Stores a word, or exchanges it and checks the old one.
+    /// Stores a word, or exchanges it and checks the old word.
     fn store_word<const N: usize>(&mut self, a: u16, b: u16, c: u8)
     where
         [u8; N]: Word,
@@ -490,7 +491,7 @@ impl<'s> OracleRun<'s> {
                     "pin of {len} at {address:#x}: {error}"
                 );
                 if access == Access::Write {
-                    // The pages before had frames for a while.
+                    // The pages before this one had frames for a while.
                     (address / PAGE..(address + reach) / PAGE).for_each(|page| self.model.mark_written(page));
                 }
                 return;
@@ -503,7 +504,7 @@ impl<'s> OracleRun<'s> {
             assert!(pin.is_empty());
             return;
         }
-        // A shorter prefix than the model's is right only if memory ran out.
+        // A prefix that is shorter than the model's is correct only if no memory was left.
         if pin.len() as u64 != reach {
             assert!((pin.len() as u64) < reach && !pin.is_empty(), "pinned {} of {reach}", pin.len());
             let has_excuse = !self.pins.is_empty() || !self.ballast.is_empty() || self.device.is_some();
@@ -571,7 +572,7 @@ impl<'s> OracleRun<'s> {
     fn fault_async(&mut self, a: u16, c: u8) {
         let (page, access) = (Self::page_at(a), Self::access_of(c));
         if self.device.is_some() {
-            // Nobody else would complete the transfer that it waits for.
+            // No other thread would complete the transfer for which this call waits.
             return self.populate(a, 0, c);
         }
         let result = self.with_room(|run| run_woken(run.space.fault_async(page * PAGE, access)).0);

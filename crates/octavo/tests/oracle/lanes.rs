@@ -1,6 +1,7 @@
-//! A space under several threads. Each owns a lane of eight bytes in every 64 of a shared range, and an exact
-//! model of them, so neighbouring bytes of a page belong to different threads. One more thread maps, protects
-//! and unmaps ranges of its own between the shared ones, and another one reclaims and changes the budget.
+//! A space under several threads. Each thread owns a lane: eight of every 64 bytes of a shared range. It has
+//! an exact model of its lane. So neighbouring bytes of a page belong to different threads. One more thread
+//! maps, protects and unmaps ranges of its own between the shared ranges, and another thread reclaims and
+//! changes the budget.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,13 +19,13 @@ use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
 #[derive(Clone, Copy, Debug)]
 pub struct LaneLoad {
     pub threads: usize,
-    /// Operations of each thread.
+    /// The number of operations of each thread.
     pub steps: u64,
-    /// Pages of the shared range.
+    /// The number of pages of the shared range.
     pub pages: u64,
-    /// Whether the device fails now and then, and is slow.
+    /// Whether the device is slow, and fails now and then.
     pub device_faults: bool,
-    /// Whether other spaces are made and dropped beside it.
+    /// Whether other spaces are made and dropped meanwhile.
     pub other_spaces: bool,
     pub budget_bytes: u64,
     /// If set, the device delays transfers and ends them in any order. The manner says who completes them.
@@ -33,7 +34,7 @@ pub struct LaneLoad {
 
 const LANES: u64 = 8;
 const UNIT: u64 = 64;
-/// Pages between the halves of the shared range, for the mapper's ranges.
+/// The number of pages between the halves of the shared range. They are for the mapper's ranges.
 const GAP_PAGES: u64 = 1024 + 300;
 
 struct LaneContext<'a> {
@@ -139,8 +140,8 @@ impl LaneContext<'_> {
         self.first + if page < half { page } else { page + GAP_PAGES } * PAGE
     }
 
-    /// Repeats an operation that failed for lack of room, or by the device's fault: such an error means that
-    /// nothing was lost.
+    /// Repeats an operation that failed for lack of room, or because of the device. After such an error,
+    /// nothing is lost.
     fn insist<T>(&self, mut op: impl FnMut() -> Result<T>) -> T {
         for attempt in 0..20_000 {
             match op() {
@@ -167,8 +168,8 @@ impl LaneContext<'_> {
         );
     }
 
-    /// Maps, writes, protects and partly unmaps the mapper's own ranges, between and among the shared pages'
-    /// blocks.
+    /// Maps, writes, protects and partly unmaps the mapper's own ranges. They lie between the shared ranges,
+    /// and partly in the same blocks.
     fn map_and_unmap(&self) {
         let mut random = Random::new(self.seed ^ 0x6D61_7073);
         let gap = self.first + self.load.pages / 2 * PAGE;
@@ -297,7 +298,7 @@ impl LaneContext<'_> {
     }
 }
 
-/// One thread's lane, and what it should hold.
+/// The lane of one thread, and the words that it should hold.
 struct Worker<'a> {
     shared: &'a LaneContext<'a>,
     lane: u64,
@@ -430,7 +431,7 @@ impl<'a> Worker<'a> {
         let access = if self.random.one_in(2) { Access::Read } else { Access::Write };
         let address = self.shared.address_of(page);
         if self.random.one_in(2) {
-            // Begins a fault, and drops it in whatever state it is.
+            // Begins a fault, and drops it in any state.
             let mut fault = PendingFault::new(self.shared.space, address / PAGE, access);
             let _ = fault.poll();
             return;

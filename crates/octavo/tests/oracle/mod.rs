@@ -1,4 +1,4 @@
-//! Models of what a space must hold, and runs that compare a space with them.
+//! Models of the contents of a space, and runs that compare a space with them.
 //!
 //! | file | the model | the run |
 //! |---|---|---|

@@ -8,8 +8,8 @@ use octavo::{Access, ErrorKind, Protection};
 
 use crate::common::PAGE;
 
-/// The bytes of a page, shared with its pins. Unmapping drops the model's reference, but a pin keeps its own,
-/// as in the engine.
+/// The bytes of a page. Its pins refer to the same bytes. Unmapping drops the model's reference, but a pin
+/// keeps its own reference, as in the engine.
 pub type SharedBytes = Rc<RefCell<Box<[u8]>>>;
 
 /// A mapped page.
@@ -78,8 +78,8 @@ impl MappedPages {
         }
     }
 
-    /// Returns how many bytes from `address` on may be accessed, at most `len`, and the error that stops
-    /// there.
+    /// Returns how many bytes from `address` on may be accessed (at most `len`), and the error at the first
+    /// byte that may not.
     pub fn reach(&self, address: u64, len: u64, access: Access) -> (u64, Option<ErrorKind>) {
         let mut at = address;
         while at < address + len {

@@ -1,4 +1,4 @@
-//! Whole runs of the engine over the test device, each a function of its seed.
+//! Whole runs of the engine over the test device. The seed decides each run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,13 +25,14 @@ pub fn run_driven(seed: u64) -> Happened {
     let mut random = Random::new(seed);
     let _cpu = OneCpu::new(seed);
     let switches = Switches::random(&mut random);
-    // Some capacities are crowded, so that clean pages give up their places.
+    // Some capacities are so small that clean pages give up their places.
     let capacity = random.pick(&[700, 1500, 3000, 16384]);
     let device = TestDevice::simulated(capacity, random.next(), Manner::Driven, Whims::random(&mut random));
     let builder = switches.builder().budget_bytes(16 * MIB).background(false).machine(counted_time());
     let manager = builder.swap_device(device.boxed()).build().unwrap();
     let result = catch_unwind(AssertUnwindSafe(|| {
-        // One space after the other. Each one meets the transfers that the last one left under way.
+        // The spaces come one after the other. Each space meets the transfers that the previous space left
+        // under way.
         for _ in 0..1 + random.below(3) {
             let steps = 200 + random.below(2500);
             let mut case = OracleCase::random(&mut random, steps);
@@ -80,8 +81,8 @@ impl Drop for OneCpu {
     }
 }
 
-/// Runs several threads on their lanes of one space, over a device that they must drive, or one with threads
-/// of its own.
+/// Runs several threads on their lanes of one space. They must drive the device, or the device has threads of
+/// its own.
 pub fn run_threaded(seed: u64) {
     let _watchdog = Watchdog::new(repeat(seed, "threaded"));
     let mut random = Random::new(seed ^ 0x7468_7264);

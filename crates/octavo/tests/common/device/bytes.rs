@@ -1,4 +1,4 @@
-//! The bytes of the test device: the effects of reads and writes that succeed, fail or lie.
+//! The bytes of the test device, and the effects of reads and writes that succeed, fail or lie.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -16,7 +16,7 @@ pub(super) type PageBytes = [u8; PAGE_BYTES];
 /// `Err(None)` drops the transfer without an answer.
 pub(super) type TransferOutcome = Result<(), Option<io::Error>>;
 
-/// The places, and the random numbers that decide what happens to them.
+/// The places of the device, and the random numbers that decide what happens to them.
 pub(super) struct DeviceBytes {
     pub(super) random: Random,
     pub(super) whims: Whims,
@@ -24,15 +24,15 @@ pub(super) struct DeviceBytes {
     places: HashMap<u32, DevicePage>,
     /// The file of the bytes, if they are not in memory.
     file: Option<File>,
-    /// Places that are being written. Places that are being read are not tracked: they may have been freed
-    /// meanwhile, and have a new owner.
+    /// The places that are being written. Places that are being read are not in this set: they may have been
+    /// freed meanwhile, and have a new owner.
     written: HashSet<u32>,
 }
 
 struct DevicePage {
-    /// `None` if they are in the file.
+    /// `None` if the bytes are in the file.
     bytes: Option<Box<PageBytes>>,
-    /// Whether the last write to it succeeded.
+    /// Whether the last write to the place succeeded.
     whole: bool,
 }
 
@@ -95,8 +95,8 @@ impl DeviceBytes {
         }
     }
 
-    /// Does a transfer. `told` is the error by order, and `early` has the bytes of a write if the device took
-    /// them at once.
+    /// Does a transfer. `told` is the error that the orders demand, if any. `early` has the bytes of a write
+    /// if the device took them at once.
     pub(super) fn end(
         &mut self,
         transfer: &Transfer,
@@ -144,7 +144,7 @@ impl DeviceBytes {
         let fails = told || self.chance(self.whims.failed_reads);
         let lies = !fails && self.chance(self.whims.lying_reads);
         let liar = self.random.below(transfer.len() as u64) as usize;
-        // A failing read may still bring some pages: the first ones, or any.
+        // A failing read may still bring some pages: the first ones, or others.
         let done = self.random.below(transfer.len() as u64 + 1) as usize;
         for (index, page) in transfer.pages().enumerate() {
             let place = transfer.place() + index as u32;
@@ -170,7 +170,7 @@ impl DeviceBytes {
         match self.random.below(4) {
             0 => bytes.fill(0),
             1 => {
-                // The bytes of another place.
+                // The wrong bytes are the bytes of another place.
                 let other = (0..8).find_map(|step| self.get(place ^ (1 << step)));
                 *bytes = other.unwrap_or([0x5A; PAGE_BYTES]);
             }

@@ -1,16 +1,16 @@
-//! The test device: plain memory, or a file, that fails, delays, holds back, tears, lies and panics, by order
-//! or by its seed.
+//! The test device: plain memory, or a file. By order or by its seed, it fails, delays or holds transfers
+//! back, tears writes, returns wrong bytes, and panics.
 //!
-//! It also checks the caller's side of the contract: a place is not touched while it is written, only places
-//! that were written whole are read, and only flushed transfers are waited for.
+//! It also checks that callers keep the contract: they do not touch a place while it is written, read only
+//! places that were written completely, and wait only for flushed transfers.
 //!
 //! | manner | who completes a transfer | time |
 //! |---|---|---|
 //! | `Inline` | the thread that submits it | the clock's |
 //! | `AtFlush` | the thread that flushes it, or submits it as `Now` | the clock's |
 //! | `Driven` | the thread that calls `poll`, `wait` or [`TestDevice::advance`]; with one thread, exactly repeatable | its own |
-//! | `Served` | the thread that calls `poll` or `wait`; after `serve`, a thread of its own until nothing is under way | the clock's |
-//! | `Threads` | threads of its own | the clock's |
+//! | `Served` | the thread that calls `poll` or `wait`; after `serve`, a thread of the device, until nothing is under way | the clock's |
+//! | `Threads` | threads of the device | the clock's |
 //!
 //! Unit tests of the crate include this folder too.
 
@@ -38,7 +38,7 @@ pub use whims::{Happened, Whims};
 pub const EIO: i32 = 5;
 pub const ENOSPC: i32 = 28;
 
-/// Who completes transfers.
+/// The thread that completes transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     Inline,
@@ -48,11 +48,11 @@ pub enum Manner {
     Threads(usize),
 }
 
-/// The device. Clones are handles to the same one.
+/// The device. Clones are handles to the same device.
 #[derive(Clone)]
 pub struct TestDevice {
     queue: Arc<DeviceQueue>,
-    /// The device's threads end when the last handle is gone.
+    /// The device's threads end when the last handle is dropped.
     handle: Arc<QueueHandle>,
     name: Arc<str>,
     watch: Option<TransferHook>,
@@ -70,7 +70,7 @@ impl Drop for QueueHandle {
 }
 
 impl TestDevice {
-    /// Makes a device that does each transfer at once and correctly, until it gets other orders.
+    /// Makes a device that does each transfer at once and correctly, until it gets different orders.
     pub fn new(capacity: u32) -> Self {
         Self::with_manner(capacity, Manner::Inline)
     }
@@ -79,7 +79,7 @@ impl TestDevice {
         Self::simulated(capacity, 0, manner, Whims::default())
     }
 
-    /// Makes a device that behaves by its whims and its seed.
+    /// Makes a device whose whims and seed decide its behaviour.
     pub fn simulated(capacity: u32, seed: u64, manner: Manner, whims: Whims) -> Self {
         let queue = Arc::new(DeviceQueue::new(capacity, seed, manner, whims));
         let threads = match manner {
@@ -100,7 +100,7 @@ impl TestDevice {
         Self { name: name.into(), ..self }
     }
 
-    /// Keeps its bytes in this file instead of memory.
+    /// Keeps the device's bytes in this file instead of memory.
     pub fn in_file(self, file: File) -> Self {
         self.queue.set_file(file);
         self
@@ -115,12 +115,12 @@ impl TestDevice {
         Box::new(self.clone())
     }
 
-    /// Returns the handle for orders to its reads.
+    /// Returns the handle for orders about reads.
     pub fn reads(&self) -> DeviceSide<'_> {
         DeviceSide { queue: &self.queue, direction: Direction::Read }
     }
 
-    /// Returns the handle for orders to its writes.
+    /// Returns the handle for orders about writes.
     pub fn writes(&self) -> DeviceSide<'_> {
         DeviceSide { queue: &self.queue, direction: Direction::Write }
     }
@@ -145,10 +145,10 @@ impl TestDevice {
         self.queue.with_whims(|whims| *whims)
     }
 
-    /// Changes its behaviour: slow, and with `faults` also failing.
+    /// Makes the device slow. With `faults`, it also fails.
     pub fn trouble(&self, random: &mut Random, faults: bool) {
         let mut whims = Whims::random(random);
-        // The thread that will change it back may need room itself.
+        // The thread that will later repair the device may need room itself.
         whims.failed_writes = whims.failed_writes.min(300);
         self.set_whims(if faults { whims } else { whims.honest() });
     }
@@ -164,13 +164,13 @@ impl TestDevice {
         self.queue.happened()
     }
 
-    /// Sets how many transfers it has room for at once. It is full beyond that. With no room at all, it
-    /// breaks the contract.
+    /// Sets how many transfers the device has room for at once. With more transfers, it is full. With no room
+    /// at all, it breaks the contract.
     pub fn set_room(&self, transfers: usize) {
         self.queue.set_room(transfers);
     }
 
-    /// Returns the number of transfers refused because it was full.
+    /// Returns the number of transfers that were refused because the device was full.
     pub fn refused(&self) -> u64 {
         self.queue.happened().refused
     }
@@ -180,7 +180,7 @@ impl TestDevice {
         self.queue.under_way()
     }
 
-    /// Returns whether there is another handle, which is a manager's.
+    /// Returns whether there is another handle. If so, a manager has it.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.handle) > 1
     }

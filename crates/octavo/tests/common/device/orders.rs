@@ -11,10 +11,10 @@ use super::queue::DeviceQueue;
 pub(super) struct Orders {
     begun: u64,
     failed: u64,
-    /// Every `fail_every`-th transfer fails. 0 means none.
+    /// Every `fail_every`-th transfer fails. 0 means that no transfer fails.
     fail_every: u64,
     errno: i32,
-    /// Every `panic_every`-th transfer panics. 0 means none.
+    /// Every `panic_every`-th transfer panics. 0 means that no transfer panics.
     panic_every: u64,
     delay: Duration,
     holding: bool,
@@ -23,10 +23,10 @@ pub(super) struct Orders {
 /// The orders for one transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferOrders {
-    /// The error it ends with.
+    /// The error with which the transfer ends.
     pub(super) errno: Option<i32>,
     pub(super) delay: Duration,
-    /// Whether the device keeps it until it is let go.
+    /// Whether the device keeps the transfer until `let_go`.
     pub(super) hold: bool,
 }
 
@@ -50,12 +50,12 @@ pub struct DeviceSide<'d> {
 }
 
 impl DeviceSide<'_> {
-    /// Fails every `n`th transfer. 1 means all, 0 none.
+    /// Fails every `n`th transfer. 1 means all transfers, and 0 means none.
     pub fn fail_every(&self, n: u64, errno: i32) {
         self.with(|orders| (orders.fail_every, orders.errno) = (n, errno));
     }
 
-    /// Panics in every `n`th `submit`. 1 means all, 0 none.
+    /// Panics in every `n`th `submit`. 1 means all calls, and 0 means none.
     pub fn panic_every(&self, n: u64) {
         self.with(|orders| orders.panic_every = n);
     }
@@ -65,12 +65,12 @@ impl DeviceSide<'_> {
         self.with(|orders| orders.delay = delay);
     }
 
-    /// Stays silent: the device keeps each transfer until it is let go.
+    /// Stays silent: the device keeps each transfer until [`DeviceSide::let_go`].
     pub fn hold(&self) {
         self.with(|orders| orders.holding = true);
     }
 
-    /// Lets later transfers pass. The device keeps those that it has.
+    /// Lets later transfers pass. The device still keeps the transfers that it has.
     pub fn hold_no_more(&self) {
         self.with(|orders| orders.holding = false);
     }

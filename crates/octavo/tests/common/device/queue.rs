@@ -30,14 +30,14 @@ struct State {
     /// The time in calls, for `Driven`.
     now: u64,
     submitted: u64,
-    /// The most transfers before it is full.
+    /// The most transfers before the device is full.
     room: usize,
-    /// Not flushed yet.
+    /// The transfers that are not flushed yet.
     collected: Vec<HeldTransfer>,
     held: Vec<HeldTransfer>,
-    /// Transfers kept by order until they are let go.
+    /// The transfers that are kept by order until `let_go`.
     kept: Vec<HeldTransfer>,
-    /// Transfers taken out of the lists whose completion has not returned yet.
+    /// The number of transfers that were taken from the lists, and whose completion has not returned yet.
     in_hand: usize,
     serving: bool,
     stop: bool,
@@ -150,7 +150,7 @@ impl DeviceQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere is reported there. Other threads must still be able to end.
+        // If another thread panicked, that thread reports the panic. Other threads must still be able to end.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -285,13 +285,13 @@ impl DeviceQueue {
         let mut state = self.lock();
         loop {
             drop(state);
-            // Called without the lock, since the closure may do anything.
+            // The closure is called without the lock, since it may do anything.
             if !still_waiting() {
                 return Waited::Progress;
             }
             state = self.lock();
             let Some(at) = state.first_due() else {
-                // Other threads complete it, or have yet to flush it.
+                // Other threads complete the transfer, or have not flushed it yet.
                 state.serving = true;
                 self.changed.notify_all();
                 return Waited::Sleep;
@@ -353,8 +353,8 @@ impl State {
         self.kept.iter().filter(|held| held.transfer.direction() == direction).count()
     }
 
-    /// Draws by whim whether the transfer ends within `submit`, how long it takes, and whether the bytes of a
-    /// write are taken at once.
+    /// Decides by the whims whether the transfer ends within `submit`, how long it takes, and whether the
+    /// device takes the bytes of a write at once.
     fn draw(&mut self, transfer: &Transfer) -> (bool, u64, Option<Vec<PageBytes>>) {
         let DeviceBytes { random, whims, happened, .. } = &mut self.bytes;
         let delay = if whims.delay == 0 { 0 } else { random.below(whims.delay) };
@@ -365,12 +365,12 @@ impl State {
         (inline, delay, early)
     }
 
-    /// Returns whether it claims to be full, for lack of room or by whim. It does so only while other
-    /// transfers are under way.
+    /// Returns whether the device claims to be full, for lack of room or by its whims. It claims this only
+    /// while other transfers are under way.
     fn is_full(&mut self) -> bool {
         let under_way = self.collected.len() + self.held.len() + self.kept.len();
-        // Except with no room at all: then it claims to be full with nothing to do, which breaks the
-        // contract.
+        // The exception is a device with no room at all: it claims to be full while it has nothing to do,
+        // which breaks the contract.
         if under_way == 0 {
             return self.room == 0;
         }

@@ -1,6 +1,6 @@
 //! Seeded randomness.
 
-/// Splitmix64: every run is a function of its seed.
+/// Splitmix64: the seed decides all numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -2,14 +2,14 @@
 
 use super::Random;
 
-/// How the device behaves. Chances are per mille of transfers.
+/// The behaviour of the device. Chances are per mille of transfers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whims {
-    /// Completed before `submit` returns.
+    /// Transfers that are completed before `submit` returns.
     pub inline: u64,
     pub failed_reads: u64,
     pub failed_writes: u64,
-    /// Failures come as ENOSPC only, as on a full file system.
+    /// Whether all failures are ENOSPC, as on a full file system.
     pub full: bool,
     /// Reads that return Ok with wrong bytes.
     pub lying_reads: u64,
@@ -18,12 +18,12 @@ pub struct Whims {
     /// The longest delay: in calls for `Driven`, in microseconds for the others. One in 16 takes eight times
     /// as long.
     pub delay: u64,
-    /// Transfers that it claims to be too full for, while others are under way.
+    /// Transfers that the device refuses because it claims to be full, while others are under way.
     pub refused: u64,
 }
 
 impl Whims {
-    /// Draws whims that fail and are late, but never lie.
+    /// Chooses whims with failures and delays, but without lies.
     pub fn random(random: &mut Random) -> Self {
         let mut chance = |of: &[u64]| random.pick(of);
         Self {
@@ -52,11 +52,11 @@ pub struct Happened {
     pub failed_reads: u64,
     pub failed_writes: u64,
     pub lies: u64,
-    /// Transfers that came while it was full.
+    /// Transfers that came while the device was full.
     pub refused: u64,
     /// Transfers that ended before one that was submitted earlier.
     pub overtaken: u64,
-    /// A digest of all events above, in order, with places. It is the same for the same run.
+    /// A digest of all events above, in order, with places. Equal runs have equal digests.
     pub digest: u64,
 }
 
