@@ -37,7 +37,8 @@ pub trait WriteGate: Send + Sync {
     fn may_write(&self, offset: u64, page: &[u8]) -> bool;
 
     /// Makes it so that the page may be written, for a sync that found it held back: for example, flushes
-    /// the log. The page is asked about again then.
+    /// the log. The page is asked about again then. Exclusive guards wait for it meanwhile, so it has the
+    /// same bytes. The call must not wait for such a guard, nor for a thread that may wait for one.
     fn make_writable(&self, offset: u64, page: &[u8]);
 }
 

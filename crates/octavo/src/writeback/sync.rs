@@ -130,15 +130,22 @@ impl<'e> Writer<'e> {
                     return self.collect(at, page, pin);
                 }
                 Begin::Begun => {
+                    if why == Why::Sync {
+                        // Whoever opens the gate may wait for a page that is collected.
+                        self.send();
+                        // The page stays under WRITEBACK, so that no guard changes it meanwhile. It would be
+                        // held back for its new bytes, and a page that changes often would never be written.
+                        cache.open_gate(&engine.frames, self.inode, at, frame);
+                        if cache.may_go(&engine.frames, self.inode, at, frame) {
+                            return self.collect(at, page, pin);
+                        }
+                    }
                     if cache.end_write(&engine.frames, page, frame, false) {
                         engine.wake_io(frame);
                     }
                     if why == Why::Flush {
                         return engine.unpin(pin);
                     }
-                    // Whoever opens the gate may wait for a page that is collected.
-                    self.send();
-                    cache.open_gate(&engine.frames, self.inode, at, frame);
                 }
                 Begin::Nothing => return engine.unpin(pin),
                 // Who has the page may wait for one that is collected.
