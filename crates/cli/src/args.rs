@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::doctor::DoctorArgs;
 use crate::run::args::RunArgs;
 
 /// Runs programs in less memory than they need: they get slower instead of being killed.
@@ -17,6 +18,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(RunArgs),
+    Doctor(DoctorArgs),
 }
 
 #[cfg(test)]

@@ -4,12 +4,16 @@
 //! |---|---|
 //! | `args` | the command line |
 //! | `run` | any program, and all its children, within a limit |
+//! | `rungs` | the ways to keep a limit, and which work here |
+//! | `doctor` | what this machine allows |
 //!
 //! Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line. `run` returns the program's exit
 //! code.
 
 mod args;
+mod doctor;
 mod run;
+mod rungs;
 
 use std::env;
 use std::process::ExitCode;
@@ -41,5 +45,6 @@ fn started_by_ourselves() -> Option<Result<(), Failure>> {
 fn command() -> Result<u8, Failure> {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
     }
 }

@@ -5,11 +5,10 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-use common::runs::{OCTAVO, assert_passed, octavo, octavo_without, text, torture};
-use tempfile::TempDir;
+use common::runs::{OCTAVO, as_nobody, assert_passed, octavo, octavo_without, text, torture, without_rights};
 
 #[test]
 fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
@@ -130,26 +129,6 @@ fn soft_limits_are_raised_for_the_run_and_not_for_its_program() {
     assert_eq!(text(&output.stdout), "20\n1000\n");
 }
 
-/// Returns `octavo` as run by a user without rights, and a folder that such a user can access. Returns `None`
-/// if every user has the rights, or this one cannot become another.
-fn without_rights() -> Option<(TempDir, PathBuf)> {
-    let may_all = fs::read("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|flag| flag.starts_with(b"1"));
-    if may_all || !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let octavo = folder.path().join("octavo");
-    fs::copy(OCTAVO, &octavo).unwrap();
-    Some((folder, octavo))
-}
-
-fn as_nobody(octavo: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(octavo).arg("run");
-    command
-}
-
 #[test]
 fn the_reader_of_a_check_may_close() {
     let closed = Command::new("bash").args(["-c", "exec $0 run --check | true", OCTAVO]).output().unwrap();
@@ -179,12 +158,16 @@ fn a_script_whose_interpreter_is_missing_is_told_apart_from_one_that_is_not_ther
 fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
     let Some((_folder, octavo)) = without_rights() else { return };
     let words = "Octavo may not manage memory here, so it can keep no limit: the kernel refuses userfaultfd";
-    let lenient = as_nobody(&octavo).args(["--memory", "64M", "--", "echo", "started"]).output().unwrap();
+    let lenient =
+        as_nobody(&octavo).arg("run").args(["--memory", "64M", "--", "echo", "started"]).output().unwrap();
     assert_passed(&lenient);
     assert_eq!(text(&lenient.stdout), "started\n");
     assert!(text(&lenient.stderr).contains(words), "{}", text(&lenient.stderr));
-    let strict =
-        as_nobody(&octavo).args(["--memory", "64M", "--strict", "--", "echo", "started"]).output().unwrap();
+    let strict = as_nobody(&octavo)
+        .arg("run")
+        .args(["--memory", "64M", "--strict", "--", "echo", "started"])
+        .output()
+        .unwrap();
     assert!(!strict.status.success() && strict.stdout.is_empty());
     assert!(
         [words, "run as root", "Without --strict the program would run"]
@@ -194,10 +177,10 @@ fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
         text(&strict.stderr)
     );
     // The built-in program is a demonstration. Without rights, there is nothing to demonstrate.
-    let built_in = as_nobody(&octavo).output().unwrap();
+    let built_in = as_nobody(&octavo).arg("run").output().unwrap();
     assert!(!built_in.status.success() && built_in.stdout.is_empty());
     assert!(text(&built_in.stderr).contains(words), "{}", text(&built_in.stderr));
-    let checked = as_nobody(&octavo).arg("--check").output().unwrap();
+    let checked = as_nobody(&octavo).arg("run").arg("--check").output().unwrap();
     assert_eq!(checked.status.code(), Some(1));
     assert!(text(&checked.stdout).contains("! a process"), "{}", text(&checked.stdout));
 }

@@ -46,7 +46,7 @@ pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
 use ledger::Ledger;
 pub use managed::kinds::MemoryKind;
 use monitor::{Failed, Monitor};
-pub use octavo_stub::{Message, REASONS, look_for_rights};
+pub use octavo_stub::{Message, REASONS, look_for_rights, look_for_userfaultfd, may_trace};
 use report::socket::{self, Socket};
 pub use report::summary::{FaultsByKind, Summary, Waits};
 pub use system::limits::Raised;

@@ -20,8 +20,10 @@
 //! | `heir` | processes that keep this one's descriptors when it dies |
 //! | `inside` | whether a thread is inside the engine, for allocators |
 //! | `seccomp` | a filter that forbids system calls to a thread, for tests |
+//! | `seccomp_listener` | the system calls of other processes, received and answered |
 //! | `kernel_swap` | a switch for the kernel's own swap, for comparisons |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
+//! | `page_cache` | which pages of a file the kernel has in memory |
 //! | `page_crc` | the checksum of a page of the arena |
 //! | `plain_memory` | memory paged by the kernel, accessed word by word, for comparisons |
 //! | `secret` | a value locked in memory and kept out of core dumps |
@@ -43,6 +45,7 @@ mod fork;
 pub mod heir;
 mod inside;
 pub mod kernel_swap;
+pub mod page_cache;
 mod page_crc;
 pub mod pagemap;
 mod plain_memory;
@@ -51,6 +54,7 @@ pub mod process_memory;
 mod reservation;
 pub mod rseq;
 mod seccomp;
+pub mod seccomp_listener;
 mod secret;
 mod size_limit;
 pub mod smaps;

@@ -86,6 +86,9 @@ pub struct PageRun {
     pub categories: Categories,
 }
 
+/// A bit of an [entry](Pagemap::entries): the page was stored to since such bits were last cleared
+/// (`/proc/PID/clear_refs`). Few kernels have it.
+pub const SOFT_DIRTY: u64 = 1 << 55;
 /// A bit of an [entry](Pagemap::entries): only one process maps the page.
 pub const EXCLUSIVE: u64 = 1 << 56;
 /// A bit of an [entry](Pagemap::entries): the page belongs to a file or to shared memory.

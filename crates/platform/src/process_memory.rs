@@ -37,6 +37,16 @@ pub unsafe fn read_process(pid: u32, remote: &[(u64, u64)], local: &[(*mut u8, u
     }
 }
 
+/// Fills a slice with bytes of another process.
+///
+/// Fails like [`read_process`], and with `UnexpectedEof` if only a part can be read.
+pub fn fill_from_process(pid: u32, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+    let (remote, local) = ([(address, bytes.len() as u64)], [(bytes.as_mut_ptr(), bytes.len())]);
+    // SAFETY: the local piece is a live slice that is borrowed mutably.
+    let read = unsafe { read_process(pid, &remote, &local) }?;
+    if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
 /// Copies bytes of this process to an address of another one, and returns their number. The errors are those
 /// of [`read_process`].
 ///

@@ -192,6 +192,16 @@ impl Userfaultfd {
         Self::from_descriptor(descriptor, features)
     }
 
+    /// Returns whether this process gets a userfaultfd for accesses of its own code alone, not of the kernel
+    /// on its behalf. That needs no right, unless a seccomp filter forbids the call.
+    pub fn is_allowed_in_user_mode() -> bool {
+        const USER_MODE_ONLY: i32 = 1;
+        // SAFETY: the call takes numbers only.
+        let made = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) };
+        // SAFETY: the kernel has just made this descriptor for the caller.
+        made >= 0 && unsafe { OwnedFd::from_raw_fd(made as i32) }.as_raw_fd() >= 0
+    }
+
     /// Takes a descriptor that a fork event brought. It has the features of the parent's descriptor, and
     /// needs no handshake.
     pub fn of_fork(descriptor: OwnedFd, features: Features) -> Self {

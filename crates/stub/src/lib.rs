@@ -69,6 +69,6 @@ pub use mover::Mover;
 pub use moves::{Moved, RunMoved, Staging};
 pub use prepare::Inherited;
 pub use reasons::REASONS;
-pub use rights::look_for_rights;
+pub use rights::{look_for_rights, look_for_tracing, look_for_userfaultfd, may_trace};
 pub use still::Still;
 pub use target::is_traced;

@@ -6,8 +6,27 @@ use std::io::ErrorKind;
 use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::error::{InjectError, InjectErrorKind};
+use crate::error::{InjectError, InjectErrorKind, refused};
 use crate::reasons;
+use crate::tracee::Tracee;
+
+/// Checks whether this process gets a userfaultfd with all features, which a mover needs.
+///
+/// # Errors
+/// An error that says why not.
+pub fn look_for_userfaultfd() -> Result<(), InjectError> {
+    Userfaultfd::of_this_process(moves() | events()).map(drop).map_err(|error| no_userfaultfd(&error))
+}
+
+/// Checks whether this process may trace another one, by tracing it for a moment.
+///
+/// # Errors
+/// An error that says why not.
+pub fn may_trace(pid: u32) -> Result<(), InjectError> {
+    // The tracing ends with the thread.
+    let work = std::thread::spawn(move || Tracee::seize(pid, 0).map(drop).map_err(refused));
+    work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
 
 /// Checks whether this process may manage the programs that it starts: it needs a userfaultfd with all
 /// features, and the right to trace them. The programs are assumed to have the same rights, so injection may
@@ -16,7 +35,15 @@ use crate::reasons;
 /// # Errors
 /// An error for the first missing right.
 pub fn look_for_rights() -> Result<(), InjectError> {
-    Userfaultfd::of_this_process(moves() | events()).map_err(|error| no_userfaultfd(&error))?;
+    look_for_userfaultfd()?;
+    look_for_tracing()
+}
+
+/// Checks whether this process may trace the programs that it starts.
+///
+/// # Errors
+/// An error that says why not.
+pub fn look_for_tracing() -> Result<(), InjectError> {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let scope = scope.trim();
     let may_all = || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 
 use octavo_platform::proc_text;
-use octavo_platform::process_memory::{read_process, share_memory};
+use octavo_platform::process_memory::{fill_from_process, share_memory};
 
 use crate::error::{InjectError, InjectErrorKind};
 use crate::reasons;
@@ -87,10 +87,7 @@ pub fn shares_our_memory(pid: u32) -> bool {
 
 /// Reads bytes of the program. Fails if not all of the bytes can be read.
 pub fn read_bytes(pid: u32, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-    // SAFETY: the local piece is a live slice that is borrowed mutably.
-    let read =
-        unsafe { read_process(pid, &[(address, bytes.len() as u64)], &[(bytes.as_mut_ptr(), bytes.len())]) }?;
-    if read == bytes.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    fill_from_process(pid, address, bytes)
 }
 
 /// Returns whether a `syscall` instruction is at the address.

@@ -9,6 +9,7 @@ use octavo::io::SwapFile;
 use octavo_command::choices::{AccessedBitsChoice, CompressionChoice, JsonTarget, Size};
 
 use crate::run::messages;
+use crate::rungs::RungChoice;
 
 /// The smallest limit that a program can run in.
 pub const LEAST_BYTES: u64 = 32 << 20;
@@ -27,6 +28,9 @@ pub struct RunArgs {
     /// limit of the container or machine, minus a margin
     #[arg(long, env = "OCTAVO_MEMORY", default_value = "auto", value_name = "SIZE|auto")]
     pub memory: MemoryLimit,
+    /// How the limit is kept. `octavo doctor` says what works here
+    #[arg(long, env = "OCTAVO_RUNG", value_enum, default_value_t)]
+    pub rung: RungChoice,
     /// A folder, swap file or block device, and how much of it may be used. May be given several times. By
     /// default, an unnamed file in $TMPDIR or /var/tmp. A file or device that holds something else is
     /// refused

@@ -26,6 +26,7 @@ use crate::run::messages::{self, said_of};
 use crate::run::outer::{Outer, outer};
 use crate::run::settings::{builder, places};
 use crate::run::summary_file::{aside, folder_of};
+use crate::rungs::{Rung, RungChoice};
 
 /// With fewer descriptors, a run of one process fails midway.
 const LEAST_DESCRIPTORS: u64 = 64;
@@ -99,7 +100,7 @@ pub fn look(args: &RunArgs) -> CheckResults {
         Some(Check::new("swap", swap)),
         bytes.map(|bytes| Check::new("addresses", addresses(args, bytes))),
         Some(Check::new("open files", descriptors())),
-        Some(Check { what: "rights", finding: rights() }),
+        Some(Check { what: "rights", finding: rights(args.rung) }),
         outer.map(|outer| Check { what: "run around it", finding: Lacks(inside(&outer)) }),
         args.json.as_ref().map(|target| Check::new("summary", summary(target))),
     ];
@@ -248,9 +249,9 @@ fn descriptors() -> Result<String, String> {
     }
 }
 
-fn rights() -> Finding {
-    match octavo_pager::look_for_rights() {
-        Ok(()) => Well("a userfaultfd, and tracing".into()),
+fn rights(rung: RungChoice) -> Finding {
+    match rung.take() {
+        Ok(Rung::Pool) => Well("a userfaultfd, and tracing".into()),
         Err(why) => Lacks(messages::NO_RIGHTS.with(&[("why", &why)])),
     }
 }

@@ -1,5 +1,6 @@
 //! Runs of programs under `octavo run`, and the processes that belong to one.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,6 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
+
+use tempfile::TempDir;
 
 pub const OCTAVO: &str = env!("CARGO_BIN_EXE_octavo");
 /// Everything that a test waits for comes within this time, even on a busy machine.
@@ -73,6 +76,27 @@ pub fn text(bytes: &[u8]) -> String {
 #[track_caller]
 pub fn assert_passed(output: &Output) {
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+}
+
+/// Returns `octavo` for a user without rights, and a folder that such a user can access. Returns `None`
+/// if every user has the rights, or this one cannot become another.
+pub fn without_rights() -> Option<(TempDir, PathBuf)> {
+    let may_all = fs::read("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|flag| flag.starts_with(b"1"));
+    if may_all || !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let octavo = folder.path().join("octavo");
+    fs::copy(OCTAVO, &octavo).unwrap();
+    Some((folder, octavo))
+}
+
+/// A command of such a user.
+pub fn as_nobody(octavo: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(octavo);
+    command
 }
 
 /// Waits until something is there, and returns it.

@@ -1,0 +1,96 @@
+//! The rungs: the ways in which a run can keep its limit, and which of them work here.
+
+pub mod probes;
+
+use std::fmt::{self, Display};
+
+use clap::ValueEnum;
+
+/// A way to keep a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// Pages go to a compressed pool and to swap places of Octavo's own, by userfaultfd.
+    Pool,
+}
+
+impl Rung {
+    /// All rungs, in the order in which a run tries them.
+    pub const ALL: [Self; 1] = [Self::Pool];
+
+    /// Returns whether it works here.
+    ///
+    /// # Errors
+    /// Returns a sentence that says why not.
+    pub fn probe(self) -> Result<(), String> {
+        match self {
+            Self::Pool => octavo_pager::look_for_rights().map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Returns what it is, in some words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Pool => "pages go to a compressed pool, and from there to disk",
+        }
+    }
+}
+
+impl Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pool => "pool",
+        })
+    }
+}
+
+/// The rung of a run, as the command line names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RungChoice {
+    /// The first that works here
+    #[default]
+    Auto,
+    /// A compressed pool, then disk; needs full userfaultfd
+    Pool,
+}
+
+impl RungChoice {
+    /// Returns the rung that a run takes.
+    ///
+    /// # Errors
+    /// Returns a sentence that says why none works, or not the one that was asked for. The first rung is the
+    /// one that people expect, so its reason is given.
+    pub fn take(self) -> Result<Rung, String> {
+        let wanted = match self {
+            Self::Auto => return first(Rung::probe),
+            Self::Pool => Rung::Pool,
+        };
+        wanted.probe().map(|()| wanted)
+    }
+}
+
+/// Returns the first rung that works, or the reason of the first.
+fn first(probe: impl Fn(Rung) -> Result<(), String>) -> Result<Rung, String> {
+    let mut reasons = Vec::new();
+    for rung in Rung::ALL {
+        match probe(rung) {
+            Ok(()) => return Ok(rung),
+            Err(why) => reasons.push(why),
+        }
+    }
+    Err(reasons.swap_remove(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rung_that_works_is_taken_and_otherwise_the_first_reason_is_given() {
+        assert_eq!(first(|_| Ok(())), Ok(Rung::ALL[0]));
+        assert_eq!(first(|rung| Err(rung.to_string())), Err(Rung::ALL[0].to_string()));
+        for rung in Rung::ALL {
+            let only = |probed| if probed == rung { Ok(()) } else { Err("no".into()) };
+            assert_eq!(first(only), Ok(rung));
+        }
+    }
+}
