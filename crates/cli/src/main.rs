@@ -37,6 +37,12 @@ fn started_by_ourselves() -> Option<Result<(), Failure>> {
             octavo_pager::guardian_main();
             Ok(())
         }
+        octavo_pager::SWAP_KEEPER if octavo_pager::keeper_main(env::args_os().skip(2)) => Ok(()),
+        octavo_pager::SWAP_KEEPER => Err(Failure::Said("something of the kernel rung is left behind".into())),
+        octavo_pager::ENTER => {
+            let (program, error) = octavo_pager::enter_main(env::args_os().skip(2));
+            std::process::exit(run::not_started(&program, &error).into())
+        }
         _ => return None,
     })
 }

@@ -10,6 +10,7 @@
 //! | `tree` | the processes and their memory: shared memory (`shares`), memory that is not paged (`fixed`), the order in which processes are asked about their memory (`turns`, `rounds`) |
 //! | `managed` | a process under management: which mappings are taken (`eligible`, `bss`, `kinds`), and the work of its driver besides serving faults (`adopter`, `droppers`) |
 //! | `ledger` | the one limit, and how much of it each process uses |
+//! | `kernel` | another way to keep a limit: a control group, and a swap file of the kernel's |
 //! | `reader` | reads the events of processes whose drivers are busy |
 //! | `guardian` | ends the tree if the runner dies |
 //! | `report`, `messages` | the messages of a run for people |
@@ -23,6 +24,7 @@ macro_rules! say {
 }
 
 mod guardian;
+mod kernel;
 mod ledger;
 mod managed;
 pub mod messages;
@@ -43,6 +45,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
+pub use kernel::group::memory_group;
+pub use kernel::keeper::{SUBCOMMAND as SWAP_KEEPER, keeper_main};
+pub use kernel::{ENTER, KernelSwap, enter_main, look_for_kernel_rung, run_in_kernel_swap};
 use ledger::Ledger;
 pub use managed::kinds::MemoryKind;
 use monitor::{Failed, Monitor};

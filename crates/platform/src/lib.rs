@@ -21,7 +21,7 @@
 //! | `inside` | whether a thread is inside the engine, for allocators |
 //! | `seccomp` | a filter that forbids system calls to a thread, for tests |
 //! | `seccomp_listener` | the system calls of other processes, received and answered |
-//! | `kernel_swap` | a switch for the kernel's own swap, for comparisons |
+//! | `kernel_swap` | a switch for the kernel's own swap |
 //! | `rseq` | restartable sequences: per-CPU stacks and cells without atomics |
 //! | `page_cache` | which pages of a file the kernel has in memory |
 //! | `page_crc` | the checksum of a page of the arena |

@@ -17,13 +17,14 @@ use std::process::{Command, ExitStatus};
 
 use octavo_command::failure::Failure;
 use octavo_command::output::tell;
-use octavo_pager::{End, Options};
+use octavo_pager::{End, KernelSwap, Options, Summary};
 use rustix::process::{Resource, getrlimit};
 
-use crate::run::args::RunArgs;
+use crate::run::args::{RunArgs, SwapPlace};
 use crate::run::checks::Finding;
 use crate::run::lookup::{Lookup, look_up};
 use crate::run::settings::{builder, reclaim_policy};
+use crate::rungs::Rung;
 
 /// The exit codes of shells for a program that does not exist, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -62,27 +63,14 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
     let limit_bytes = found.limit_bytes.expect("a run with a limit that cannot be has ended");
     outer::announce(&mut command, limit_bytes);
-    // The manager is made when the program nears its limit, perhaps hours later, and examines the machine
-    // then.
-    let settings = args.clone();
-    let make_manager = move |budget_bytes| {
-        let reclaim_policy = reclaim_policy(settings.accessed_bits);
-        builder(&settings).budget_bytes(budget_bytes).reclaim_policy(reclaim_policy).build()
+    let rung = args.rung.take().unwrap_or(Rung::Pool);
+    if rung != Rung::Pool {
+        tell(format_args!("octavo: this run takes the {rung} rung: {}", rung.words()));
+    }
+    let (end, summary) = match rung {
+        Rung::Pool => in_pool(command, args, limit_bytes, is_demo)?,
+        Rung::Kernel => in_kernel_swap(&command, args, limit_bytes)?,
     };
-    let options = Options {
-        limit_bytes,
-        socket: args.socket.as_deref(),
-        is_strict: args.strict || is_demo,
-        tells_progress: !args.quiet && io::stderr().is_terminal(),
-        leaves_manager: args.swap.iter().all(|place| place.path.is_dir()),
-    };
-    let (end, summary) = octavo_pager::run(command, options, make_manager).map_err(|error| {
-        Failure::Said(match (&args.socket, error.kind()) {
-            (Some(path), ErrorKind::AddrInUse) => messages::said_of(&messages::SOCKET_TAKEN, path, &error),
-            (Some(path), ErrorKind::NotFound) => messages::said_of(&messages::NO_SOCKET, path, &error),
-            _ => messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]),
-        })
-    })?;
     let has_started = !matches!(end, End::NotStarted(_) | End::Refused(_));
     if (args.stats || is_demo) && has_started {
         tell(&summary);
@@ -107,8 +95,56 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
 }
 
+/// Runs a program by the pool rung.
+fn in_pool(
+    command: Command,
+    args: &RunArgs,
+    limit_bytes: u64,
+    is_demo: bool,
+) -> Result<(End, Summary), Failure> {
+    let program = command.get_program().to_owned();
+    // The manager is made when the program nears its limit, perhaps hours later, and examines the machine
+    // then.
+    let settings = args.clone();
+    let make_manager = move |budget_bytes| {
+        let reclaim_policy = reclaim_policy(settings.accessed_bits);
+        builder(&settings).budget_bytes(budget_bytes).reclaim_policy(reclaim_policy).build()
+    };
+    let options = Options {
+        limit_bytes,
+        socket: args.socket.as_deref(),
+        is_strict: args.strict || is_demo,
+        tells_progress: !args.quiet && io::stderr().is_terminal(),
+        leaves_manager: args.swap.iter().all(|place| place.path.is_dir()),
+    };
+    octavo_pager::run(command, options, make_manager).map_err(|error| {
+        Failure::Said(match (&args.socket, error.kind()) {
+            (Some(path), ErrorKind::AddrInUse) => messages::said_of(&messages::SOCKET_TAKEN, path, &error),
+            (Some(path), ErrorKind::NotFound) => messages::said_of(&messages::NO_SOCKET, path, &error),
+            _ => messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]),
+        })
+    })
+}
+
+/// Runs a program by the kernel rung.
+fn in_kernel_swap(command: &Command, args: &RunArgs, limit_bytes: u64) -> Result<(End, Summary), Failure> {
+    let place = args.swap.first().cloned().or_else(SwapPlace::without_name);
+    let place = place.ok_or_else(|| {
+        Failure::Said("not started: there is no folder for a swap file; name one with --swap".into())
+    })?;
+    let swap = KernelSwap {
+        limit_bytes,
+        swap_bytes: settings::kernel_swap_bytes(&place, limit_bytes),
+        folder: place.path,
+    };
+    octavo_pager::run_in_kernel_swap(command, &swap).map_err(|error| {
+        let program = command.get_program();
+        Failure::Said(messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]))
+    })
+}
+
 /// Says why the program could not be started. Returns the exit code that a shell would return.
-fn not_started(program: &OsStr, error: &io::Error) -> u8 {
+pub fn not_started(program: &OsStr, error: &io::Error) -> u8 {
     let is_option = program.as_encoded_bytes().starts_with(b"-");
     let (message, code) = match error.kind() {
         ErrorKind::NotFound if is_option => (&messages::NO_OPTION, NOT_FOUND),

@@ -31,6 +31,15 @@ pub fn places(args: &RunArgs) -> Vec<(SwapPlace, SwapArea)> {
     args.swap.iter().map(|place| (place.clone(), area(place, args.force))).collect()
 }
 
+/// Returns the size of the kernel rung's swap file: what the user allowed, or four times the limit, and at
+/// most half of the room.
+pub fn kernel_swap_bytes(place: &SwapPlace, limit_bytes: u64) -> u64 {
+    const LEAST_BYTES: u64 = 1 << 20;
+    let room = rustix::fs::statvfs(&place.path).map_or(u64::MAX, |system| system.f_bavail * system.f_frsize);
+    let wanted = place.limit_bytes.unwrap_or(limit_bytes.saturating_mul(4).min(room / 2));
+    wanted.max(LEAST_BYTES) / LEAST_BYTES * LEAST_BYTES
+}
+
 /// Returns the policy that suits what is known about the use of pages. Without accessed bits, only faults
 /// show which pages are used.
 pub fn reclaim_policy(accessed_bits: AccessedBitsChoice) -> ReclaimPolicy {

@@ -11,11 +11,15 @@ use clap::ValueEnum;
 pub enum Rung {
     /// Pages go to a compressed pool and to swap places of Octavo's own, by userfaultfd.
     Pool,
+    /// Pages go to a swap file of the kernel's. Taken only on request.
+    Kernel,
 }
 
 impl Rung {
-    /// All rungs, in the order in which a run tries them.
-    pub const ALL: [Self; 1] = [Self::Pool];
+    /// All rungs.
+    pub const ALL: [Self; 2] = [Self::Pool, Self::Kernel];
+    /// Those that a run tries by itself, in this order.
+    const TRIED: [Self; 1] = [Self::Pool];
 
     /// Returns whether it works here.
     ///
@@ -24,6 +28,7 @@ impl Rung {
     pub fn probe(self) -> Result<(), String> {
         match self {
             Self::Pool => octavo_pager::look_for_rights().map_err(|error| error.to_string()),
+            Self::Kernel => octavo_pager::look_for_kernel_rung(),
         }
     }
 
@@ -31,6 +36,7 @@ impl Rung {
     pub fn words(self) -> &'static str {
         match self {
             Self::Pool => "pages go to a compressed pool, and from there to disk",
+            Self::Kernel => "the kernel swaps, in a control group and to a file of this run's own",
         }
     }
 }
@@ -39,6 +45,7 @@ impl Display for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pool => "pool",
+            Self::Kernel => "kernel",
         })
     }
 }
@@ -51,6 +58,8 @@ pub enum RungChoice {
     Auto,
     /// A compressed pool, then disk; needs full userfaultfd
     Pool,
+    /// A control group, and the kernel's own swap to a file of the run's; needs root
+    Kernel,
 }
 
 impl RungChoice {
@@ -63,6 +72,7 @@ impl RungChoice {
         let wanted = match self {
             Self::Auto => return first(Rung::probe),
             Self::Pool => Rung::Pool,
+            Self::Kernel => Rung::Kernel,
         };
         wanted.probe().map(|()| wanted)
     }
@@ -71,7 +81,7 @@ impl RungChoice {
 /// Returns the first rung that works, or the reason of the first.
 fn first(probe: impl Fn(Rung) -> Result<(), String>) -> Result<Rung, String> {
     let mut reasons = Vec::new();
-    for rung in Rung::ALL {
+    for rung in Rung::TRIED {
         match probe(rung) {
             Ok(()) => return Ok(rung),
             Err(why) => reasons.push(why),
@@ -86,9 +96,9 @@ mod tests {
 
     #[test]
     fn the_first_rung_that_works_is_taken_and_otherwise_the_first_reason_is_given() {
-        assert_eq!(first(|_| Ok(())), Ok(Rung::ALL[0]));
-        assert_eq!(first(|rung| Err(rung.to_string())), Err(Rung::ALL[0].to_string()));
-        for rung in Rung::ALL {
+        assert_eq!(first(|_| Ok(())), Ok(Rung::TRIED[0]));
+        assert_eq!(first(|rung| Err(rung.to_string())), Err(Rung::TRIED[0].to_string()));
+        for rung in Rung::TRIED {
             let only = |probed| if probed == rung { Ok(()) } else { Err("no".into()) };
             assert_eq!(first(only), Ok(rung));
         }

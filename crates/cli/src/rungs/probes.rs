@@ -107,30 +107,10 @@ pub struct Group {
 
 /// Returns `None` if this process has no memory control group, or none that it can see.
 pub fn group() -> Option<Group> {
-    let memberships = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let (version, folder) = group_folder(&memberships, Path::new("/sys/fs/cgroup"))?;
+    let (version, folder) = octavo_pager::memory_group()?;
     let child = folder.join(format!("octavo-probe-{}", std::process::id()));
     let can_have_children = fs::create_dir(&child).is_ok() && fs::remove_dir(&child).is_ok();
     Some(Group { version, folder, limit_bytes: usage::cgroup_memory_limit_bytes(), can_have_children })
-}
-
-/// Returns the version and the folder of a memory control group. A container may see its own group as the
-/// root.
-fn group_folder(memberships: &str, mount: &Path) -> Option<(u8, PathBuf)> {
-    let path_of = |is_it: fn(&str) -> bool| {
-        memberships.lines().find_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            is_it(controllers).then_some(path.trim_start_matches('/'))
-        })
-    };
-    let (version, root, path) = match path_of(|names| names.split(',').any(|name| name == "memory")) {
-        Some(path) => (1, mount.join("memory"), path),
-        None => (2, mount.to_path_buf(), path_of(str::is_empty)?),
-    };
-    [root.join(path), root]
-        .into_iter()
-        .find(|folder| folder.join("cgroup.procs").exists())
-        .map(|at| (version, at))
 }
 
 /// Returns the bytes of the kernel's own swap.
@@ -203,24 +183,6 @@ mod tests {
         } else {
             assert_ne!((faults(), device().is_ok()), (Faults::Full, true));
         }
-    }
-
-    #[test]
-    fn a_group_is_found_under_both_versions_and_as_a_containers_root() {
-        let mount = tempfile::tempdir().unwrap();
-        let make = |folder: &str| {
-            let folder = mount.path().join(folder);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("cgroup.procs"), "").unwrap();
-            folder
-        };
-        let (root, inner) = (make("memory"), make("memory/outer/inner"));
-        let find = |text: &str| group_folder(text, mount.path());
-        assert_eq!(find("4:memory:/outer/inner\n0::/\n"), Some((1, inner)));
-        assert_eq!(find("4:memory:/seen/from/outside\n"), Some((1, root)));
-        let unified = make("a/b");
-        assert_eq!(find("0::/a/b\n"), Some((2, unified)));
-        assert_eq!(find("3:cpu:/\n"), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use super::note::{KeeperNote, Step, failed};
 
-const PAGE_BYTES: u64 = octavo_platform::PAGE_BYTES as u64;
 const ZRAM_CONTROL: &str = "/sys/class/zram-control";
 
 /// The kind of an area.
@@ -51,8 +50,7 @@ pub fn switch_on(path: &Path) -> Result<(), Failure> {
     let file = OpenOptions::new().read(true).write(true).open(path);
     let written = file.and_then(|file| {
         let bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
-        file.write_all_at(&header(bytes / PAGE_BYTES), 0)?;
-        file.sync_all()
+        kernel_swap::format(&file, bytes)
     });
     written.map_err(|error| failed("prepare the kernel's swap on", path, error))?;
     kernel_swap::swap_on(path).map_err(|error| {
@@ -91,19 +89,6 @@ pub fn switch_off(path: &Path) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Returns the first page of an area, as mkswap writes it: version, last page, no bad pages, and the mark at
-/// the end.
-fn header(pages: u64) -> [u8; PAGE_BYTES as usize] {
-    const MARK: &[u8; 10] = b"SWAPSPACE2";
-    let last_page = u32::try_from(pages.saturating_sub(1)).unwrap_or(u32::MAX);
-    let mut header = [0; PAGE_BYTES as usize];
-    header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
-    header[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
-    let end = header.len();
-    header[end - MARK.len()..].copy_from_slice(MARK);
-    header
 }
 
 /// Makes a file and writes all of its blocks, so that the kernel finds no unallocated block.
@@ -206,14 +191,6 @@ pub fn zram_algorithm(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_header_is_mkswaps() {
-        let header = header(100);
-        assert_eq!(&header[4086..], b"SWAPSPACE2");
-        assert_eq!((header[1024], header[1028], header[1032]), (1, 99, 0));
-        assert!(header[..1024].iter().all(|&byte| byte == 0));
-    }
 
     #[test]
     fn a_file_is_there_in_full() {

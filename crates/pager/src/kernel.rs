@@ -1,0 +1,128 @@
+//! The kernel rung: a program in a memory control group, beside a swap file that exists for this run.
+//!
+//! The kernel does all the paging. The runner only starts the program in the group, and reads the group's
+//! figures all the while: the kernel sums them at each reading, and otherwise only every two seconds. A group
+//! that fills faster than that has a wrong length of its lists. The kernel then finds a list empty that it
+//! takes for long, and kills a process although nearly all of swap is free.
+//!
+//! A [keeper] makes group and swap file, and takes them down however the run ends.
+
+pub(crate) mod group;
+pub(crate) mod keeper;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use octavo_platform::usage;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
+
+use crate::kernel::group::Group;
+use crate::kernel::keeper::Keeper;
+use crate::report::summary::Summary;
+use crate::system::signals::{self, Signals};
+use crate::{End, sleep};
+
+/// The first argument of a process that enters a group and becomes the program.
+pub const ENTER: &str = "__enter";
+/// The time between two readings of the figures while the group is small, and while it nears its limit.
+const SLOW: Duration = Duration::from_millis(20);
+const FAST: Duration = Duration::from_micros(1500);
+
+/// What the kernel rung needs besides the program.
+#[derive(Clone, Debug)]
+pub struct KernelSwap {
+    /// The most memory in bytes that the program and its children may use together.
+    pub limit_bytes: u64,
+    /// The folder for the swap file, on a file system that the kernel can swap to.
+    pub folder: PathBuf,
+    /// The size of the swap file in bytes.
+    pub swap_bytes: u64,
+}
+
+/// Returns whether the kernel rung can work here: it tries to make a group, and asks for the right to switch
+/// swap on.
+///
+/// # Errors
+/// Returns a sentence that says what is missing.
+pub fn look_for_kernel_rung() -> Result<(), String> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    if !capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN)) {
+        return Err("switching the kernel's swap on takes CAP_SYS_ADMIN; run as root".into());
+    }
+    Group::of_this_process()?.try_one()
+}
+
+/// Runs a program and all its children in a group. Blocks until none of them is left.
+///
+/// # Errors
+/// Returns the kernel's error if the program cannot be watched.
+pub fn run_in_kernel_swap(program: &Command, swap: &KernelSwap) -> io::Result<(End, Summary)> {
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+    let began = Instant::now();
+    let earlier_children = usage::of_children();
+    let mut signals = Signals::new()?;
+    let mut summary = Summary { budget_bytes: swap.limit_bytes, ..Summary::default() };
+    let mut keeper = match Keeper::start(swap) {
+        Ok(keeper) => keeper,
+        Err(why) => return Ok((End::Refused(why), summary)),
+    };
+    let group = Group::at(keeper.group().to_owned());
+    let end = match entering(program, &group).spawn() {
+        Err(error) => End::NotStarted(error),
+        Ok(child) => watch(child.id(), &group, &mut signals, &mut summary)?,
+    };
+    summary.peak_bytes = group.peak_bytes().unwrap_or(summary.peak_bytes);
+    summary.seconds = began.elapsed().as_secs_f64();
+    let end = match keeper.finish() {
+        Ok(()) => end,
+        Err(why) => End::Stopped(why),
+    };
+    // The keeper's own time counts as the runner's.
+    summary.program_cpu_seconds = usage::of_children().since(earlier_children).cpu.as_secs_f64();
+    Ok((end, summary))
+}
+
+/// Passes signals on and reads the figures, until the program has ended and the group is empty.
+fn watch(program: u32, group: &Group, signals: &mut Signals, summary: &mut Summary) -> io::Result<End> {
+    let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;
+    let mut status = None;
+    loop {
+        signals.pass_on(program);
+        status = signals::reap(program, |_| ()).or(status);
+        let used = group.read_figures();
+        summary.used_bytes = used;
+        summary.anonymous_peak_bytes = summary.anonymous_peak_bytes.max(used);
+        match status {
+            Some(status) if group.processes().is_empty() => return Ok(End::Program(status)),
+            Some(_) => std::thread::sleep(FAST),
+            None => sleep(&pidfd, if used > summary.budget_bytes / 4 { FAST } else { SLOW })?,
+        }
+    }
+}
+
+/// Returns the command for a process that enters the group first, and then becomes the program.
+fn entering(program: &Command, group: &Group) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(ENTER).arg(group.procs()).arg(program.get_program()).args(program.get_args());
+    program.get_envs().for_each(|(name, value)| match value {
+        Some(value) => drop(command.env(name, value)),
+        None => drop(command.env_remove(name)),
+    });
+    command
+}
+
+/// Enters a group and becomes the program. The arguments are the file of the group's processes, the program,
+/// and the program's arguments. Returns the error if that fails.
+pub fn enter_main(mut arguments: impl Iterator<Item = OsString>) -> (OsString, io::Error) {
+    let (procs, program) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    if let Err(error) = fs::write(procs, "0") {
+        return (program, error);
+    }
+    let error = Command::new(&program).args(arguments).exec();
+    (program, error)
+}
