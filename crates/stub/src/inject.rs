@@ -26,7 +26,7 @@ use rustix::thread::set_current_timer_slack;
 use crate::error::{InjectError, InjectErrorKind, no_stop, refused};
 use crate::layout::{MOST_STAGING_BYTES, PAGE};
 use crate::mover::Mover;
-use crate::prepare::{self, Inherited, Parts};
+use crate::prepare::{self, Inherited};
 use crate::reasons;
 use crate::resume::{Sequence, registers_to_resume};
 use crate::target::{self, Status};
@@ -85,27 +85,62 @@ impl Mover {
         if staging_bytes == 0 || !staging_bytes.is_multiple_of(PAGE) || staging_bytes > MOST_STAGING_BYTES {
             return Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::STAGING_SIZE, &[]));
         }
-        let is_first = is_real_time();
-        let work = std::thread::Builder::new()
-            .name("octavo-inject".into())
-            .spawn(move || {
-                if is_first {
-                    // The waiting caller has a real-time priority, so its worker gets one too.
-                    let _ = set_real_time(true);
-                }
-                inject(pid, staging_bytes, inherited)
-            })
-            .map_err(|error| InjectError::system("starting a thread", error))?;
-        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        on_own_thread(move || inject(pid, staging_bytes, inherited))
     }
+}
+
+/// Does work that traces, on a thread of its own: see [`Tracee`].
+pub fn on_own_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, InjectError> + Send + 'static,
+) -> Result<T, InjectError> {
+    let is_first = is_real_time();
+    let work = std::thread::Builder::new()
+        .name("octavo-inject".into())
+        .spawn(move || {
+            if is_first {
+                // The waiting caller has a real-time priority, so its worker gets one too.
+                let _ = set_real_time(true);
+            }
+            work()
+        })
+        .map_err(|error| InjectError::system("starting a thread", error))?;
+    work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Puts a mover into the process. Runs on a thread of its own, see [`Tracee`].
 pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Result<Injected, InjectError> {
+    let start = Instant::now();
+    let prepare = |child: &Tracee, at, process: &OwnedFd| {
+        prepare::prepare(pid, child, at, process, staging_bytes, inherited)
+    };
+    let Beside { process, is_our_child, stopped, parts } = put_beside(pid, 0, &mut |_| {}, prepare)?;
+    let mover = Mover::new(process, parts, is_our_child);
+    mover.probe()?;
+    Ok(Injected { mover, stopped, whole: start.elapsed() })
+}
+
+/// A new process beside a program.
+pub struct Beside<P> {
+    /// Its number and its pidfd.
+    pub process: (u32, OwnedFd),
+    pub is_our_child: bool,
+    /// How long a thread of the program was stopped.
+    pub stopped: Duration,
+    /// What was prepared in it.
+    pub parts: P,
+}
+
+/// Puts a new process beside a program, and prepares it. `filters` is how many seccomp filters of the program
+/// are the runner's. `interrupted` is called with each thread that was told to stop.
+pub fn put_beside<P>(
+    pid: u32,
+    filters: u32,
+    interrupted: &mut dyn FnMut(u32),
+    prepare: impl FnOnce(&Tracee, u64, &OwnedFd) -> Result<P, InjectError>,
+) -> Result<Beside<P>, InjectError> {
     // This thread's pauses are short, and the default timer slack would add 50 µs to each. A refusal only
     // costs time.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let start = Instant::now();
     let status = Status::of(pid)?;
     if status.tracer != 0 {
         let tracer = format!("{} ({})", proc_text::name(status.tracer), status.tracer);
@@ -116,14 +151,10 @@ pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Res
     }
     let at = target::find_syscall(pid).map_err(|error| permission(pid, error))?;
     let is_our_child = status.parent == std::process::id();
-    let suspension = suspension(&status)?;
-    let (child, stopped) = birth(pid, at, &status, suspension)?;
-    match bring_up(pid, &child, at, suspension, staging_bytes, inherited) {
-        Ok((process, parts)) => {
-            let mover = Mover::new(child.tid(), process, parts, is_our_child);
-            mover.probe()?;
-            Ok(Injected { mover, stopped, whole: start.elapsed() })
-        }
+    let suspension = suspension(&status, filters)?;
+    let (child, stopped) = birth(pid, at, &status, suspension, interrupted)?;
+    match bring_up(&child, suspension, |process| prepare(&child, at, process)) {
+        Ok((process, parts)) => Ok(Beside { process: (child.tid(), process), is_our_child, stopped, parts }),
         Err(error) => {
             child.kill();
             Err(error)
@@ -131,15 +162,12 @@ pub fn inject(pid: u32, staging_bytes: u64, inherited: Option<Inherited>) -> Res
     }
 }
 
-/// Makes a mover of the new process. Until the process is detached, it ends when this thread ends.
-fn bring_up(
-    pid: u32,
+/// Makes a helper of the new process. Until it is detached, the process ends with this thread.
+fn bring_up<P>(
     child: &Tracee,
-    at: u64,
     suspension: i32,
-    staging_bytes: u64,
-    inherited: Option<Inherited>,
-) -> Result<(OwnedFd, Parts), InjectError> {
+    prepare: impl FnOnce(&OwnedFd) -> Result<P, InjectError>,
+) -> Result<(OwnedFd, P), InjectError> {
     child.wait_for_trap(None).map_err(no_stop)?;
     let process = Pid::from_raw(child.tid() as i32).ok_or_else(InjectError::gone)?;
     let process = pidfd_open(process, PidfdFlags::empty())
@@ -147,16 +175,22 @@ fn bring_up(
     child
         .set_options(libc::PTRACE_O_EXITKILL | suspension)
         .map_err(|error| InjectError::system("tracing the new process", error))?;
-    let parts = prepare::prepare(pid, child, at, &process, staging_bytes, inherited)?;
+    let parts = prepare(&process)?;
     Ok((process, parts))
 }
 
 /// Makes the new process, stopped and traced. Also returns how long the program's thread was stopped.
-fn birth(pid: u32, at: u64, status: &Status, suspension: i32) -> Result<(Tracee, Duration), InjectError> {
-    let (thread, start) = stop_a_thread(pid, suspension)?;
+fn birth(
+    pid: u32,
+    at: u64,
+    status: &Status,
+    suspension: i32,
+    interrupted: &mut dyn FnMut(u32),
+) -> Result<(Tracee, Duration), InjectError> {
+    let (thread, start) = stop_a_thread(pid, suspension, interrupted)?;
     let saved =
         Saved::of(pid, &thread).map_err(|error| InjectError::system("reading the thread's state", error))?;
-    if saved.registers.cs != 0x33 {
+    if saved.is_32_bit() {
         return Err(InjectError::new(InjectErrorKind::Unsupported, &reasons::RUNS_32_BIT, &[]));
     }
     let born = clone_in(pid, &thread, &saved, at, (status, suspension));
@@ -168,15 +202,23 @@ fn birth(pid: u32, at: u64, status: &Status, suspension: i32) -> Result<(Tracee,
 }
 
 /// The state that the thread gets back.
-struct Saved {
-    registers: libc::user_regs_struct,
+pub struct Saved {
+    pub registers: libc::user_regs_struct,
     resumed: libc::user_regs_struct,
     mask: u64,
     dispatch: Option<crate::tracee::Dispatch>,
 }
 
 impl Saved {
-    fn of(pid: u32, thread: &Tracee) -> Result<Self, Errno> {
+    pub fn is_32_bit(&self) -> bool {
+        self.registers.cs != 0x33
+    }
+
+    pub fn has_dispatch(&self) -> bool {
+        self.dispatch.is_some()
+    }
+
+    pub fn of(pid: u32, thread: &Tracee) -> Result<Self, Errno> {
         let registers = thread.registers()?;
         let sequence = thread.sequence_area().and_then(|(area, _)| running_sequence(pid, area));
         Ok(Self {
@@ -187,7 +229,7 @@ impl Saved {
         })
     }
 
-    fn restore(&self, thread: &Tracee) -> Result<(), Errno> {
+    pub fn restore(&self, thread: &Tracee) -> Result<(), Errno> {
         if let Some(dispatch) = &self.dispatch {
             thread.set_dispatch(dispatch)?;
         }
@@ -210,8 +252,12 @@ fn running_sequence(pid: u32, area: u64) -> Option<Sequence> {
     Some(Sequence::from_bytes(&descriptor))
 }
 
-/// Stops one thread. Returns the thread, and the time at which it was asked to stop.
-fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectError> {
+/// Stops one thread, and returns it with the time at which it was told to stop.
+pub fn stop_a_thread(
+    pid: u32,
+    suspension: i32,
+    interrupted: &mut dyn FnMut(u32),
+) -> Result<(Tracee, Instant), InjectError> {
     let threads = target::threads(pid);
     let mut reason = InjectError::gone();
     for (index, &tid) in threads.iter().enumerate() {
@@ -229,8 +275,8 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
         };
         let start = Instant::now();
         let patience = if index + 1 == threads.len() { LAST_PATIENCE } else { FIRST_PATIENCE };
-        match thread.interrupt().map_err(NoStop::Refused).and_then(|()| thread.wait_for_trap(Some(patience)))
-        {
+        let told = thread.interrupt().map_err(NoStop::Refused).map(|()| interrupted(tid));
+        match told.and_then(|()| thread.wait_for_trap(Some(patience))) {
             Ok(()) => return Ok((thread, start)),
             Err(error) => reason = no_stop(error),
         }
@@ -238,19 +284,25 @@ fn stop_a_thread(pid: u32, suspension: i32) -> Result<(Tracee, Instant), InjectE
     Err(reason)
 }
 
-/// These options are set only once the thread is stopped: before that, the program itself may make a thread,
-/// which must not be traced. If the runner dies before the thread has its own registers back, the program
-/// ends. Otherwise, the thread would continue at a wrong place in its code.
-const CLONE_OPTIONS: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
+/// Set only once the thread is stopped: before that, the program itself may make a thread, which we must not
+/// trace. If the runner dies before the thread has its own registers back, the program ends; otherwise the
+/// thread would continue at a wrong place in its code.
+pub const CLONE_OPTIONS: i32 =
+    libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
 
 /// Returns the option that suspends the program's filters while a task is traced, if it has any. Without this
 /// option, a filter could end the program because of a call that only the injection makes.
 ///
-/// If a process has as many filters as the runner, these are the filters of the container that both are in.
-/// These allow the runner's own calls, and cannot be suspended from inside.
-fn suspension(status: &Status) -> Result<i32, InjectError> {
+/// A process with as many filters as the runner has only those of their common container. These allow the
+/// runner's own calls, and cannot be suspended from inside. So do the `filters` that the runner itself has
+/// put into the process.
+fn suspension(status: &Status, filters: u32) -> Result<i32, InjectError> {
     let ours = Status::of(std::process::id())?.filters;
-    Ok(if status.filters == 0 || status.filters == ours { 0 } else { libc::PTRACE_O_SUSPEND_SECCOMP })
+    Ok(if status.filters == 0 || status.filters == ours || status.filters == ours + filters {
+        0
+    } else {
+        libc::PTRACE_O_SUSPEND_SECCOMP
+    })
 }
 
 fn filtered() -> InjectError {

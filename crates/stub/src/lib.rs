@@ -21,6 +21,8 @@
 //! - [`Still::hold`] stops the whole program, while the mover makes changes that the program must not see.
 //! - [`Mover::end`] ends the process. It leaves its address range (untouched, without pages) in the program.
 //!
+//! A [`Mapper`] is a second kind of such a process: it needs no userfaultfd, and maps a file of the runner's.
+//!
 //! **What the program sees.** The mover is a process of its own, with neither the program's descriptors nor
 //! its signals. The program's `wait` does not see it without `__WALL`. The program's number of threads stays
 //! the same. If the stopped thread was waiting in a call, it continues to wait (`resume.rs` names the
@@ -46,9 +48,12 @@ compile_error!("octavo-stub supports Linux on x86-64 only");
 mod code;
 mod confine;
 mod error;
+mod helper;
 mod inject;
 mod layout;
+mod listen;
 mod mailbox;
+mod mapper;
 mod message;
 mod mover;
 mod moves;
@@ -63,7 +68,8 @@ mod tracee;
 pub use error::{InjectError, InjectErrorKind, MoverError};
 pub use inject::Injected;
 pub use layout::OutgoingRun;
-pub use mailbox::{CALLS, Call};
+pub use mailbox::{CALLS, Call, UNREPORTED};
+pub use mapper::{Interrupted, Mapper};
 pub use message::Message;
 pub use mover::Mover;
 pub use moves::{Moved, RunMoved, Staging};

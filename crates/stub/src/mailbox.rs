@@ -46,6 +46,11 @@ pub const CALLS: usize = 127;
 pub const SCRATCH_AT: usize = 8192;
 pub const SCRATCH_BYTES: usize = MAILBOX_BYTES as usize - SCRATCH_AT;
 
+/// A filter that the runner puts into a program lets a call pass whose sixth argument is this number. A
+/// mapper in a forked process has the filter, too, and its calls must not be reported to a runner that waits
+/// for them. The calls for which that matters have fewer arguments.
+pub const UNREPORTED: u64 = 0x6f63_7461_766f_2d6d;
+
 /// How often the runner checks the reply before it sleeps.
 const LOOKS: usize = 200;
 /// The interval at which a sleeping runner checks whether the mover lives.

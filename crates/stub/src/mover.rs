@@ -1,17 +1,16 @@
 //! A running mover.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use octavo_platform::userfaultfd::{MoveRequest, Userfaultfd, wire};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::error::{InjectError, InjectErrorKind, MoverError};
+use crate::helper::Helper;
 use crate::layout::{Layout, OutgoingRun, PAGE};
-use crate::mailbox::{Call, Mailbox, SCRATCH_AT, SCRATCH_BYTES, has_ended};
+use crate::mailbox::{Call, Mailbox, SCRATCH_AT, SCRATCH_BYTES};
 use crate::prepare::Parts;
 use crate::reasons;
 
@@ -21,20 +20,16 @@ use crate::reasons;
 /// process.
 #[derive(Debug)]
 pub struct Mover {
-    pid: u32,
-    process: OwnedFd,
-    layout: Layout,
+    helper: Helper,
     numbers: [u64; 2],
     faults: Userfaultfd,
     quiet: Userfaultfd,
-    is_our_child: bool,
-    mailbox: Mutex<Mailbox>,
 }
 
 impl Mover {
-    pub(crate) fn new(pid: u32, process: OwnedFd, parts: Parts, is_our_child: bool) -> Self {
+    pub(crate) fn new(process: (u32, OwnedFd), parts: Parts, is_our_child: bool) -> Self {
         let Parts { layout, mailbox, numbers, faults, quiet } = parts;
-        Self { pid, process, layout, numbers, faults, quiet, is_our_child, mailbox: Mutex::new(mailbox) }
+        Self { helper: Helper::new(process, layout, mailbox, is_our_child), numbers, faults, quiet }
     }
 
     /// Tries the calls that a mover needs, now that the program's own filters apply to it.
@@ -42,12 +37,12 @@ impl Mover {
         let refused = |what: &dyn std::fmt::Display| {
             InjectError::new(InjectErrorKind::Seccomp, &reasons::FORBIDDEN, &[("why", what)])
         };
-        let mut mailbox = self.lock();
-        let Layout { staging_1, staging_2, .. } = self.layout;
+        let mut mailbox = self.helper.lock();
+        let Layout { staging_1, staging_2, .. } = self.helper.layout;
         let request = MoveRequest { to: staging_2, from: staging_1, len: PAGE, mode: 0, moved: 0 };
         write_request(&mailbox, 0, &request);
         let mut calls = [self.discard_call(), self.move_call(1, 0)];
-        mailbox.call(self.process.as_fd(), &mut calls).map_err(|error| refused(&error))?;
+        mailbox.call(self.process(), &mut calls).map_err(|error| refused(&error))?;
         calls[0].result().map_err(|error| refused(&error))?;
         match calls[1].result() {
             // The expected answer: there is nothing to move.
@@ -59,12 +54,12 @@ impl Mover {
 
     /// Returns the mover's process number.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.helper.pid
     }
 
     /// Returns the pidfd of the mover, for example to wait for its end.
     pub fn process(&self) -> BorrowedFd<'_> {
-        self.process.as_fd()
+        self.helper.process()
     }
 
     /// Returns descriptor A: the program's memory, with all events. Staging range 1 is registered here.
@@ -84,19 +79,19 @@ impl Mover {
 
     /// Returns the addresses of the two staging ranges in the program, and the length of each.
     pub fn staging(&self) -> ([u64; 2], u64) {
-        ([self.layout.staging_1, self.layout.staging_2], self.layout.staging_bytes)
+        ([self.helper.layout.staging_1, self.helper.layout.staging_2], self.helper.layout.staging_bytes)
     }
 
     /// Returns the mover's whole address range in the program. It is not the program's own, and must not be
     /// paged.
     pub fn range(&self) -> Range<u64> {
-        self.layout.start..self.layout.start + self.layout.len
+        self.helper.range()
     }
 
     /// Returns the address of the scratch memory in the program, and its length. The scratch memory holds a
     /// batch's requests.
     pub fn request_address(&self) -> (u64, usize) {
-        (self.layout.mailbox + SCRATCH_AT as u64, SCRATCH_BYTES)
+        (self.helper.layout.mailbox + SCRATCH_AT as u64, SCRATCH_BYTES)
     }
 
     /// Makes the calls in order, and fills in their answers. Costs two wake-ups.
@@ -106,7 +101,7 @@ impl Mover {
     ///
     /// Fails with [`MoverError::Ended`] if the mover has ended, and never hangs.
     pub fn call(&self, calls: &mut [Call]) -> Result<(), MoverError> {
-        self.call_locked(&mut self.lock(), calls)
+        self.helper.call(calls)
     }
 
     /// Like [`call`](Self::call), with move requests that calls name by their index. Fills in the requests'
@@ -119,25 +114,16 @@ impl Mover {
         if requests.len() > SCRATCH_BYTES / wire::MOVE_REQUEST_BYTES {
             return Err(MoverError::TooLarge);
         }
-        let mut mailbox = self.lock();
+        let mut mailbox = self.helper.lock();
         for (index, request) in requests.iter().enumerate() {
             write_request(&mailbox, index, request);
         }
-        self.call_locked(&mut mailbox, calls)?;
+        self.helper.call_locked(&mut mailbox, calls)?;
         for (index, request) in requests.iter_mut().enumerate() {
             // Take only the answer back, since the program can write to the page.
             request.moved = mailbox.scratch(index * wire::MOVE_REQUEST_BYTES + 32) as i64;
         }
         Ok(())
-    }
-
-    fn call_locked(&self, mailbox: &mut Mailbox, calls: &mut [Call]) -> Result<(), MoverError> {
-        let done = mailbox.call(self.process.as_fd(), calls);
-        if done == Err(MoverError::Silent) {
-            // The mover must not make the calls later, when nobody expects them any more.
-            self.end();
-        }
-        done
     }
 
     /// Returns the call that moves by descriptor A (0) or B (1), with the request of this index.
@@ -148,14 +134,14 @@ impl Mover {
 
     /// Returns the call that gives the pages of staging range 2 back to the kernel.
     pub fn discard_call(&self) -> Call {
-        let Layout { staging_2, staging_bytes, .. } = self.layout;
+        let Layout { staging_2, staging_bytes, .. } = self.helper.layout;
         Call::new(libc::SYS_madvise, [staging_2, staging_bytes, libc::MADV_DONTNEED as u64])
     }
 
     /// Makes both staging ranges executable, or makes them not executable. The kernel moves pages only
     /// between two mappings of the same kind. Returns whether it succeeded.
     pub fn set_staging_kind(&self, is_executable: bool) -> Result<bool, MoverError> {
-        let Layout { staging_1, staging_2, staging_bytes, .. } = self.layout;
+        let Layout { staging_1, staging_2, staging_bytes, .. } = self.helper.layout;
         let execute = if is_executable { ProtFlags::EXEC } else { ProtFlags::empty() };
         let len = staging_2 + staging_bytes - staging_1;
         let whole = (OutgoingRun { address: staging_1, len }, ProtFlags::READ | ProtFlags::WRITE | execute);
@@ -181,31 +167,13 @@ impl Mover {
 
     /// Returns whether the mover has ended.
     pub fn has_ended(&self) -> bool {
-        has_ended(self.process.as_fd()).unwrap_or(true)
+        self.helper.has_ended()
     }
 
     /// Ends the mover at once, and reaps it if it is a child of this process. The descriptors stay usable.
     /// Pages in staging stay until the program ends: [discard](Mover::discard) them first.
     pub fn end(&self) {
-        // The mover may have ended already.
-        let _ = pidfd_send_signal(&self.process, Signal::KILL);
-        if self.is_our_child {
-            // Wait by the pidfd, which never refers to another process, even if this function is called
-            // again.
-            let any_kind = WaitIdOptions::from_bits_retain(libc::__WALL as u32) | WaitIdOptions::EXITED;
-            while matches!(waitid(WaitId::PidFd(self.process()), any_kind), Err(Errno::INTR)) {}
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Mailbox> {
-        // At worst, a panic leaves a batch unfinished; the next batch has a number of its own.
-        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Mover {
-    fn drop(&mut self) {
-        self.end();
+        self.helper.end();
     }
 }
 

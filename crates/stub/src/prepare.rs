@@ -20,7 +20,7 @@ use crate::code;
 use crate::confine;
 use crate::error::{InjectError, InjectErrorKind, MoverError, no_stop};
 use crate::layout::{CODE_BYTES, Layout, MAILBOX_BYTES, PAGE};
-use crate::mailbox::{CALLS, Call, Mailbox, SCRATCH_AT};
+use crate::mailbox::{CALLS, Call, Mailbox, SCRATCH_AT, UNREPORTED};
 use crate::reasons;
 use crate::rights::{events, moves, no_userfaultfd};
 use crate::tracee::{ALL_SIGNALS, Tracee};
@@ -79,15 +79,30 @@ pub fn prepare(
         }
     };
     serving.watch_staging(&faults, &quiet)?;
-    serving.confine()?;
-    let ServingProcess { layout, mailbox, .. } = serving;
-    child.interrupt().map_err(|error| InjectError::system("stopping the mover", error))?;
-    child.wait_for_trap(None).map_err(no_stop)?;
-    child.set_signal_mask(ALL_SIGNALS).map_err(|error| InjectError::system("blocking signals", error))?;
-    child
-        .resume(libc::PTRACE_DETACH, 0)
-        .map_err(|error| InjectError::system("letting the mover go", error))?;
+    serving.confine(&confine::MOVES)?;
+    let (layout, mailbox) = serving.let_go()?;
     Ok(Parts { layout, mailbox, numbers, faults, quiet })
+}
+
+/// Prepares the stopped new process as one that maps a file, and detaches from it. Returns its own number of
+/// the file, too.
+pub fn prepare_for_files(
+    pid: u32,
+    child: &Tracee,
+    at: u64,
+    process: &OwnedFd,
+    file: BorrowedFd<'_>,
+) -> Result<(Layout, Mailbox, u64), InjectError> {
+    let setup = MoverSetup { pid, child, at, process };
+    let (layout, mailbox) = setup.place(PAGE)?;
+    let mut serving = ServingProcess { setup, layout, mailbox };
+    serving.settle()?;
+    let [runner, program] = serving.watched()?;
+    let given = serving.hand_over(&[runner.as_fd(), program.as_fd(), file])?;
+    serving.mailbox.watch([given[0], given[1]]);
+    serving.confine(&confine::MAPS)?;
+    let (layout, mailbox) = serving.let_go()?;
+    Ok((layout, mailbox, given[2].into()))
 }
 
 #[derive(Clone, Copy)]
@@ -132,7 +147,7 @@ impl MoverSetup<'_> {
         self.call(
             "keeping the range from forks",
             libc::SYS_madvise,
-            [start, len, libc::MADV_DONTFORK as u64, 0, 0, 0],
+            [start, len, libc::MADV_DONTFORK as u64, 0, 0, UNREPORTED],
         )?;
         let layout = Layout::at(start, staging_bytes);
         write_process(self.child.tid(), layout.code, b"octavo\0")
@@ -202,7 +217,9 @@ impl ServingProcess<'_> {
             .write_scratch(8, &[u64::from_le_bytes(*b"octavo-m"), u64::from_le_bytes(*b"over\0\0\0\0")]);
         self.mailbox.write_scratch(24, &[0, 0]);
         let [root, name, no_limits] = [0, 8, 24].map(|at| self.scratch(at));
-        let advise = |start, len, advice: i32| Call::new(libc::SYS_madvise, [start, len, advice as u64]);
+        let advise = |start, len, advice: i32| {
+            Call::new(libc::SYS_madvise, [start, len, advice as u64, 0, 0, UNREPORTED])
+        };
         let mut calls = [
             // Closes the shared file, which stays mapped.
             Call::new(libc::SYS_close_range, [0, u64::from(u32::MAX), 0]),
@@ -375,14 +392,26 @@ impl ServingProcess<'_> {
         Ok(())
     }
 
-    /// Takes from the mover all rights that it does not need.
-    fn confine(&mut self) -> Result<(), InjectError> {
+    /// Detaches from the process, which goes on serving.
+    fn let_go(self) -> Result<(Layout, Mailbox), InjectError> {
+        let Self { setup: MoverSetup { child, .. }, layout, mailbox } = self;
+        child.interrupt().map_err(|error| InjectError::system("stopping the mover", error))?;
+        child.wait_for_trap(None).map_err(no_stop)?;
+        child.set_signal_mask(ALL_SIGNALS).map_err(|error| InjectError::system("blocking signals", error))?;
+        child
+            .resume(libc::PTRACE_DETACH, 0)
+            .map_err(|error| InjectError::system("letting the mover go", error))?;
+        Ok((layout, mailbox))
+    }
+
+    /// Takes all rights from the mover that it does not need for these calls.
+    fn confine(&mut self, allowed: &[libc::c_long]) -> Result<(), InjectError> {
         const HEADER: usize = 0;
         const SETS: usize = 8;
         const PROGRAM: usize = 64;
         const STATEMENTS: usize = 128;
         const SET_FILTER: u64 = 1;
-        let filter = confine::filter();
+        let filter = confine::filter(allowed);
         let [version, task] = confine::CAPABILITY_HEADER.map(u64::from);
         self.mailbox.write_scratch(HEADER, &[version | task << 32]);
         self.mailbox.write_scratch(SETS, &[0, 0, 0]);
