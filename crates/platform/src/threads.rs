@@ -60,6 +60,34 @@ pub fn set_real_time(on: bool) -> io::Result<()> {
     set_policy(0, policy, lowest)
 }
 
+/// Gives the calling thread short slices of CPU time, so that it gets a CPU soon after it wakes, before
+/// threads that use theirs all the time (Linux 6.12). Needs no right.
+///
+/// Fails with the kernel's error.
+pub fn set_short_slices() -> io::Result<()> {
+    /// `struct sched_attr`, in its first size.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime_ns: u64,
+        deadline_ns: u64,
+        period_ns: u64,
+    }
+    const SHORTEST_NS: u64 = 100_000;
+    let size = size_of::<Attributes>() as u32;
+    let wanted = Attributes { size, runtime_ns: SHORTEST_NS, ..Attributes::default() };
+    // SAFETY: the structure is live for the call, and tells its own size.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Returns whether this thread has a real-time priority ([`set_real_time`]).
 pub fn is_real_time() -> bool {
     // SAFETY: the call takes a number only.
