@@ -117,6 +117,11 @@ impl Guardian {
         guards.len() < before
     }
 
+    /// Returns the numbers of the guardian processes.
+    pub(crate) fn guards(&self) -> Vec<u32> {
+        self.lock().guards.iter().map(|guard| guard.pid).collect()
+    }
+
     /// Entrusts a process to the guardians. `pid` is `None` for a fork's child that has not been found among
     /// the processes yet.
     ///

@@ -8,6 +8,8 @@
 //! |---|---|
 //! | `monitor` | watches the tree's memory, and takes processes over; `monitor/standstill`: processes that are stopped until they are taken over |
 //! | `tree` | the processes and their memory: shared memory (`shares`), memory that is not paged (`fixed`), the order in which processes are asked about their memory (`turns`, `rounds`) |
+//! | `backing` | the seam between a run and the ways to keep its limit |
+//! | `files` | another way: private files, without any privilege |
 //! | `managed` | a process under management: which mappings are taken (`eligible`, `bss`, `kinds`), and the work of its driver besides serving faults (`adopter`, `droppers`) |
 //! | `ledger` | the one limit, and how much of it each process uses |
 //! | `kernel` | another way to keep a limit: a control group, and a swap file of the kernel's |
@@ -23,6 +25,8 @@ macro_rules! say {
     }};
 }
 
+mod backing;
+mod files;
 mod guardian;
 mod kernel;
 mod ledger;
@@ -44,6 +48,8 @@ use octavo::Manager;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
+use backing::Backing;
+use files::Files;
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian_main};
 pub use kernel::group::memory_group;
 pub use kernel::keeper::{SUBCOMMAND as SWAP_KEEPER, keeper_main};
@@ -51,7 +57,7 @@ pub use kernel::{ENTER, KernelSwap, enter_main, look_for_kernel_rung, run_in_ker
 use ledger::Ledger;
 pub use managed::kinds::MemoryKind;
 use monitor::{Failed, Monitor};
-pub use octavo_stub::{Message, REASONS, look_for_rights, look_for_userfaultfd, may_trace};
+pub use octavo_stub::{Message, REASONS, look_for_rights, look_for_tracing, look_for_userfaultfd, may_trace};
 use report::socket::{self, Socket};
 pub use report::summary::{FaultsByKind, Summary, Waits};
 pub use system::limits::Raised;
@@ -105,45 +111,65 @@ pub fn run(
     options: Options<'_>,
     make_manager: impl FnOnce(u64) -> octavo::Result<Manager> + Send + 'static,
 ) -> io::Result<(End, Summary)> {
-    // Orphans become children of the runner, so that none gets lost.
-    set_child_subreaper(Some(rustix::process::getpid()))?;
-    let mut signals = Signals::new()?;
-    let socket = options.socket.map(Socket::listen).transpose()?;
     let ledger = Arc::new(Ledger::new(options.limit_bytes));
     let budget_bytes = ledger.budget_bytes();
     let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
     let mut monitor = Monitor::new(Arc::clone(&ledger), make, options.is_strict)?;
-    if let Err(Failed(why)) = monitor.guard_early() {
-        return Ok((End::Refused(why), monitor.finish(options.leaves_manager)));
+    let end = watch(&mut command, options, &mut monitor)?;
+    Ok((end, monitor.finish(options.leaves_manager)))
+}
+
+/// Runs a program and all its children within a limit, by private files in a folder. Needs no privilege.
+/// Blocks until the program has ended.
+///
+/// # Errors
+/// Returns the kernel's error if the program cannot be watched or the file cannot be made, and `AddrInUse` if
+/// the socket's path is taken.
+pub fn run_in_files(mut command: Command, options: Options<'_>, folder: &Path) -> io::Result<(End, Summary)> {
+    let raised = Raised::now();
+    let mut files = Files::new(options.limit_bytes, folder, options.is_strict)?;
+    drop(raised);
+    let end = watch(&mut command, options, &mut files)?;
+    Ok((end, files.finish()))
+}
+
+/// Starts the program, and watches it to its end.
+fn watch(command: &mut Command, options: Options<'_>, backing: &mut dyn Backing) -> io::Result<End> {
+    // Orphans become children of the runner, so that none gets lost.
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+    let mut signals = Signals::new()?;
+    let socket = options.socket.map(Socket::listen).transpose()?;
+    if let Err(Failed(why)) = backing.prepare_early() {
+        return Ok(End::Refused(why));
     }
     let program = match command.spawn() {
         Ok(child) => child.id(),
-        Err(error) => return Ok((End::NotStarted(error), monitor.finish(options.leaves_manager))),
+        Err(error) => return Ok(End::NotStarted(error)),
     };
     // Raise this process's limits only now: the program has started with the limits that it was given.
     Raised::now().keep();
     priority::begin();
     let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;
     let mut status = None;
-    let end = loop {
+    Ok(loop {
         signals.pass_on(program);
-        status = signals::reap(program, |pid| monitor.note_end(pid)).or(status);
+        status = signals::reap(program, |pid| backing.note_end(pid)).or(status);
         // Serve one reader, then look at the tree before the next one.
         if let Some(reader) = socket.as_ref().and_then(Socket::reader) {
-            socket::tell(reader, monitor.figures());
+            socket::tell(reader, backing.figures());
         }
         if options.tells_progress {
-            monitor.tell_progress();
+            backing.tell_progress();
         }
-        let wait = match monitor.turn() {
+        let wait = match backing.turn() {
             Ok(wait) => wait,
             Err(Failed(why)) => {
-                monitor.kill_all();
+                backing.kill_all();
                 break End::Stopped(why);
             }
         };
         if let Some(status) = status {
-            if !monitor.has_managed() {
+            if !backing.is_needed() {
                 break End::Program(status);
             }
             // Children that outlive the program are served until they end.
@@ -151,11 +177,10 @@ pub fn run(
             continue;
         }
         if let Err(error) = sleep(&pidfd, wait) {
-            monitor.kill_all();
+            backing.kill_all();
             break End::Stopped(messages::NO_END.with(&[("why", &error)]));
         }
-    };
-    Ok((end, monitor.finish(options.leaves_manager)))
+    })
 }
 
 /// Checks that a run could manage process `pid`: takes it over as a run does, and releases it at once.

@@ -80,7 +80,7 @@ const SPARE: usize = 8;
 pub(crate) struct Failed(pub(crate) String);
 
 impl Failed {
-    fn new(message: &Message, why: &dyn Display) -> Self {
+    pub(crate) fn new(message: &Message, why: &dyn Display) -> Self {
         Self(message.with(&[("why", why)]))
     }
 }

@@ -252,7 +252,7 @@ fn descriptors() -> Result<String, String> {
 fn rights(rung: RungChoice) -> Finding {
     match rung.take() {
         Ok(Rung::Pool) => Well("a userfaultfd, and tracing".into()),
-        Ok(rung @ Rung::Kernel) => Well(rung.words().into()),
+        Ok(rung @ (Rung::File | Rung::Kernel)) => Well(rung.words().into()),
         Err(why) => Lacks(messages::NO_RIGHTS.with(&[("why", &why)])),
     }
 }

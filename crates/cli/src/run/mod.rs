@@ -24,7 +24,7 @@ use crate::run::args::{RunArgs, SwapPlace};
 use crate::run::checks::Finding;
 use crate::run::lookup::{Lookup, look_up};
 use crate::run::settings::{builder, reclaim_policy};
-use crate::rungs::Rung;
+use crate::rungs::{Rung, probes};
 
 /// The exit codes of shells for a program that does not exist, and for one that cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -69,6 +69,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
     let (end, summary) = match rung {
         Rung::Pool => in_pool(command, args, limit_bytes, is_demo)?,
+        Rung::File => in_files(command, args, limit_bytes)?,
         Rung::Kernel => in_kernel_swap(&command, args, limit_bytes)?,
     };
     let has_started = !matches!(end, End::NotStarted(_) | End::Refused(_));
@@ -123,6 +124,24 @@ fn in_pool(
             (Some(path), ErrorKind::NotFound) => messages::said_of(&messages::NO_SOCKET, path, &error),
             _ => messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]),
         })
+    })
+}
+
+/// Runs a program by the file rung.
+fn in_files(command: Command, args: &RunArgs, limit_bytes: u64) -> Result<(End, Summary), Failure> {
+    let program = command.get_program().to_owned();
+    let place = args.swap.first().cloned().or_else(SwapPlace::without_name);
+    let path = place.map_or_else(|| "/var/tmp".into(), |place| place.path);
+    let folder = probes::folder(&path).map_err(|why| Failure::Said(format!("not started: {why}")))?;
+    let options = Options {
+        limit_bytes,
+        socket: args.socket.as_deref(),
+        is_strict: args.strict,
+        tells_progress: false,
+        leaves_manager: false,
+    };
+    octavo_pager::run_in_files(command, options, &folder.path).map_err(|error| {
+        Failure::Said(messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]))
     })
 }
 

@@ -11,13 +11,15 @@ use clap::ValueEnum;
 pub enum Rung {
     /// Pages go to a compressed pool and to swap places of Octavo's own, by userfaultfd.
     Pool,
+    /// Memory becomes private mappings of a file. Needs no privilege.
+    File,
     /// Pages go to a swap file of the kernel's. Taken only on request.
     Kernel,
 }
 
 impl Rung {
     /// All rungs.
-    pub const ALL: [Self; 2] = [Self::Pool, Self::Kernel];
+    pub const ALL: [Self; 3] = [Self::Pool, Self::File, Self::Kernel];
     /// Those that a run tries by itself, in this order.
     const TRIED: [Self; 1] = [Self::Pool];
 
@@ -28,6 +30,7 @@ impl Rung {
     pub fn probe(self) -> Result<(), String> {
         match self {
             Self::Pool => octavo_pager::look_for_rights().map_err(|error| error.to_string()),
+            Self::File => look_for_file_rung(),
             Self::Kernel => octavo_pager::look_for_kernel_rung(),
         }
     }
@@ -36,6 +39,7 @@ impl Rung {
     pub fn words(self) -> &'static str {
         match self {
             Self::Pool => "pages go to a compressed pool, and from there to disk",
+            Self::File => "memory is mapped from a file on disk, and the kernel pages it",
             Self::Kernel => "the kernel swaps, in a control group and to a file of this run's own",
         }
     }
@@ -45,9 +49,18 @@ impl Display for Rung {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pool => "pool",
+            Self::File => "file",
             Self::Kernel => "kernel",
         })
     }
+}
+
+/// Checks what the file rung needs from the kernel. Its folder is another matter.
+fn look_for_file_rung() -> Result<(), String> {
+    octavo_pager::look_for_tracing().map_err(|error| error.to_string())?;
+    probes::listening().map_err(|error| {
+        format!("system calls of the program cannot be listened to: {error}; use Linux 5.19 or later")
+    })
 }
 
 /// The rung of a run, as the command line names it.
@@ -58,6 +71,8 @@ pub enum RungChoice {
     Auto,
     /// A compressed pool, then disk; needs full userfaultfd
     Pool,
+    /// Private mappings of a file on disk; needs no privilege
+    File,
     /// A control group, and the kernel's own swap to a file of the run's; needs root
     Kernel,
 }
@@ -72,6 +87,7 @@ impl RungChoice {
         let wanted = match self {
             Self::Auto => return first(Rung::probe),
             Self::Pool => Rung::Pool,
+            Self::File => Rung::File,
             Self::Kernel => Rung::Kernel,
         };
         wanted.probe().map(|()| wanted)

@@ -56,6 +56,39 @@ pub struct Waits {
     pub stood_seconds: f64,
 }
 
+/// What the file rung has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Files {
+    /// How often all processes were stopped for a moment, and how often that did not succeed.
+    pub stops: u64,
+    /// See `stops`.
+    pub failed_stops: u64,
+    /// The longest stop.
+    pub longest_stop_seconds: f64,
+    /// Memory that was mapped from the file, private copies that were dropped, and bytes that were written in
+    /// vain, since the program stored to them meanwhile.
+    pub converted_bytes: u64,
+    /// See `converted_bytes`.
+    pub cleaned_bytes: u64,
+    /// See `converted_bytes`.
+    pub changed_bytes: u64,
+}
+
+impl fmt::Display for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "octavo: {} mapped from files, {} of copies dropped, {} written in vain; {} stops of all processes, the longest {:.0} ms, {} failed",
+            bytes_for_people(self.converted_bytes),
+            bytes_for_people(self.cleaned_bytes),
+            bytes_for_people(self.changed_bytes),
+            self.stops,
+            1e3 * self.longest_stop_seconds,
+            self.failed_stops
+        )
+    }
+}
+
 /// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
@@ -137,6 +170,9 @@ pub struct Summary {
     pub refused: BTreeMap<String, u64>,
     /// The most memory that could not be paged, of all kinds together, near the limit.
     pub unpaged_bytes: u64,
+    /// What the file rung has done, if the run took it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<Files>,
     /// The swap area whose reads took longest at the median, and how long, in nanoseconds.
     #[serde(skip)]
     pub(crate) slowest: Option<(String, u64)>,
@@ -304,6 +340,9 @@ impl fmt::Display for Summary {
         )?;
         if let Some(ratio) = self.compression_ratio {
             writeln!(f, "octavo: packed pages took one part in {ratio:.1}")?;
+        }
+        if let Some(files) = &self.files {
+            writeln!(f, "{files}")?;
         }
         write!(
             f,
