@@ -51,6 +51,9 @@ const KILLING: Duration = Duration::from_millis(40);
 /// The time from a look to the moment at which the tree stands still, and how fast a high rate is forgotten.
 const REACTION: Duration = Duration::from_millis(8);
 const FADES: f64 = 0.97;
+/// The longest rest after cleaning in vain, and the rest from which on no process stands still for it.
+const LONGEST_REST: Duration = Duration::from_millis(500);
+const MOST_VAIN: Duration = Duration::from_millis(60);
 const MIB: u64 = 1 << 20;
 /// Why nothing of a process goes out any more.
 const PINNED: &str = "a device, or io_uring, may write to its memory at any time";
@@ -114,6 +117,9 @@ pub(crate) struct Files {
     entrusted: BTreeMap<u32, Entrusted>,
     refused: BTreeMap<u32, (String, Instant)>,
     growth: Growth,
+    /// How long cleaning rests since it freed nothing, and until when.
+    vain: Duration,
+    rests_until: Option<Instant>,
     standstill: Standstill,
     guardian: Option<Guardian>,
     lacks_guardian: bool,
@@ -148,6 +154,8 @@ impl Files {
             entrusted: BTreeMap::new(),
             refused: BTreeMap::new(),
             growth: Growth::default(),
+            vain: Duration::ZERO,
+            rests_until: None,
             standstill: Standstill::default(),
             guardian: None,
             lacks_guardian: false,
@@ -182,7 +190,13 @@ impl Files {
                 continue;
             }
             let Ok(statm) = Statm::of(pid) else { continue };
-            if self.filtered.contains(&parent) {
+            if proc::name(pid) == octavo_stub::MAPPER_NAME {
+                // The helper of a process that has just ended.
+                continue;
+            }
+            // An orphan is a child of the runner.
+            let is_orphan = parent == std::process::id() && !self.filtered.is_empty();
+            if is_orphan || self.filtered.contains(&parent) {
                 self.filtered.insert(pid);
             }
             self.summary.processes += 1;
@@ -349,7 +363,8 @@ impl Files {
             };
             cleaner.clean(bounds.batch, &mut list, &mut look)
         };
-        freed.map_err(|error| Failed::new(&messages::BLIND, &error))?;
+        let freed = freed.map_err(|error| Failed::new(&messages::BLIND, &error))?;
+        self.note_freed(freed);
         if let Some(why) = self.cleaner.why_failed()
             && !std::mem::replace(&mut self.has_told_failure, true)
         {
@@ -399,6 +414,24 @@ impl Growth {
     }
 }
 
+impl Files {
+    /// Lets some time pass before the next try if nothing could be freed, twice as much each time.
+    fn note_freed(&mut self, freed: Option<u64>) {
+        let has_written = self.cleaner.has_written();
+        if freed.is_some_and(|bytes| bytes > 0) || has_written {
+            self.vain = Duration::ZERO;
+        } else if freed.is_some() {
+            self.vain = (self.vain * 2).clamp(SHORT, LONGEST_REST);
+            self.rests_until = Some(Instant::now() + self.vain);
+        }
+    }
+
+    /// Returns whether cleaning was in vain, so that it waits.
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
 impl Backing for Files {
     fn prepare_early(&mut self) -> Result<(), Failed> {
         // Later, the start would take long, and nobody looks meanwhile.
@@ -426,16 +459,18 @@ impl Backing for Files {
             }
         }
         let is_tight = used + self.growth.expected() > self.bounds.hold;
-        if is_tight || used > self.bounds.clean && self.next_to_engage().is_some() {
+        let is_vain = self.vain > MOST_VAIN;
+        if !is_vain && (is_tight || used > self.bounds.clean && self.next_to_engage().is_some()) {
             keep_still(&self.known, &mut self.standstill, self.guardian.as_ref());
         }
         while used > self.bounds.engage && self.engage()? && self.standstill.has_any() {}
-        if used > self.bounds.clean {
+        if used > self.bounds.clean && !self.rests() {
             self.clean(used)?;
         }
         if self.standstill.has_any() {
             let used = self.measure();
-            if used <= self.bounds.clean || self.standstill.is_too_long(used) {
+            let is_over = used <= self.bounds.clean || self.vain > MOST_VAIN;
+            if is_over || self.standstill.is_too_long(used) {
                 self.standstill.end(self.guardian.as_ref());
             }
         } else {

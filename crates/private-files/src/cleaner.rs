@@ -161,6 +161,11 @@ impl Cleaner {
         self.failed.as_deref()
     }
 
+    /// Returns whether pages are on disk that the next stop may drop.
+    pub fn has_written(&self) -> bool {
+        !self.written.is_empty()
+    }
+
     /// Returns the figures up to now.
     pub fn figures(&self) -> Figures {
         self.figures

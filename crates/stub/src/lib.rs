@@ -69,7 +69,7 @@ pub use error::{InjectError, InjectErrorKind, MoverError};
 pub use inject::Injected;
 pub use layout::OutgoingRun;
 pub use mailbox::{CALLS, Call, UNREPORTED};
-pub use mapper::{Interrupted, Mapper};
+pub use mapper::{Interrupted, MAPPER_NAME, Mapper};
 pub use message::Message;
 pub use mover::Mover;
 pub use moves::{Moved, RunMoved, Staging};

@@ -11,6 +11,9 @@ use crate::listen;
 use crate::mailbox::Call;
 use crate::prepare;
 
+/// The name of movers and mappers in lists of processes.
+pub const MAPPER_NAME: &str = "octavo-mover";
+
 /// Called with the number of a thread right after that thread was told to stop.
 pub type Interrupted = Box<dyn FnMut(u32) + Send>;
 
