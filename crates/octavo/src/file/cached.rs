@@ -5,13 +5,14 @@
 //! space is made by the first such call.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 
 use super::{File, Open};
 use crate::error::{Error, ErrorKind, Result};
 use crate::region::RegionOptions;
 use crate::space::Space;
 use crate::table::Protection;
-use crate::units::{PageNumber, StoredPage};
+use crate::units::{PAGE_BYTES, PageNumber, StoredPage};
 use crate::writeback::extend;
 
 /// The pages that such a space shows: as many as the page cache can number.
@@ -74,6 +75,16 @@ impl File {
 }
 
 impl Open {
+    /// Stores zeros to bytes of one page, as far as the file still has them.
+    pub(super) fn zero(&self, bytes: Range<u64>) -> Result<()> {
+        let zeros = &[0; PAGE_BYTES][..(bytes.end - bytes.start) as usize];
+        match self.whole()?.write(bytes.start, zeros) {
+            // The file has become shorter meanwhile.
+            Err(error) if error.kind() == ErrorKind::BeyondEnd => Ok(()),
+            written => written,
+        }
+    }
+
     /// The space that shows all of the file.
     fn whole(&self) -> Result<&Space> {
         if let Some(space) = self.whole.get() {

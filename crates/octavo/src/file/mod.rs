@@ -266,15 +266,34 @@ impl File {
         set_len(self.open.engine(), self.open.inode(), bytes)
     }
 
-    /// Makes `len` bytes from `offset` on zero, and frees their room on the device. The length stays.
+    /// Makes `len` bytes from `offset` on zero, and frees the room of whole pages on the device. The length
+    /// stays.
     ///
     /// # Errors
-    /// `FileWrite` if the file was not opened for writing, or if its file system has no holes.
+    /// `FileWrite` if the file was not opened for writing, or if its file system has no holes. Otherwise as
+    /// [`File::write_at`]: a page of which only a part becomes zero is written.
     /// `ForkedChild` in a forked child.
     pub fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
-        let _inside = self.open.engine().enter()?;
-        self.open.check_writable("make a hole in")?;
-        punch(self.open.engine(), self.open.inode(), offset..offset.saturating_add(len))
+        let open = &*self.open;
+        let _inside = open.engine().enter()?;
+        open.check_writable("make a hole in")?;
+        let (page, file_end) = (PAGE_BYTES as u64, open.inode().len_bytes());
+        let end = offset.saturating_add(len).min(file_end);
+        if offset >= end {
+            return Ok(());
+        }
+        let first = offset.div_ceil(page);
+        let last = if end == file_end { end.div_ceil(page) } else { end / page };
+        if first < last {
+            punch(open.engine(), open.inode(), first..last)?;
+        }
+        // The rest of these pages belongs to others, who may be storing to it.
+        let in_first = offset..end.min(first * page);
+        let in_last = (last * page).max(in_first.end)..end;
+        for part in [in_first, in_last].into_iter().filter(|part| !part.is_empty()) {
+            open.zero(part)?;
+        }
+        Ok(())
     }
 
     /// Sets who holds dirty pages of the file back until their log is durable, or nobody. It holds for all

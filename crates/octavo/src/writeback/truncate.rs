@@ -64,24 +64,23 @@ pub(super) fn match_backing(inode: &Inode) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes bytes of a file zero, and frees their room on the device.
+/// Makes whole pages of a file zero, and frees their room on the device. The last page may be the one in
+/// which the file ends.
 ///
 /// # Errors
-/// `FileWrite` if the backing refuses. Pages in memory are dropped then too, after they were written.
-pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, bytes: Range<u64>) -> Result<()> {
+/// `FileWrite` if the backing refuses. The pages are as before then.
+pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) -> Result<()> {
     let _resizing = inode.resizing.lock();
-    let end = bytes.end.min(inode.len_bytes());
-    if bytes.start >= end {
+    let bytes = pages.start * PAGE..inode.len_bytes().min(pages.end * PAGE);
+    if bytes.is_empty() {
         return Ok(());
     }
-    // Pages of which only a part becomes zero are written first, and read again after.
-    let pages = bytes.start / PAGE..end.div_ceil(PAGE);
+    // No write is under way then that would fill the hole again.
     write_back(engine, inode, pages.clone());
-    let backed = inode.backed_bytes().min(inode.len_bytes());
-    if bytes.start < backed {
-        let len = end.min(backed) - bytes.start;
+    let end = bytes.end.min(inode.backed_bytes());
+    if bytes.start < end {
         let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "make a hole in", &error);
-        inode.backing.punch(bytes.start, len).map_err(refused)?;
+        inode.backing.punch(bytes.start, end - bytes.start).map_err(refused)?;
     }
     drop_pages(engine, inode, pages, Drop::All);
     Ok(())
