@@ -4,12 +4,14 @@
 //!   store ─► DIRTY ──── sync begins ───► DIRTY + TOWRITE ──┐
 //!              ▲                                           │ a write begins: the frame's DIRTY flag is cleared
 //!              │ the write failed, or others               ▼
-//!              └── have the page pinned ──────────── WRITEBACK ── the write ends ──► no tag
+//!              └── have the page pinned ──────────── WRITEBACK (+ TOWRITE) ── the write ends ──► no tag
 //! ```
 //!
-//! A sync writes the pages that have TOWRITE. Pages that become dirty after it began have only DIRTY, so it
-//! ends however fast others store (Linux's `tag_pages_for_writeback`). Whoever clears DIRTY clears TOWRITE as
-//! well: reclaim may write a page first, and the sync then waits for WRITEBACK.
+//! A sync writes the pages that have TOWRITE: those that were dirty, or being written, when it began. Pages
+//! that become dirty later have only DIRTY, so it ends however fast others store (Linux's
+//! `tag_pages_for_writeback`). Reclaim or the flusher may begin to write such a page first, and not do it: a
+//! gate holds it back, or the device is full. So TOWRITE stays until a write has ended well and left the page
+//! clean. The sync meets the page, waits, and looks again.
 //!
 //! DIRTY may be set on a page that is clean, but never the other way round (see the head of `mod.rs`).
 //!
@@ -19,7 +21,6 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::frame::latch::{Hold, Latches};
 use crate::frame::{FrameAllocator, PageIs, PinnedFrame};
 use crate::mapping::{Changes, Path, Tag};
 use crate::page_cache::{Inode, PageCache, SEGMENT_PAGES, page_of};
@@ -48,8 +49,8 @@ pub(crate) enum Begin {
     Nothing,
     /// A device reads or writes the frame. Wait, and try again.
     UnderIo,
-    /// An exclusive guard has the page. Wait for its latch, and try again.
-    Lent,
+    /// Others have pinned the frame. Take its latch, shared, and try again.
+    Pinned,
 }
 
 impl PageCache {
@@ -76,8 +77,19 @@ impl PageCache {
         }
     }
 
+    /// Forgets that a page has to be written, because it need not.
     pub(super) fn untag_dirty(&self, changes: &mut Changes<'_>, path: &Path, inode: &Inode) {
         changes.clear_tag(path, Tag::ToWrite);
+        self.clear_dirty(changes, path, inode);
+    }
+
+    /// Turns DIRTY into WRITEBACK.
+    fn tag_writeback(&self, changes: &mut Changes<'_>, path: &Path, inode: &Inode) {
+        self.clear_dirty(changes, path, inode);
+        changes.set_tag(path, Tag::Writeback);
+    }
+
+    fn clear_dirty(&self, changes: &mut Changes<'_>, path: &Path, inode: &Inode) {
         if changes.has_tag(path, Tag::Dirty) {
             changes.clear_tag(path, Tag::Dirty);
             inode.count_dirty(-1);
@@ -85,7 +97,8 @@ impl PageCache {
         }
     }
 
-    /// Gives TOWRITE to the dirty pages of a range of a file.
+    /// Gives TOWRITE to the pages of a range of a file that are dirty, or being written. No page becomes the
+    /// other of these unseen, because both are looked for under one lock.
     pub(crate) fn tag_to_write(&self, inode: &Inode, pages: &Range<u64>) {
         for (place, number) in inode.segments_in(pages) {
             let first = place * SEGMENT_PAGES;
@@ -93,7 +106,7 @@ impl PageCache {
                 (self.segments.of(page_of(number, 0)).0, pages.start.saturating_sub(first));
             loop {
                 let (mut changes, mut tagged) = (segment.mapping.lock(), 0);
-                while let Some((index, _)) = changes.next_tagged(from, Tag::Dirty)
+                while let Some(index) = next_unwritten(&changes, from)
                     && first + index < pages.end
                     && tagged < TAG_BATCH
                 {
@@ -142,13 +155,15 @@ impl PageCache {
     /// Begins to write a page whose frame the caller has pinned, once.
     ///
     /// If others have pins too, they may store to the page while it is written. It then goes out as it is,
-    /// and stays dirty. An exclusive guard is not disturbed: its bytes are half changed.
+    /// and stays dirty. An exclusive guard is not disturbed: its bytes are half changed. So the caller takes
+    /// the page's latch until the frame is under WRITEBACK. Guards wait for the end of that by themselves.
     pub(crate) fn begin_write(
         &self,
-        (frames, latches): (&FrameAllocator, &Latches),
+        frames: &FrameAllocator,
         inode: &Inode,
         (page, frame): (StoredPage, FrameId),
         why: Why,
+        is_latched: bool,
     ) -> Begin {
         let (segment, index) = self.segments.of(page);
         let mut changes = segment.mapping.lock();
@@ -160,6 +175,11 @@ impl PageCache {
         if holds.is_under_io() {
             return if why == Why::Sync { Begin::UnderIo } else { Begin::Nothing };
         }
+        if !changes.has_tag(&path, Tag::Dirty) {
+            // It has been written. Who stores to it just now has not tagged it yet, and is not waited for.
+            changes.clear_tag(&path, Tag::ToWrite);
+            return Begin::Nothing;
+        }
         if !words.holds.start_writeback(PageIs::Dirty) {
             // Our pin is the only one, and the page is clean. Who stores to it takes this lock first.
             if holds.pins() == 1 && !holds.is_dirty() {
@@ -169,24 +189,17 @@ impl PageCache {
             if why == Why::Flush {
                 return Begin::Nothing;
             }
-            // The latch keeps exclusive guards away until the frame is under WRITEBACK. Such a guard waits
-            // for the end of that.
-            if latches[frame].try_take(Hold::Shared, true).is_err() {
-                return Begin::Lent;
+            if !is_latched {
+                return Begin::Pinned;
             }
-            let begun = words.holds.start_writeback_of_pinned();
-            let woken = latches[frame].release(Hold::Shared);
-            debug_assert!(!woken || begun);
-            if !begun {
+            if !words.holds.start_writeback_of_pinned() {
                 return Begin::UnderIo;
             }
-            changes.clear_tag(&path, Tag::ToWrite);
             changes.set_tag(&path, Tag::Writeback);
             zero_behind_end(frames, inode, segment.place_of(index), frame);
             return Begin::Begun;
         }
-        self.untag_dirty(&mut changes, &path, inode);
-        changes.set_tag(&path, Tag::Writeback);
+        self.tag_writeback(&mut changes, &path, inode);
         zero_behind_end(frames, inode, segment.place_of(index), frame);
         Begin::Begun
     }
@@ -208,8 +221,7 @@ impl PageCache {
         let begun =
             !inode.is_failing() && words.uses.get() == 1 && words.holds.start_writeback(PageIs::Dirty);
         if begun {
-            self.untag_dirty(&mut changes, &path, inode);
-            changes.set_tag(&path, Tag::Writeback);
+            self.tag_writeback(&mut changes, &path, inode);
             zero_behind_end(frames, inode, segment.place_of(index), frame);
         }
         begun
@@ -248,9 +260,18 @@ impl PageCache {
                 // First the tag, then the flag.
                 self.tag_dirty(&mut changes, &path, &owner.inode);
             }
+            if written && !changes.has_tag(&path, Tag::Dirty) {
+                changes.clear_tag(&path, Tag::ToWrite);
+            }
         }
         if written { words.holds.end_writeback(true) } else { words.holds.cancel_writeback() }
     }
+}
+
+/// Returns the first page at or after `from` that is dirty, or being written.
+fn next_unwritten(changes: &Changes<'_>, from: u64) -> Option<u64> {
+    let next = |tag| changes.next_tagged(from, tag).map(|(index, _)| index);
+    [Tag::Dirty, Tag::Writeback].into_iter().filter_map(next).min()
 }
 
 /// Zeroes what a page has behind the end of its file. What programs store there is lost, and must not show

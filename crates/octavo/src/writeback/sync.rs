@@ -1,14 +1,14 @@
 //! Writes the dirty pages of a range of a file.
 //!
 //! ```text
-//!  sync: DIRTY ─► TOWRITE over the range     from here on, new stores are not waited for
+//!  sync: DIRTY, WRITEBACK ─► TOWRITE over the range     from here on, new stores are not waited for
 //!          │
 //!          ▼
 //!  take the pages with TOWRITE, in order; neighbours form a run of at most 1 MiB
 //!          │ under I/O by others: hand over what is collected, wait, look again
 //!          │ lent to an exclusive guard: the same
 //!          ▼
-//!  up to 64 runs under way ─► wait for the pages that others write ─► the length ─► the device's flush
+//!  up to 64 runs under way ─► the length ─► the device's flush
 //! ```
 //!
 //! Cost: a search in the tree for each tagged page, which skips nodes without one. So a sync costs by the
@@ -56,22 +56,8 @@ pub(crate) fn sync_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u6
 pub(crate) fn write_back(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) {
     engine.page_cache.tag_to_write(inode, &pages);
     let mut writer = Writer::new(engine, inode);
-    writer.write_tagged(pages.clone(), Tag::ToWrite, Why::Sync, u64::MAX);
+    writer.write_tagged(pages, Tag::ToWrite, Why::Sync, u64::MAX);
     writer.end();
-    wait_for_others(engine, inode, pages);
-}
-
-/// Waits for the pages of a range that are being written now.
-fn wait_for_others(engine: &Engine, inode: &Inode, pages: Range<u64>) {
-    let mut from = pages.start;
-    let mut found = SmallVec::<[(u64, StoredPage, PinnedFrame); 1]>::new();
-    loop {
-        engine.page_cache.tagged(&engine.frames, inode, from..pages.end, Tag::Writeback, &mut found);
-        let Some((at, _, pin)) = found.pop() else { return };
-        engine.wait_for_frame(pin.frame());
-        engine.unpin(pin);
-        from = at + 1;
-    }
 }
 
 /// Collects pages into runs, and keeps several runs under way.
@@ -124,7 +110,16 @@ impl<'e> Writer<'e> {
         let (engine, frame) = (self.engine, pin.frame());
         let cache = &engine.page_cache;
         loop {
-            let begun = cache.begin_write((&engine.frames, &engine.latches), self.inode, (page, frame), why);
+            let begin =
+                |is_latched| cache.begin_write(&engine.frames, self.inode, (page, frame), why, is_latched);
+            let begun = match begin(false) {
+                Begin::Pinned if engine.latches[frame].try_take(Hold::Shared, true).is_ok() => {
+                    let begun = begin(true);
+                    engine.unlatch(frame, Hold::Shared);
+                    begun
+                }
+                other => other,
+            };
             match begun {
                 Begin::Begun if cache.may_go(&engine.frames, self.inode, at, frame) => {
                     return self.collect(at, page, pin);
@@ -153,7 +148,8 @@ impl<'e> Writer<'e> {
                     self.send();
                     engine.wait_for_frame(frame);
                 }
-                Begin::Lent => {
+                // An exclusive guard has it.
+                Begin::Pinned => {
                     self.send();
                     wait_for_latch(engine, frame);
                 }
