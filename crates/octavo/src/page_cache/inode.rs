@@ -131,9 +131,10 @@ impl Inode {
         self.backed_bytes.fetch_max(bytes, Ordering::AcqRel);
     }
 
-    /// Notes that the backing ends here. The caller holds `resizing`.
-    pub(crate) fn set_backed_bytes(&self, bytes: u64) {
-        self.backed_bytes.store(bytes, Ordering::Release);
+    /// Notes that the backing has nothing behind this byte. The caller holds `resizing`.
+    pub(crate) fn cut_backed(&self, bytes: u64) {
+        // Not a load and a store: a write of a page in front may end in between.
+        self.backed_bytes.fetch_min(bytes, Ordering::AcqRel);
     }
 
     /// The length of the backing: what it was told, or where the last page that was written ends. The caller

@@ -60,7 +60,7 @@ use crate::io::FileBacking;
 use crate::mapping::{PageWord, Tag};
 use crate::store::{Found, ReadFailures};
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering, RwLock, Shared};
-use crate::units::{FileId, FrameId, StoredPage};
+use crate::units::{FileId, FrameId, PAGE_BYTES, StoredPage};
 
 /// All files of a manager.
 pub(crate) struct PageCache {
@@ -307,6 +307,35 @@ impl PageCache {
             self.tag_dirty(&mut changes, &path, inode);
         }
         true
+    }
+
+    /// Changes the length that programs see, and zeroes what the page in which the old length, or the new one
+    /// if it is less, lies has behind that. Returns the page's frame if a device has it: wait, and try again.
+    ///
+    /// Both happen under the page's lock. A write of the page begins under it too, and zeroes by the length
+    /// that it finds there. So it never zeroes what a program stores behind the old end.
+    pub(crate) fn move_end(
+        &self,
+        frames: &FrameAllocator,
+        inode: &Shared<Inode>,
+        bytes: u64,
+    ) -> Option<PinnedFrame> {
+        let end = bytes.min(inode.len_bytes());
+        let (place, inside) = (end / PAGE_BYTES as u64, end as usize % PAGE_BYTES);
+        let Some(page) = (inside != 0).then(|| self.number(inode, place).ok()).flatten() else {
+            inode.set_len_bytes(bytes);
+            return None;
+        };
+        let (segment, index) = self.segments.of(page);
+        let changes = segment.mapping.lock();
+        if let Some(frame) = changes.get(index).as_frame() {
+            if frames.words(frame).holds.load().is_under_io() {
+                return Some(PinnedFrame::take(frame, frames.words(frame)).0);
+            }
+            frames.bytes().zero(frame.home_offset() + inside, PAGE_BYTES - inside);
+        }
+        inode.set_len_bytes(bytes);
+        None
     }
 
     /// Takes a page that a truncation drops from the cache. The caller has pinned its frame, and no entry

@@ -34,10 +34,9 @@ pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Res
         drop_pages(engine, inode, bytes.div_ceil(PAGE)..u64::MAX, Drop::All);
         // A write that was under way may have made the backing longer again.
         inode.backing.set_len_bytes(bytes).map_err(refused)?;
-        inode.set_backed_bytes(inode.backed_bytes().min(bytes));
+        inode.cut_backed(bytes);
     }
-    zero_behind(engine, inode, bytes.min(before));
-    inode.set_len_bytes(bytes);
+    move_end(engine, inode, bytes);
     inode.set_backing_len(bytes);
     Ok(())
 }
@@ -45,10 +44,8 @@ pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Res
 /// Makes the file at least so long, without asking the backing: the next sync does.
 pub(crate) fn extend(engine: &Engine, inode: &Shared<Inode>, bytes: u64) {
     let _resizing = inode.resizing.lock();
-    let before = inode.len_bytes();
-    if bytes > before {
-        zero_behind(engine, inode, before);
-        inode.set_len_bytes(bytes);
+    if bytes > inode.len_bytes() {
+        move_end(engine, inode, bytes);
     }
 }
 
@@ -58,7 +55,7 @@ pub(super) fn match_backing(inode: &Inode) -> io::Result<()> {
     let bytes = inode.len_bytes();
     if inode.backing_len() != bytes {
         inode.backing.set_len_bytes(bytes)?;
-        inode.set_backed_bytes(inode.backed_bytes().min(bytes));
+        inode.cut_backed(bytes);
         inode.set_backing_len(bytes);
     }
     Ok(())
@@ -107,16 +104,10 @@ pub(crate) fn after_direct_write(engine: &Engine, inode: &Shared<Inode>, bytes: 
     }
 }
 
-/// Zeroes what the last page has behind the end, if the page is in memory.
-fn zero_behind(engine: &Engine, inode: &Shared<Inode>, end: u64) {
-    let inside = (end % PAGE) as usize;
-    if inside == 0 {
-        return;
-    }
-    let page = end / PAGE;
-    if let Some((_, _, pin)) = engine.page_cache.next_cached(&engine.frames, inode, page..page + 1) {
+/// Changes the length that programs see.
+fn move_end(engine: &Engine, inode: &Shared<Inode>, bytes: u64) {
+    while let Some(pin) = engine.page_cache.move_end(&engine.frames, inode, bytes) {
         engine.wait_for_frame(pin.frame());
-        engine.frames.bytes().zero(pin.frame().home_offset() + inside, PAGE_BYTES - inside);
         engine.unpin(pin);
     }
 }
