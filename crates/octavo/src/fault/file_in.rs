@@ -84,6 +84,10 @@ impl<'a> Fault<'a> {
             reading.give_up(engine);
         }
         if at >= inode.pages() {
+            if inode.is_closed() {
+                // The region is gone.
+                return Step::Again;
+            }
             return Step::End(Outcome::Failed(inode.beyond_end(at)));
         }
         if let Some(over) = self.check_quota(1) {

@@ -111,6 +111,12 @@ impl Inode {
         self.len_bytes.load(Ordering::Acquire)
     }
 
+    /// Returns whether nobody has the file open or mapped any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        // Acquire: pairs with the end of the last use.
+        self.users.load(Ordering::Acquire) == 0
+    }
+
     /// Pages of the file. The last may be part of a page.
     pub(crate) fn pages(&self) -> u64 {
         self.len_bytes().div_ceil(PAGE_BYTES as u64)

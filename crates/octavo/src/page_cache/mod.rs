@@ -140,7 +140,8 @@ impl PageCache {
     }
 
     /// Counts one user less. After the last, `empty` is called to write and drop the file's pages, and the
-    /// inode ends. Nobody opens or closes a file meanwhile.
+    /// inode ends. Nobody opens or closes a file meanwhile. A late fault may still find the inode, so `empty`
+    /// makes the file end at 0 before it drops pages: none comes back then.
     pub(crate) fn close(&self, inode: &Shared<Inode>, empty: impl FnOnce()) {
         let mut opening = self.opening.lock();
         if inode.users.fetch_sub(1, Ordering::AcqRel) != 1 {
@@ -209,6 +210,10 @@ impl PageCache {
         let mut segments = inode.segments.write();
         if let Some(number) = segments.get(&place) {
             return Ok(page_of(*number, index));
+        }
+        if inode.is_closed() {
+            let message = format!("the range that showed {} was unmapped meanwhile", inode.name);
+            return Err(Error::new(ErrorKind::NotMapped, message));
         }
         let owner = SegmentOwner { inode: Shared::clone(inode), first: place * SEGMENT_PAGES };
         let number = self.segments.take(owner)?;

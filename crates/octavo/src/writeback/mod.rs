@@ -59,8 +59,9 @@ impl std::ops::Drop for FileUse {
         engine.page_cache.close(inode, || {
             // Whoever wants to know of errors calls sync() first.
             write_back(engine, inode, 0..u64::MAX);
-            truncate::drop_pages(engine, inode, 0..u64::MAX, Drop::All);
             let _ = truncate::match_backing(inode);
+            inode.set_len_bytes(0);
+            truncate::drop_pages(engine, inode, 0..u64::MAX, Drop::All);
         });
     }
 }
