@@ -22,6 +22,7 @@ use crate::engine::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::fault::{Via, prefetch, resolve, resolve_async};
 use crate::frame::zero_page::UsedHugeZero;
+use crate::page_cache::Reach;
 use crate::reclaim::{Running, cool, make_room_for_node, make_room_under_quota, page_out};
 use crate::region::{AccessPattern, FilePart, Region, RegionList, RegionOptions, RegionWriter};
 use crate::sync::{Arc, Duration, Instant, Mutex, Shared, pause};
@@ -165,6 +166,11 @@ impl Space {
         if self.state.translation.is_some() {
             let what = "a space with a translation shows no files; map the file in a space without";
             return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        file.inode().reach(if options.guarded { Reach::Guards } else { Reach::Others })?;
+        if let Some(start) = at {
+            // Checks where the range ends.
+            page_range(start.address(), pages << PAGE_SHIFT)?;
         }
         let part = FilePart::new(file.inode().id, is_private, is_read_only);
         let at_place =

@@ -246,8 +246,11 @@ impl StoredPage {
     /// Returns whether `next` is the next page of the same page store.
     #[inline]
     pub(crate) fn is_followed_by(self, next: Self) -> bool {
-        // The number after the last page of a page store names no page.
-        self.bits().wrapping_add(1) == next.bits()
+        // The number after the last page of a page store names no page. And segments with neighbouring
+        // numbers lie anywhere, in any files.
+        let begins_segment =
+            next.store() == StoreId::File && next.index().is_multiple_of(1 << sizes::SEGMENT_BITS);
+        self.bits().wrapping_add(1) == next.bits() && !begins_segment
     }
 
     /// Returns the page of the same page store that is `pages` pages after this one.

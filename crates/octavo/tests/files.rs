@@ -432,3 +432,92 @@ fn the_flusher_writes_what_nobody_syncs() {
     }
     assert_eq!(manager.counters().get(Counter::FileSync), 0);
 }
+
+/// The last page of one segment and the first of the next have numbers that follow each other.
+#[test]
+fn pages_of_two_files_never_go_out_in_one_transfer() {
+    let (folder, manager) = (folder(), manager());
+    let (one, other) = (open(&manager, &folder, "one"), open(&manager, &folder, "other"));
+    one.set_len_bytes(64 * MIB).unwrap();
+    other.set_len_bytes(PAGE).unwrap();
+    one.write_at(64 * MIB - PAGE, &page_of(1)).unwrap();
+    other.write_at(0, &page_of(2)).unwrap();
+    while manager.reclaim(64).unwrap() > 0 {}
+    let mut bytes = vec![0; PAGE_LEN];
+    other.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, page_of(2));
+    let space = manager.space().unwrap();
+    let at = space.map_file(&one, 0, 64 * MIB, Sharing::Shared, RegionOptions::new()).unwrap();
+    space.map_file_at(at + 64 * MIB, &other, 0, PAGE, Sharing::Shared, RegionOptions::new()).unwrap();
+    while manager.reclaim(64).unwrap() > 0 {}
+    space.advise(at + 64 * MIB - PAGE, 2 * PAGE, Advice::WillNeed).unwrap();
+    assert_eq!(space.load::<u64>(at + 64 * MIB).unwrap(), 2, "nor do they come in together");
+    drop((space, one, other));
+    assert_eq!(fs::read(folder.path.join("other")).unwrap(), page_of(2));
+    assert_eq!(fs::metadata(folder.path.join("one")).unwrap().len(), 64 * MIB);
+}
+
+#[test]
+fn guards_have_a_file_for_themselves() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    file.set_len_bytes(MIB).unwrap();
+    let space = manager.space().unwrap();
+    let guarded = RegionOptions::new().guarded(true);
+    let at = space.map_file(&file, 0, MIB, Sharing::Shared, guarded).unwrap();
+    says(file.write_at(0, b"x"), ErrorKind::Unsupported, &["mapped with guards"]);
+    says(file.read_at(0, &mut [0]), ErrorKind::Unsupported, &["mapped with guards"]);
+    let plain = space.map_file(&file, 0, MIB, Sharing::Shared, RegionOptions::new());
+    says(plain, ErrorKind::Unsupported, &["mapped with guards"]);
+    says(file.set_len_bytes(100), ErrorKind::InvalidRange, &["multiple"]);
+    // Several pages, whose frames do not lie together.
+    for page in (0..64).rev() {
+        space.exclusive::<u8>(at + page * PAGE, PAGE_LEN).unwrap().fill(page as u8);
+    }
+    let many = space.shared::<u8>(at, 64 * PAGE_LEN).unwrap();
+    assert!(many.iter().enumerate().all(|(index, byte)| usize::from(*byte) == index / PAGE_LEN));
+    drop(many);
+    file.sync().unwrap();
+    let bytes = fs::read(folder.path.join("data")).unwrap();
+    assert!(bytes[..64 * PAGE_LEN].iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / PAGE_LEN));
+    let other = open(&manager, &folder, "other");
+    other.write_at(0, b"x").unwrap();
+    let guards = space.map_file(&other, 0, PAGE, Sharing::Shared, guarded);
+    says(guards, ErrorKind::Unsupported, &["without guards"]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let (folder, manager) = (folder(), manager());
+    let file = open(&manager, &folder, "data");
+    let space: Arc<Space> = Arc::new(manager.space().unwrap());
+    let at = space.map(MIB, RegionOptions::new()).unwrap();
+    assert_eq!(file.direct_write(1 << 40, &space, at, 0).unwrap(), 0);
+    assert_eq!(file.len_bytes().unwrap(), 0, "nothing was written");
+    says(file.write_at(9 << 40, b"x"), ErrorKind::InvalidRange, &["8 TiB"]);
+    says(file.set_len_bytes(9 << 40), ErrorKind::InvalidRange, &["can have"]);
+    let mapped = space.map_file_at(1 << 48, &file, 0, PAGE, Sharing::Shared, RegionOptions::new());
+    assert_eq!(mapped.unwrap_err().kind(), ErrorKind::InvalidRange);
+}
+
+/// A budget that shrinks empties chunks. Pages of files move, or go out.
+#[test]
+fn a_budget_shrinks_under_pages_of_files() {
+    let (folder, manager) = (folder(), Manager::builder().budget_bytes(48 * MIB).build().unwrap());
+    numbered(&folder.path.join("data"), 40 * MIB / PAGE);
+    let file = manager.open(folder.path.join("data"), FileOptions::new().write(true)).unwrap();
+    let space = manager.space().unwrap();
+    let at = space.map_file(&file, 0, 40 * MIB, Sharing::Shared, RegionOptions::new()).unwrap();
+    for page in 0..40 * MIB / PAGE {
+        let page = page * 7919 % (40 * MIB / PAGE);
+        if page.is_multiple_of(3) {
+            space.store(at + page * PAGE + 8, page).unwrap();
+        } else {
+            space.load::<u64>(at + page * PAGE).unwrap();
+        }
+    }
+    manager.set_budget(16 * MIB).unwrap();
+    for page in 0..40 * MIB / PAGE {
+        assert_eq!(space.load::<u64>(at + page * PAGE).unwrap(), page);
+    }
+}

@@ -18,7 +18,7 @@ use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::frame::{Block, PinnedFrame};
-use crate::io::{Direction, Host, Job, Urgency, Waited};
+use crate::io::{Direction, Host, Job, NO_QUEUE, Urgency, Waited};
 use crate::lru::IsolatedFrame;
 use crate::policy::{Arrival, Place, Shadow};
 use crate::sizes::ISOLATED;
@@ -27,7 +27,7 @@ use crate::sync::park::block_until_driven;
 use crate::sync::wait::{Waiting, key_of};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Ordering, fence, park_for};
 use crate::table::Protection;
-use crate::units::{FrameId, StoredPage};
+use crate::units::{FrameId, StoreId, StoredPage};
 
 /// How long a thread sleeps before it looks again, if it waits for no particular transfer.
 const MOMENT: Duration = Duration::from_millis(2);
@@ -239,6 +239,10 @@ impl Engine {
         };
         // Both words are hints: they say where to wait, not whether.
         match words.stored.page() {
+            // The sync of a file writes pages that stay on the LRU, whose links are no queues.
+            Some(page) if page.store() == StoreId::File && self.lru.knows(words) => {
+                self.store(page).wait(page, NO_QUEUE, &waiting)
+            }
             Some(page) => self.store(page).wait(page, words.prev.load(Ordering::Relaxed), &waiting),
             None => self.wait_in_devices(&waiting),
         }

@@ -72,6 +72,9 @@ impl<'a> Fault<'a> {
         // Whoever maps a file keeps it open.
         let Some(inode) = engine.page_cache.file(part.file) else { return Step::Again };
         let at = part.page_at(self.page);
+        if at >= inode.pages() {
+            return Step::End(Outcome::Failed(inode.beyond_end(at)));
+        }
         let page = match engine.page_cache.number(&inode, at) {
             Ok(page) => page,
             Err(error) => return Step::End(Outcome::Failed(error)),

@@ -199,9 +199,10 @@ fn add_of_file(run: &mut ReadAheadRun<'_>, part: FilePart, page: PageNumber, roo
         run.inode = engine.page_cache.file(part.file);
     }
     let Some(inode) = run.inode.clone() else { return false };
-    let Some(stored) = engine.page_cache.number(&inode, at).ok().filter(|_| at < inode.pages()) else {
+    if at >= inode.pages() {
         return false;
-    };
+    }
+    let Ok(stored) = engine.page_cache.number(&inode, at) else { return false };
     if let Some(pin) = engine.find_in_file(stored) {
         engine.unpin(pin);
         return true;

@@ -49,6 +49,7 @@ impl File {
     /// page that failed are written.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
         let open = &*self.open;
+        let _inside = open.engine().enter()?;
         let space = open.whole()?;
         open.check_writable("write to")?;
         let end = offset.checked_add(from.len() as u64).filter(|end| *end <= WHOLE_PAGES << 12);
@@ -58,7 +59,7 @@ impl File {
         };
         loop {
             if end > open.inode().len_bytes() && !from.is_empty() {
-                extend(open.engine(), open.inode(), end);
+                extend(open.engine(), open.inode(), end)?;
             }
             match space.write(offset, from) {
                 // The file has become shorter meanwhile.

@@ -59,7 +59,7 @@ impl File {
     /// one on: fewer than `len` if a later page cannot be pinned or written. Bytes behind those that are
     /// counted may have been written, too, and the file may have grown by them. Bytes that others store
     /// meanwhile are written as they were before or after. Call [`File::sync`] to have the bytes kept
-    /// whatever happens.
+    /// whatever happens. Pages of the file that others have pinned keep their old bytes in memory.
     ///
     /// # Errors
     /// Those of the first bytes. `FileWrite` if the file was not opened for writing, or if the kernel
@@ -86,6 +86,9 @@ impl File {
         let _inside = open.engine().enter()?;
         self.check(direction, offset, space, address, len)?;
         let bytes = offset..offset + len as u64;
+        if direction == Direction::Write {
+            open.inode().check_len(bytes.end)?;
+        }
         before_direct(open.engine(), open.inode(), &bytes)?;
         let Some(kept) = &open.kept else {
             let message =
@@ -96,12 +99,17 @@ impl File {
         let mut end = End { at: len as u64, why: None };
         // One group is one system call either way, and without a ring it needs no other.
         let lane = if len as u64 > GROUP_BYTES { kept.lanes.take() } else { None };
+        // A write behind the end moves the end, and no sync may cut off its bytes before that.
+        let inode = open.inode();
+        let _resizing =
+            (direction == Direction::Write && bytes.end > inode.len_bytes()).then(|| inode.resizing.lock());
         match lane {
             Some(lane) => transfer.by_ring(&lane, &mut end),
             None => transfer.in_order(&mut end),
         }
         if direction == Direction::Write {
-            after_direct_write(open.engine(), open.inode(), offset..offset + end.at);
+            // Groups behind the one that stopped the transfer may have been written, too.
+            after_direct_write(open.engine(), open.inode(), bytes, offset + end.at);
         }
         match end {
             End { at: 0, why: Some(error) } => Err(error),

@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 
 use octavo_platform::without_size_signal;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
@@ -20,6 +21,7 @@ use super::engine::{IoEngine, start};
 use super::pending::PendingTransfer;
 use super::transfer::{Transfer, Urgency};
 use crate::sync::{OnceLock, Shared};
+use crate::units::PAGE_BYTES;
 
 /// Implement this to keep the bytes of a [`File`](crate::file::File) in a place of your own: numbered pages
 /// of 4 KiB, as for [`Device`], and what a file has beyond these.
@@ -53,12 +55,18 @@ pub trait FileBacking: Device {
 pub(crate) struct UserFile {
     file: Shared<File>,
     name: String,
+    /// The pages of a disk. A file of a file system may grow.
+    capacity_pages: u32,
     engine: OnceLock<Box<dyn Device>>,
 }
 
 impl UserFile {
     pub(crate) fn new(file: Shared<File>, name: String) -> Self {
-        Self { file, name, engine: OnceLock::new() }
+        let is_disk = file.metadata().is_ok_and(|found| found.file_type().is_block_device());
+        let disk_bytes = is_disk.then(|| seek(&*file, SeekFrom::End(0)).unwrap_or(0));
+        let pages = disk_bytes.map_or(u64::from(MOST_PAGES), |bytes| bytes / PAGE_BYTES as u64);
+        let capacity_pages = pages.min(MOST_PAGES.into()) as u32;
+        Self { file, name, capacity_pages, engine: OnceLock::new() }
     }
 
     /// Returns the engine, which the first caller starts. Without one, the caller moves the bytes itself.
@@ -78,7 +86,7 @@ impl UserFile {
 
 impl Device for UserFile {
     fn capacity_pages(&self) -> u32 {
-        MOST_PAGES
+        self.capacity_pages
     }
 
     fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
@@ -116,7 +124,9 @@ impl Device for UserFile {
 impl FileBacking for UserFile {
     fn len_bytes(&self) -> io::Result<u64> {
         // The end of a disk is found by going there. The position is nobody's: transfers name theirs.
-        Ok(seek(&*self.file, SeekFrom::End(0))?)
+        let bytes = seek(&*self.file, SeekFrom::End(0))?;
+        // The last part of a page of a disk cannot be written by pages.
+        Ok(bytes.min(u64::from(self.capacity_pages) * PAGE_BYTES as u64))
     }
 
     fn set_len_bytes(&self, bytes: u64) -> io::Result<()> {

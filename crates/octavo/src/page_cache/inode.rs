@@ -11,10 +11,10 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::FileBacking;
 use crate::page_cache::ErrorSequence;
-use crate::sync::{AtomicBool, AtomicU64, Duration, Instant, Mutex, Ordering, RwLock, Shared};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Mutex, Ordering, RwLock, Shared};
 use crate::units::{FileId, PAGE_BYTES};
 
 /// Tells one file of the system from all others.
@@ -42,6 +42,16 @@ pub trait WriteGate: Send + Sync {
     fn make_writable(&self, offset: u64, page: &[u8]);
 }
 
+/// How programs reach the pages of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Guards = 1,
+    Others = 2,
+}
+
+/// Nobody has reached the pages yet.
+const NO_WAY: u32 = 0;
+
 /// A file.
 pub(crate) struct Inode {
     pub(crate) id: FileId,
@@ -68,6 +78,8 @@ pub(crate) struct Inode {
     pub(crate) flush_from: AtomicU64,
     /// Pages a second that the device writes, as the bits of a float.
     speed: AtomicU64,
+    /// How programs reach the pages: [`NO_WAY`], or the way of the first who did.
+    way: AtomicU32,
     has_gate: AtomicBool,
     gate: RwLock<Option<Shared<dyn WriteGate>>>,
     /// Open files and mappings.
@@ -99,6 +111,7 @@ impl Inode {
             dirty_since: Mutex::new(None),
             flush_from: AtomicU64::new(0),
             speed: AtomicU64::new(0),
+            way: AtomicU32::new(NO_WAY),
             has_gate: AtomicBool::new(false),
             gate: RwLock::new(None),
             users: AtomicU64::new(1),
@@ -194,6 +207,58 @@ impl Inode {
         let (now, before) = (pages as f64 / took.as_secs_f64(), self.speed());
         let mean = if before == 0.0 { now } else { before + (now - before) / 8.0 };
         self.speed.store(mean.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Notes that pages are lent by guards, or reached in other ways, until the file is closed. Guards lend
+    /// slices, so nothing else may change their bytes: not even the zeros behind the end of the file.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file is used in the other way. `InvalidRange` for guards if the file ends
+    /// inside a page.
+    pub(crate) fn reach(&self, way: Reach) -> Result<()> {
+        let is_whole = |bytes: u64| bytes.is_multiple_of(PAGE_BYTES as u64);
+        let before = self.way.compare_exchange(NO_WAY, way as u32, Ordering::AcqRel, Ordering::Acquire);
+        if before.is_err_and(|before| before != way as u32) {
+            let what = match way {
+                Reach::Guards => "is read, written or mapped without guards, and cannot be mapped with them",
+                Reach::Others => "is mapped with guards, and cannot be read, written or mapped without them",
+            };
+            let message = format!("{} {what} before it is closed", self.name);
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if way == Reach::Guards && !is_whole(self.len_bytes()) {
+            if before.is_ok() {
+                self.way.store(NO_WAY, Ordering::Release);
+            }
+            let message = format!(
+                "{} has {} bytes; guards lend whole pages: make its length a multiple of {PAGE_BYTES}",
+                self.name,
+                self.len_bytes()
+            );
+            return Err(Error::new(ErrorKind::InvalidRange, message));
+        }
+        Ok(())
+    }
+
+    /// Checks that the file may have this length.
+    ///
+    /// # Errors
+    /// `InvalidRange` if it is beyond the device's end, or inside a page of a file whose pages guards lend.
+    pub(crate) fn check_len(&self, bytes: u64) -> Result<()> {
+        let most = u64::from(self.backing.capacity_pages()) * PAGE_BYTES as u64;
+        if bytes > most {
+            let message = format!("{} can have {most} bytes, and not {bytes}", self.name);
+            return Err(Error::new(ErrorKind::InvalidRange, message));
+        }
+        let is_lent = self.way.load(Ordering::Acquire) == Reach::Guards as u32;
+        if is_lent && !bytes.is_multiple_of(PAGE_BYTES as u64) {
+            let message = format!(
+                "{} is mapped with guards, which lend whole pages; give a multiple of {PAGE_BYTES} bytes",
+                self.name
+            );
+            return Err(Error::new(ErrorKind::InvalidRange, message));
+        }
+        Ok(())
     }
 
     /// Sets who holds pages back.

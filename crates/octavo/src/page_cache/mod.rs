@@ -45,7 +45,7 @@ use std::collections::BTreeMap;
 
 pub(crate) use errors::{ErrorSequence, SeenErrors};
 pub use inode::WriteGate;
-pub(crate) use inode::{Identity, Inode};
+pub(crate) use inode::{Identity, Inode, Reach};
 pub(crate) use limits::DirtyLimits;
 pub(crate) use segment::SEGMENT_PAGES;
 use segment::{SegmentOwner, Segments, page_of};
@@ -343,6 +343,35 @@ impl PageCache {
         None
     }
 
+    /// Gives a page another frame. `is_alone` says whether nobody but the caller has the old one, and
+    /// `fill` makes the other frame ready. Both are called under the page's lock, under which all others
+    /// who look for the page's frame pin it, or look again. Returns whether the page has the other frame
+    /// now.
+    pub(crate) fn move_page(
+        &self,
+        frames: &FrameAllocator,
+        (page, from): (StoredPage, FrameId),
+        to: FrameId,
+        is_alone: impl FnOnce() -> bool,
+        fill: impl FnOnce(),
+    ) -> bool {
+        let (segment, index) = self.segments.of(page);
+        let mut changes = segment.mapping.lock();
+        let words = frames.words(from);
+        let Some(path) = changes.find(index).filter(|path| changes.word(path).as_frame() == Some(from))
+        else {
+            return false;
+        };
+        if words.stored.page() != Some(page) || words.holds.load().is_under_io() || !is_alone() {
+            return false;
+        }
+        fill();
+        frames.words(to).stored.set(Some(page));
+        changes.replace(&path, PageWord::frame(to));
+        words.stored.set(None);
+        true
+    }
+
     /// Takes a page that a truncation drops from the cache. The caller has pinned its frame, and no entry
     /// shows it. Returns whether the frame had the page. Its use is gone then.
     pub(crate) fn drop_page(
@@ -363,6 +392,10 @@ impl PageCache {
         }
         if words.uses.get() != 1 {
             return Dropping::Shown;
+        }
+        // A store that is under way has its pin, and has perhaps not marked the page yet.
+        if what == Drop::Clean && words.holds.pinned_by_others(1) {
+            return Dropping::Gone;
         }
         if what == Drop::Clean && (words.holds.load().is_dirty() || changes.has_tag(&path, Tag::Dirty)) {
             return Dropping::Gone;
@@ -386,6 +419,9 @@ impl PageCache {
             let page = page_of(number, 0);
             let (segment, _) = self.segments.of(page);
             let changes = segment.mapping.lock();
+            if !segment.is_of(inode) {
+                continue;
+            }
             while let Some((index, word)) = changes.next_word(from) {
                 if first + index >= pages.end {
                     return None;

@@ -47,6 +47,12 @@ impl Segment {
         self.owner.read().clone()
     }
 
+    /// Returns whether the segment is of this file. A thread that found its number by the file asks again
+    /// under the segment's lock, under which the owner changes.
+    pub(super) fn is_of(&self, inode: &Inode) -> bool {
+        self.owner.read().as_ref().is_some_and(|owner| std::ptr::eq(&*owner.inode, inode))
+    }
+
     /// Returns the place in its file of a page of the segment.
     pub(super) fn place_of(&self, index: u64) -> Option<u64> {
         self.owner.read().as_ref().map(|owner| owner.first + index)
@@ -116,6 +122,7 @@ impl Segments {
             cell.get_or_init(|| Segment { mapping, owner: RwLock::new(None) });
         }
         if let Some(segment) = cell.get() {
+            let _lock = segment.mapping.lock();
             *segment.owner.write() = Some(owner);
         }
         if free.given_back.pop().is_none() {
@@ -127,8 +134,10 @@ impl Segments {
     /// Gives back a segment whose pages have no frames. Returns how many of them had left a shadow.
     pub(super) fn give_back(&self, number: u32) -> u64 {
         let Some(segment) = self.get(number) else { return 0 };
-        let shadows = segment.mapping.lock().remove_all();
+        let mut changes = segment.mapping.lock();
+        let shadows = changes.remove_all();
         *segment.owner.write() = None;
+        drop(changes);
         self.free.lock().given_back.push(number);
         shadows
     }

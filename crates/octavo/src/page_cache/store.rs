@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::frame::{Block, FrameAllocator, PinnedFrame};
 use crate::io::{Direction, Host, Job, NO_QUEUE, Submitted, Transfer, Urgency, Waited};
 use crate::lru::IsolatedFrame;
-use crate::mapping::PageWord;
+use crate::mapping::{PageWord, Path};
 use crate::page_cache::PageCache;
 use crate::page_cache::tags::zero_behind_end;
 use crate::policy::Shadow;
@@ -117,7 +117,9 @@ impl PageStore for PageCache {
             }
             let Some((_, owner, changes)) = &mut locked else { unreachable!("it was locked above") };
             let words = frames.words(frame.frame());
-            let path = changes.find(index).filter(|_| words.stored.page() == Some(*page));
+            let is_its = |path: &Path| changes.word(path).as_frame() == Some(frame.frame());
+            let is_there = words.stored.page() == Some(*page);
+            let path = changes.find(index).filter(|path| is_there && is_its(path));
             // An entry begins to show a frame under this lock, so the only use stays the only one.
             let (Some(path), Some(owner)) = (path, owner) else {
                 each(Evicted::Kept);

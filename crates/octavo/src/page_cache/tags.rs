@@ -35,6 +35,8 @@ const TAG_BATCH: u32 = 4096;
 pub(crate) enum Why {
     /// Its bytes have to be on the device, whoever has it pinned.
     Sync,
+    /// The file is closed. As for a sync, but nobody is waited for who may be the caller.
+    Close,
     /// It is dirty for long, or many are. A page that is in use is left for later.
     Flush,
 }
@@ -106,6 +108,9 @@ impl PageCache {
                 (self.segments.of(page_of(number, 0)).0, pages.start.saturating_sub(first));
             loop {
                 let (mut changes, mut tagged) = (segment.mapping.lock(), 0);
+                if !segment.is_of(inode) {
+                    break;
+                }
                 while let Some(index) = next_unwritten(&changes, from)
                     && first + index < pages.end
                     && tagged < TAG_BATCH
@@ -137,6 +142,9 @@ impl PageCache {
             let segment = self.segments.of(page_of(number, 0)).0;
             let mut from = pages.start.saturating_sub(first);
             let changes = segment.mapping.lock();
+            if !segment.is_of(inode) {
+                continue;
+            }
             while found.len() < found.inline_size()
                 && let Some((index, word)) = changes.next_tagged(from, tag)
                 && first + index < pages.end
@@ -168,12 +176,13 @@ impl PageCache {
         let (segment, index) = self.segments.of(page);
         let mut changes = segment.mapping.lock();
         let words = frames.words(frame);
-        let Some(path) = changes.find(index).filter(|_| words.stored.page() == Some(page)) else {
+        let is_there = words.stored.page() == Some(page) && segment.is_of(inode);
+        let Some(path) = changes.find(index).filter(|_| is_there) else {
             return Begin::Nothing;
         };
         let holds = words.holds.load();
         if holds.is_under_io() {
-            return if why == Why::Sync { Begin::UnderIo } else { Begin::Nothing };
+            return if why == Why::Flush { Begin::Nothing } else { Begin::UnderIo };
         }
         if !changes.has_tag(&path, Tag::Dirty) {
             // It has been written. Who stores to it just now has not tagged it yet, and is not waited for.

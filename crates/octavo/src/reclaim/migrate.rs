@@ -2,13 +2,13 @@
 //!
 //! The thread makes every entry that shows the frame busy. If nobody holds the frame then, it copies the
 //! bytes and publishes the entries again with the new frame. Some frames stay where they are: those that are
-//! pinned, kept by a store, waited for, part of a huge leaf, or installed at real addresses.
+//! pinned, kept by swap, waited for, part of a huge leaf, or installed at real addresses.
 
 use crate::counters::Counter;
 use crate::engine::{AllBusy, Engine};
 use crate::frame::Block;
 use crate::lru::{IsolatedFrame, Place};
-use crate::units::{FrameId, Order, PAGE_BYTES};
+use crate::units::{FrameId, Order, PAGE_BYTES, StoreId, StoredPage};
 
 /// The outcome of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,13 @@ fn try_migrate(engine: &Engine, frame: FrameId) -> Migrated {
     // The frame is allocated before the page loses its place in a store. Otherwise, a clean page that has to
     // stay would be written again in vain.
     let Some(fresh) = engine.frames.alloc_online(Order::ZERO) else { return Migrated::NoFrame };
-    let Some(busy) = make_busy_alone(engine, frame) else {
-        engine.frames.give_back(fresh);
-        return Migrated::Kept;
-    };
-    finish(engine, frame, busy, fresh, |_| {});
-    Migrated::Moved
+    match move_pinned(engine, frame, fresh, |_| {}) {
+        Ok(()) => Migrated::Moved,
+        Err(fresh) => {
+            engine.frames.give_back(fresh);
+            Migrated::Kept
+        }
+    }
 }
 
 /// Moves the page of a frame on which the caller has a pin to a frame of the caller's choice. `prepare`
@@ -58,16 +59,53 @@ pub(crate) fn move_pinned(
     fresh: Block,
     prepare: impl FnOnce(FrameId),
 ) -> Result<(), Block> {
+    if let Some(page) = file_page_of(engine, frame) {
+        return move_file_page(engine, (page, frame), fresh, prepare);
+    }
     let Some(busy) = make_busy_alone(engine, frame) else { return Err(fresh) };
-    finish(engine, frame, busy, fresh, prepare);
+    let fresh = fresh.into_frame();
+    prepare(fresh);
+    fill(engine, frame, fresh, busy.owners());
+    engine.lru.add(&engine.frames, fresh);
+    finish(engine, frame, busy, fresh, 0);
     Ok(())
 }
 
-/// Moves a page whose entries are busy to a fresh frame.
-fn finish(engine: &Engine, frame: FrameId, busy: AllBusy<'_>, fresh: Block, prepare: impl FnOnce(FrameId)) {
-    let words = engine.frames.words(frame);
+/// Returns the page of a file that a frame has.
+fn file_page_of(engine: &Engine, frame: FrameId) -> Option<StoredPage> {
+    engine.frames.words(frame).stored.page().filter(|page| page.store() == StoreId::File)
+}
+
+/// Moves the page of a file. The cache keeps the page, with the other frame: it looks whether anybody else
+/// has the old one, and names the other, under one lock.
+fn move_file_page(
+    engine: &Engine,
+    (page, frame): (StoredPage, FrameId),
+    fresh: Block,
+    prepare: impl FnOnce(FrameId),
+) -> Result<(), Block> {
+    let owners = engine.rmap.owners(&engine.frames, frame);
+    let Some(busy) = AllBusy::make(engine, frame, 0, &owners) else { return Err(fresh) };
+    let (to, words) = (fresh.frame(), engine.frames.words(frame));
+    // One use is the cache's.
+    let is_alone = || !words.holds.pinned_by_others(1) && words.uses.get() == busy.owners() + 1;
+    let moved = engine.page_cache.move_page(&engine.frames, (page, frame), to, is_alone, || {
+        prepare(to);
+        fill(engine, frame, to, busy.owners() + 1);
+    });
+    if !moved {
+        busy.restore();
+        return Err(fresh);
+    }
     let fresh = fresh.into_frame();
-    prepare(fresh);
+    engine.lru.add(&engine.frames, fresh);
+    finish(engine, frame, busy, fresh, 1);
+    Ok(())
+}
+
+/// Makes a fresh frame what another frame is: its bytes, its holds, its owners, and so many uses.
+fn fill(engine: &Engine, frame: FrameId, fresh: FrameId, uses: u32) {
+    let words = engine.frames.words(frame);
     engine.frames.bytes().copy_within(frame.home_offset(), fresh.home_offset(), PAGE_BYTES);
     let to = engine.frames.words(fresh);
     let holds = words.holds.load();
@@ -76,18 +114,20 @@ fn finish(engine: &Engine, frame: FrameId, busy: AllBusy<'_>, fresh: Block, prep
         to.holds.mark_no_compress();
     }
     to.uses.set_first();
-    let owners = busy.owners();
-    for _ in 1..owners {
+    for _ in 1..uses {
         let added = to.uses.try_add();
         debug_assert!(added);
     }
     engine.rmap.move_all(&engine.frames, frame, fresh);
-    engine.lru.add(&engine.frames, fresh);
-    busy.publish(|_, before, busy| {
-        let present = busy.to_present(fresh, before.protection());
-        if before.is_accessed() { present } else { present.without_accessed() }
-    });
-    for left in (0..owners).rev() {
+}
+
+/// Makes the busy entries of a page show its fresh frame, and ends their uses of the old one. A store had
+/// `kept` more uses, which end too.
+fn finish(engine: &Engine, frame: FrameId, busy: AllBusy<'_>, fresh: FrameId, kept: u32) {
+    let words = engine.frames.words(frame);
+    let uses = busy.owners() + kept;
+    busy.publish(|_, before, busy| busy.to_present_as(before, fresh));
+    for left in (0..uses).rev() {
         if words.uses.remove() == 0 {
             debug_assert_eq!(left, 0);
             engine.release(frame);

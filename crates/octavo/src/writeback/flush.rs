@@ -160,6 +160,7 @@ pub(crate) fn balance(engine: &Engine, inode: &Shared<Inode>) {
     if !inode.dirtied_since_balance(BALANCE_EVERY) {
         return;
     }
+    let Ok(_inside) = engine.enter() else { return };
     let limits = limits(engine);
     let dirty = (engine.page_cache.dirty_pages(), inode.dirty_pages());
     if dirty.0 <= limits.background {

@@ -24,7 +24,7 @@ pub(crate) use sync::{sync_pages, write_back};
 pub(crate) use truncate::{after_direct_write, before_direct, extend, punch, set_len};
 
 use crate::engine::Engine;
-use crate::page_cache::{Drop, Inode};
+use crate::page_cache::{Drop, Inode, Why};
 use crate::sync::Shared;
 
 /// One use of an open file. With the last one, the file's pages are written and dropped.
@@ -58,7 +58,7 @@ impl std::ops::Drop for FileUse {
         let (engine, inode) = (&*self.engine, &self.inode);
         engine.page_cache.close(inode, || {
             // Whoever wants to know of errors calls sync() first.
-            write_back(engine, inode, 0..u64::MAX);
+            write_back(engine, inode, 0..u64::MAX, Why::Close);
             let _ = truncate::match_backing(inode);
             inode.set_len_bytes(0);
             truncate::drop_pages(engine, inode, 0..u64::MAX, Drop::All);

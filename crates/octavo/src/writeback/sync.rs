@@ -15,6 +15,7 @@
 //! dirty pages, not by the pages in memory.
 
 use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
 use std::task::Poll;
 
@@ -28,9 +29,9 @@ use crate::io::Urgency;
 use crate::mapping::Tag;
 use crate::page_cache::{Begin, Inode, Why};
 use crate::sizes::WRITE_BATCH;
-use crate::sync::Shared;
 use crate::sync::park::block_until;
 use crate::sync::wait::Waiting;
+use crate::sync::{Shared, thread};
 use crate::units::{FrameId, StoredPage};
 use crate::writeback::run::WriteRun;
 use crate::writeback::truncate::match_backing;
@@ -44,7 +45,7 @@ const MOST_PAGES: usize = 2048;
 /// file, for all who have it open.
 pub(crate) fn sync_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) {
     engine.counters.count(Counter::FileSync);
-    write_back(engine, inode, pages);
+    write_back(engine, inode, pages, Why::Sync);
     let synced = match_backing(inode).and_then(|()| inode.backing.sync());
     if let Err(error) = synced {
         inode.errors.note(&error);
@@ -53,10 +54,10 @@ pub(crate) fn sync_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u6
 
 /// Writes the pages of a range that are dirty now, and waits until they are written. Pages that could not be
 /// written stay dirty, and their errors are noted with the file.
-pub(crate) fn write_back(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) {
+pub(crate) fn write_back(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>, why: Why) {
     engine.page_cache.tag_to_write(inode, &pages);
     let mut writer = Writer::new(engine, inode);
-    writer.write_tagged(pages, Tag::ToWrite, Why::Sync, u64::MAX);
+    writer.write_tagged(pages, Tag::ToWrite, why, u64::MAX);
     writer.end();
 }
 
@@ -113,6 +114,8 @@ impl<'e> Writer<'e> {
             let begin =
                 |is_latched| cache.begin_write(&engine.frames, self.inode, (page, frame), why, is_latched);
             let begun = match begin(false) {
+                // The last use of a file may end in the thread that has the guard.
+                Begin::Pinned if why == Why::Close => begin(true),
                 Begin::Pinned if engine.latches[frame].try_take(Hold::Shared, true).is_ok() => {
                     let begun = begin(true);
                     engine.unlatch(frame, Hold::Shared);
@@ -125,7 +128,7 @@ impl<'e> Writer<'e> {
                     return self.collect(at, page, pin);
                 }
                 Begin::Begun => {
-                    if why == Why::Sync {
+                    if why != Why::Flush {
                         // Whoever opens the gate may wait for a page that is collected.
                         self.send();
                         // The page stays under WRITEBACK, so that no guard changes it meanwhile. It would be
@@ -138,9 +141,10 @@ impl<'e> Writer<'e> {
                     if cache.end_write(&engine.frames, page, frame, false) {
                         engine.wake_io(frame);
                     }
-                    if why == Why::Flush {
-                        return engine.unpin(pin);
+                    if why != Why::Flush {
+                        self.inode.errors.note(&io::Error::other("its write gate stays shut"));
                     }
+                    return engine.unpin(pin);
                 }
                 Begin::Nothing => return engine.unpin(pin),
                 // Who has the page may wait for one that is collected.
@@ -151,6 +155,7 @@ impl<'e> Writer<'e> {
                 // An exclusive guard has it.
                 Begin::Pinned => {
                     self.send();
+                    self.inode.backing.flush();
                     wait_for_latch(engine, frame);
                 }
             }
@@ -182,11 +187,13 @@ impl<'e> Writer<'e> {
         let run = WriteRun::new(self.engine.shared(), self.inode, first, pins);
         while !run.submit(at, Urgency::Queued) {
             if self.under_way.is_empty() {
-                // Others fill the device. This thread does the transfer, or waits for one of theirs.
+                // Others fill the device. This thread does the transfer, or lets them go on.
                 if run.submit(at, Urgency::Now) {
                     break;
                 }
-                self.engine.wait_for_room(self.engine.ends());
+                self.inode.backing.flush();
+                self.engine.poll_transfers();
+                thread::yield_now();
             } else {
                 self.wait_for_oldest();
             }

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::engine::Engine;
 use crate::error::{ErrorKind, Result};
-use crate::page_cache::{Drop, Dropping, Inode};
+use crate::page_cache::{Drop, Dropping, Inode, Why};
 use crate::sync::{Shared, thread};
 use crate::table::entry::State;
 use crate::units::{FrameId, PAGE_BYTES};
@@ -25,14 +25,15 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// # Errors
 /// `FileWrite` if the backing refuses. The length is as before then.
 pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Result<()> {
+    inode.check_len(bytes)?;
     let _resizing = inode.resizing.lock();
     let before = inode.len_bytes();
     let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "change the length of", &error);
     inode.backing.set_len_bytes(bytes).map_err(refused)?;
     if bytes < before {
-        inode.set_len_bytes(bytes);
+        move_end(engine, inode, bytes);
         drop_pages(engine, inode, bytes.div_ceil(PAGE)..u64::MAX, Drop::All);
-        // A write that was under way may have made the backing longer again.
+        // A write that was under way may have made the backing longer again, by bytes that are gone.
         inode.backing.set_len_bytes(bytes).map_err(refused)?;
         inode.cut_backed(bytes);
     }
@@ -42,11 +43,16 @@ pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Res
 }
 
 /// Makes the file at least so long, without asking the backing: the next sync does.
-pub(crate) fn extend(engine: &Engine, inode: &Shared<Inode>, bytes: u64) {
+///
+/// # Errors
+/// `InvalidRange` if the file cannot have this length.
+pub(crate) fn extend(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Result<()> {
+    inode.check_len(bytes)?;
     let _resizing = inode.resizing.lock();
     if bytes > inode.len_bytes() {
         move_end(engine, inode, bytes);
     }
+    Ok(())
 }
 
 /// Makes the backing as long as the file.
@@ -73,7 +79,7 @@ pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) -
         return Ok(());
     }
     // No write is under way then that would fill the hole again.
-    write_back(engine, inode, pages.clone());
+    write_back(engine, inode, pages.clone(), Why::Sync);
     let end = bytes.end.min(inode.backed_bytes());
     if bytes.start < end {
         let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "make a hole in", &error);
@@ -88,16 +94,25 @@ pub(crate) fn before_direct(engine: &Engine, inode: &Shared<Inode>, bytes: &Rang
     if !engine.page_cache.has_pages(inode) && inode.len_bytes() <= inode.backing_len() {
         return Ok(());
     }
-    write_back(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE));
+    write_back(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE), Why::Sync);
     let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "change the length of", &error);
     match_backing(inode).map_err(refused)
 }
 
-/// Notes that a device has got bytes by itself. Clean pages in memory are out of date, and go.
-pub(crate) fn after_direct_write(engine: &Engine, inode: &Shared<Inode>, bytes: Range<u64>) {
-    inode.note_backed(bytes.end);
+/// Notes that a device has got bytes by itself, up to `reached`, and perhaps more of the range. Clean pages
+/// in memory are out of date, and go. The caller holds `resizing` if the range ends behind the end of the
+/// file.
+pub(crate) fn after_direct_write(engine: &Engine, inode: &Shared<Inode>, bytes: Range<u64>, reached: u64) {
+    if bytes.is_empty() {
+        return;
+    }
+    if reached > inode.len_bytes() {
+        move_end(engine, inode, reached);
+    }
+    inode.note_backed(inode.len_bytes().min(bytes.end));
     if bytes.end > inode.len_bytes() {
-        extend(engine, inode, bytes.end);
+        // The device may have more of the range than the file has now.
+        inode.set_backing_len(u64::MAX);
     }
     if engine.page_cache.has_pages(inode) {
         drop_pages(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE), Drop::Clean);
