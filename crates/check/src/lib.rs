@@ -99,7 +99,7 @@ pub enum Pair {
     ProtectAndReturn,
     /// The first store to a space, and the page is unmapped
     FirstStoreAndUnmap,
-    /// The same at a high address, where the table is tall
+    /// Like `FirstStoreAndUnmap`, but at a high address, where the table is tall
     FirstStoreFarAndUnmap,
     /// The first stores of two threads to one page
     TwoFirstStores,

@@ -54,7 +54,7 @@ pub enum JsonSink {
     File {
         /// The file.
         file: File,
-        /// Its path.
+        /// The path of the file.
         name: String,
     },
 }

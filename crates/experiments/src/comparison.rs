@@ -56,7 +56,7 @@ pub struct FormFigures {
 /// An experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Its name, as on the command line.
+    /// The name of the experiment on the command line.
     pub experiment: String,
     /// The simulated machine.
     pub machine: String,

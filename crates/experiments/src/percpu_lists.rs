@@ -117,7 +117,7 @@ fn per_message(load: Load, ends: &[Duration]) -> f64 {
 /// Finds the plain work for which the patched form takes `message` nanoseconds a message.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn calibrate(machine: &MachineModel, seed: u64, load: Load, message: f64) -> Result<Duration, Stopped> {
     until_it_gives(message, |beside| {
         Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.message)
@@ -136,7 +136,7 @@ pub struct Options {
 /// Compares the published figures with simulated ones, in 10^6 bit/s.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn compare(machine: &MachineModel, options: Options) -> Result<Comparison, Stopped> {
     let Options { messages, seed } = options;
     let mut lines = Vec::new();

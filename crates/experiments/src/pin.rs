@@ -99,7 +99,7 @@ fn row(form: Form, load: Load, threads: &[Duration]) -> Row {
 /// Finds the plain work for which the base form spends `share` of its time at the lock.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn calibrate(machine: &MachineModel, seed: u64, load: Load, share: f64) -> Result<Duration, Stopped> {
     // The time divided by the time at the lock grows about in proportion to the work.
     until_it_gives(1.0 / share, |beside| {
@@ -129,7 +129,7 @@ const READS_HERE: u64 = 200_000;
 /// Compares the figures of all kinds of evidence.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn compare(machine: &MachineModel, options: Options) -> Result<Comparison, Stopped> {
     let Options { threads, reads, pages, seed, here } = options;
     let load = Load { threads, reads, pages, is_shared: true, beside: Duration::ZERO };

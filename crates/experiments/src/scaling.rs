@@ -185,7 +185,7 @@ impl Mechanism {
 pub struct Curve {
     /// What was scaled.
     pub mechanism: Mechanism,
-    /// Its form.
+    /// The form of the mechanism.
     pub form: Form,
     /// The number of CPUs, and the operations a second of all of them.
     pub points: Vec<(usize, f64)>,
@@ -211,7 +211,7 @@ impl Curve {
     /// Simulates each number of CPUs.
     ///
     /// # Errors
-    /// As [`Mechanism::simulate`].
+    /// The errors of [`Mechanism::simulate`].
     pub fn simulate(
         machine: &MachineModel,
         seed: u64,

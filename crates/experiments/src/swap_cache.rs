@@ -98,7 +98,7 @@ fn row(form: Form, load: Load, times: &[Duration], out: u64) -> Row {
 /// Finds the plain work for which a task of the patched form takes `page` nanoseconds a page.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn calibrate(machine: &MachineModel, seed: u64, load: Load, page: f64) -> Result<Duration, Stopped> {
     until_it_gives(page, |beside| Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.page))
 }
@@ -121,7 +121,7 @@ pub struct Options {
 /// Compares the figures of all kinds of evidence.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn compare(machine: &MachineModel, options: Options) -> Result<Comparison, Stopped> {
     let Options { tasks, pages, budget_bytes, seed, here } = options;
     let load = Load { tasks, warm_up: 0, pages, budget_bytes, background: true, beside: Duration::ZERO };

@@ -113,7 +113,7 @@ fn row(form: Form, load: Load, tasks: &[Duration], elapsed: Duration) -> Row {
 /// machine.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn calibrate(machine: &MachineModel, seed: u64, load: Load, access: f64) -> Result<Duration, Stopped> {
     until_it_gives(access, |beside| {
         Ok(simulate(machine, seed, Form::Patched, Load { beside, ..load })?.access)
@@ -141,7 +141,7 @@ const RUNS_OF_ONE: usize = 5;
 /// Compares the figures of all kinds of evidence.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn compare(machine: &MachineModel, options: Options) -> Result<Comparison, Stopped> {
     let Options { tasks, steps, seed, here } = options;
     let load = Load { tasks, steps, warm_up: 0, beside: Duration::ZERO };

@@ -5,7 +5,7 @@ use std::cell::Cell;
 /// A bug that can be switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mutant {
-    /// Its name on command lines.
+    /// The mutant's name on command lines.
     pub name: &'static str,
     /// What is wrong while the bug is on.
     pub what: &'static str,

@@ -33,7 +33,7 @@ pub use runs::{Cursor, Iter, Runs, RunsMut};
 
 /// A vector of plain data, which may be larger than the budget.
 ///
-/// It owns its elements: changing them takes `&mut self`, and many threads can read them with `&self`. Every
+/// The vector owns its elements: a change takes `&mut self`, and many threads can read with `&self`. Every
 /// access may have to bring a page in. So it may fail with the errors of [`Space::load`], or with
 /// `TooManyPins` like [`Space::exclusive`].
 ///
@@ -243,7 +243,7 @@ impl<T: Pod> SpaceVec<T> {
     /// [`SpaceVec::truncate`]).
     ///
     /// # Errors
-    /// As [`Space::load`].
+    /// The errors of [`Space::load`].
     pub fn pop(&mut self) -> Result<Option<T>> {
         let Some(last) = self.len.checked_sub(1) else { return Ok(None) };
         let value = self.get(last)?;

@@ -14,9 +14,9 @@
 //!           ─► the same, if the list is not empty
 //! ```
 //!
-//! There are two because one may die together with the runner. If a guardian ends while the runner lives, the
-//! monitor starts another. The thread that reads a fork's event entrusts the child at once. Only much later,
-//! the runner learns which process the child is.
+//! There are two guardians because one may die together with the runner. If a guardian ends while the runner
+//! lives, the monitor starts another. The thread that reads a fork's event entrusts the child at once. Only
+//! much later, the runner learns which process the child is.
 
 mod list;
 
@@ -69,7 +69,7 @@ struct Ward {
 struct Guard {
     pid: u32,
     process: Arc<OwnedFd>,
-    /// The process of the guard that acts before this one. This guard waits on that descriptor.
+    /// A descriptor of the guardian that acts before this one. This guardian waits on the descriptor.
     _first: Option<Arc<OwnedFd>>,
 }
 
@@ -95,10 +95,10 @@ impl Guardian {
         Ok(Self(Arc::new(Mutex::new(Ward { list, own, guards: Vec::new() }))))
     }
 
-    /// Starts guardians until there are two. Returns the numbers of those that it has started.
+    /// Starts guardians until there are two. Returns the process numbers of the new guardians.
     ///
     /// # Errors
-    /// Returns the kernel's error if one cannot be started.
+    /// Returns the kernel's error if a guardian cannot be started.
     pub(crate) fn complete(&self) -> io::Result<Vec<u32>> {
         let (mut ward, mut started) = (self.lock(), Vec::new());
         while ward.guards.len() < COUNT {
@@ -227,14 +227,14 @@ impl Ward {
 }
 
 impl Drop for Ward {
-    /// Ends the guards: no process is entrusted any more, and the descriptors that they wait on are closed
-    /// now.
+    /// Ends the guardians: no process is entrusted any more, and the descriptors on which the guardians wait
+    /// are closed now.
     fn drop(&mut self) {
         self.end_guards();
     }
 }
 
-/// What a guardian does once the runner is dead. The list is its standard input.
+/// The work of a guardian after the death of the runner. The list is the guardian's standard input.
 pub fn guardian_main() {
     let _ = rustix::thread::set_name(NAME);
     let Ok(list) = io::stdin().as_fd().try_clone_to_owned().map(File::from) else { return };
@@ -242,7 +242,7 @@ pub fn guardian_main() {
     let (watched, stopped): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| entry.what == Trust::Managed);
     kill_with_children(known(&watched));
-    // Let these continue before the search, which may take forever.
+    // Let the stopped processes continue before the search, which may take forever.
     stopped.into_iter().for_each(|process| kill(process.pid, Signal::CONT));
     tell_beside(watched.len(), || {
         end_survivors(&watched);
@@ -282,8 +282,8 @@ fn known(watched: &[EntrustedProcess]) -> Vec<u32> {
 ///
 /// A fork's child may not have been found among the processes yet, and its parent may have ended or executed
 /// another program. The child then is, or soon becomes, a descendant of the process that adopts orphans, and
-/// its stack is that of its family. The search also finds movers, which would live for another second. A
-/// process that has executed another program has fresh memory, and need not be found.
+/// its stack begins at the address of its family. The search also finds movers, which would live for another
+/// second. A process that has executed another program has fresh memory, and need not be found.
 fn end_survivors(watched: &[EntrustedProcess]) {
     let began = Instant::now();
     // While watched memory exists, this guardian keeps its descriptors open. So a process that uses the

@@ -1,8 +1,8 @@
-//! The one limit for the tree, and how much of it each part uses.
+//! The limit of the tree, and the part of the limit that each kind of memory uses.
 //!
 //! The manager counts the pages that it owns, in the runner (*at home*) and in the processes (*away*). All
-//! other memory of the tree and the runner is *outside*. The monitor measures that memory and tells the
-//! manager the amount. The manager then makes room for it.
+//! other memory of the tree and the runner is *outside*. The monitor measures this memory and passes the
+//! amount to the manager. The manager then makes room for it.
 //!
 //! ```text
 //!   limit = outside (measured) + pages away + pages and tables at home - what forks share (measured)
@@ -72,13 +72,13 @@ impl Ledger {
         self.peak_bytes.fetch_max(total_bytes, Ordering::Relaxed);
     }
 
-    /// Tells the manager how many bytes are outside, and how many are charged more than once. A store to a
-    /// shared page makes a copy before the monitor knows, so up to `spare_bytes` are kept free for copies.
-    /// While pages have yet to be adopted, room is kept for their page table nodes: without these, they could
-    /// not be adopted. At other times, the manager also makes `kept_bytes` of room for growth outside, as far
-    /// as that growth and the memory outside fit in three quarters of the limit. Returns the bytes outside,
-    /// with shared pages counted as often as the kernel counts them. The manager may have been told fewer
-    /// bytes.
+    /// Passes two numbers to the manager: the bytes outside, and the bytes that are charged more than once. A
+    /// store to a shared page makes a copy before the monitor knows, so up to `spare_bytes` are kept free for
+    /// copies. While pages have yet to be adopted, room is kept for their page table nodes: without these,
+    /// they could not be adopted. At other times, the manager also makes `kept_bytes` of room for growth
+    /// outside, as far as that growth and the memory outside fit in three quarters of the limit. Returns the
+    /// bytes outside, with shared pages counted as often as the kernel counts them. The number that the
+    /// manager gets may be smaller.
     pub(crate) fn tell(
         &self,
         manager: &Manager,

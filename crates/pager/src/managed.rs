@@ -5,7 +5,7 @@
 //!           ─► adopted, piece by piece, between faults
 //! ```
 //!
-//! A mapping is watched before its pages are looked for. So each page that comes later causes a fault, and
+//! A mapping is watched before it is searched for pages. So each page that comes later causes a fault, and
 //! each page that is already there is found and adopted in place (`adopter.rs`).
 
 pub(crate) mod adopter;
@@ -79,9 +79,9 @@ impl From<InjectError> for Refusal {
 pub(crate) enum Unequipped {
     /// The process is not the child.
     Another,
-    /// Its mappings are changing just now. Try again later.
+    /// The mappings of the process are changing just now. Try again later.
     Later,
-    /// A sentence that says why it cannot be managed.
+    /// A sentence that says why the process cannot be managed.
     Refused(String),
 }
 
@@ -103,7 +103,8 @@ impl From<InjectError> for Unequipped {
 
 /// A process under management.
 pub(crate) struct Managed {
-    /// Which program this is: where its stack begins. A fork's child has its parent's.
+    /// The address at which the process's stack begins. It identifies the program. A fork's child has the
+    /// address of its parent.
     pub(crate) stack: u64,
     /// For a fork's child: the process that forked it, as far as is known.
     pub(crate) parent: u32,
@@ -118,7 +119,7 @@ pub(crate) struct Managed {
     bell: Arc<Bell>,
     watch: Arc<Watch>,
     shared: Arc<DriverState>,
-    /// Children of its forks, until the monitor takes them.
+    /// Children that the process has forked, until the monitor takes them.
     forks: Arc<Mutex<Vec<Managed>>>,
     entrusted: Arc<Entrusted>,
     driver: Option<JoinHandle<()>>,
@@ -141,7 +142,8 @@ impl Managed {
     /// Returns the reason if the process cannot be managed.
     pub(crate) fn engage(common: ProcessContext<'_>, pid: u32) -> Result<Self, Refusal> {
         let mut managed = Self::engage_only(common, pid)?;
-        // A mapping that cannot be taken now is looked at again when memory outside of management grows.
+        // If a mapping cannot be taken now, the mappings are read again when memory outside of management
+        // grows.
         let _ = managed.look();
         Ok(managed)
     }
@@ -233,12 +235,12 @@ impl Managed {
 
     /// Gives a fork's child a mover, so that its pages can go out. `pid` is thought to be this child.
     ///
-    /// First, all changes must be read and taken in: before that, nothing is known of the child's memory.
-    /// Then the kernel says whether `pid` is the child at all. Then the space forgets the pages that the
-    /// child did not get from its parent. Only then is the mover put to use. Until then, no page of the child
-    /// goes out, and none is adopted. A range that changes while the space forgets those pages stays in
-    /// doubt: it is not adopted, and later looks ask about it again. A page of such a range counts as present
-    /// only if the kernel has copied it there for Octavo, which it does only in watched memory.
+    /// First, all changes must be read and taken in: before that, nothing is known about the child's memory.
+    /// Then the kernel says whether `pid` really is the child. Then the space forgets the pages that the
+    /// child did not get from its parent. Only then is the mover used. Until then, no page of the child goes
+    /// out, and none is adopted. A range that changes while the space forgets those pages stays in doubt: it
+    /// is not adopted, and later looks ask about it again. A page of such a range counts as present only if
+    /// the kernel has copied it there for Octavo, which it does only in watched memory.
     ///
     /// # Errors
     /// Fails if the process is not the child, cannot be asked just now, or cannot be managed.
@@ -260,8 +262,8 @@ impl Managed {
             // range.
             return Err(Unequipped::Later);
         }
-        // From here on, pages go out. If the child's own pages were taken for its parent's, they would read
-        // as zeros later.
+        // From here on, pages go out. If pages of the child were mistaken for pages of its parent, they would
+        // read as zeros later.
         self.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
         let _ = self.look();
         Ok(())
@@ -281,7 +283,7 @@ impl Managed {
         self.window.reach().is_equipped()
     }
 
-    /// Returns whether its pages cannot go out yet, but may later.
+    /// Returns whether the pages of the process cannot go out yet, but may go out later.
     pub(crate) fn lacks_mover(&self) -> bool {
         !self.is_equipped() && !self.is_refused()
     }
@@ -305,15 +307,16 @@ impl Managed {
         self.window.reach().tidy();
     }
 
-    /// Returns whether all changes of its mappings are taken in. Then its pages are exactly those of the
-    /// space, except for pages outside of management. Until then, a look at its mappings would have to wait.
+    /// Returns whether all changes of the process's mappings are taken in. If so, the process has exactly the
+    /// pages of the space, and pages outside of management. If not, a read of its mappings would have to
+    /// wait.
     pub(crate) fn is_settled(&self) -> bool {
         self.window.is_settled()
     }
 
     /// Records that the process has `anonymous` bytes now. The bytes outside of management, and their growth
-    /// since the last call, follow from this number. Returns whether the resident bytes of its space have
-    /// changed.
+    /// since the last call, follow from this number. Returns whether the resident bytes of the process's
+    /// space have changed.
     pub(crate) fn note_growth(&mut self, anonymous: u64) -> bool {
         let resident = self.space.stats().map_or(0, |stats| stats.resident_bytes);
         let is_settled = self.is_settled();
@@ -332,7 +335,7 @@ impl Managed {
         self.outside.has_grown() && self.is_equipped() && self.is_settled()
     }
 
-    /// Returns how many of its pages were moved up to now.
+    /// Returns how many pages of the process were moved up to now.
     pub(crate) fn moved(&self) -> MovedPages {
         let reach = self.window.reach();
         MovedPages { unfaulted_pages: reach.unfaulted_pages(), taken_pages: reach.taken_pages() }
@@ -347,22 +350,22 @@ impl Managed {
         self.shared.layout.lock().adopting_bytes()
     }
 
-    /// Returns whether much of its memory is still to be adopted. Address space without pages does not count.
-    /// While threads may still be dropping pages, all memory outside of management counts, since it is
-    /// unknown how much the program keeps.
+    /// Returns whether much memory of the process is still to be adopted. Address space without pages does
+    /// not count. While threads may still be dropping pages, all memory outside of management counts, since
+    /// it is unknown how much the program keeps.
     pub(crate) fn has_more_to_adopt(&self) -> bool {
         let bytes = if self.droppers.is_some() { u64::MAX } else { self.adopting_bytes() };
         bytes.min(self.outside.bytes()) > LEAST_OUTSIDE
     }
 
-    /// Returns whether the process still runs the program that was taken over. If that is unknown, returns
-    /// `true`: a program that is let go would read zeros.
+    /// Returns whether the process still runs the program that was taken over. If this is unknown, returns
+    /// `true`: if a program were released too early, it would read zeros.
     pub(crate) fn is_current(&self) -> bool {
         !self.window.reach().look_whether_gone() && self.runs_its_program().unwrap_or(true)
     }
 
-    /// Asks whether the process still runs the program that was taken over. The mover keeps that program's
-    /// memory even if the program has ended or has executed another one.
+    /// Asks whether the process still runs the program that was taken over. The mover keeps the memory of the
+    /// taken-over program, even if this program has ended or has executed another one.
     ///
     /// # Errors
     /// Returns the kernel's error if descriptors run out.
@@ -389,7 +392,7 @@ impl Managed {
         self.is_current() || unserved.iter().any(|child| !child.has_ended())
     }
 
-    /// Returns why the program must not go on.
+    /// Returns the reason why the program must not continue.
     pub(crate) fn failure(&self) -> Option<String> {
         let said = self.shared.failure.lock().expect("nobody panics here").clone();
         let target = self.window.reach();
@@ -425,12 +428,13 @@ impl Managed {
         self.watch.call_back();
     }
 
-    /// Returns whether its driver has ended, so that [`wait`](Self::wait) does not block.
+    /// Returns whether the driver of the process has ended, so that [`wait`](Self::wait) does not block.
     pub(crate) fn has_stopped(&self) -> bool {
         self.driver.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until its driver has ended, and releases the memory. No fork is reported after that.
+    /// Waits until the driver of the process has ended, and releases the memory. No fork is reported
+    /// afterwards.
     pub(crate) fn wait(&mut self) {
         self.stop();
         // `failure` has reported a driver that failed.

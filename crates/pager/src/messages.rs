@@ -218,7 +218,7 @@ pub fn in_words(error: &octavo::Error) -> String {
 /// Advice on memory sizes is a multiple of this.
 const STEP: u64 = 8 << 20;
 
-/// Writes bytes as `--memory` takes them, rounded up.
+/// Writes bytes in the form of the option `--memory`, rounded up.
 pub(crate) fn as_option(bytes: u64) -> String {
     format!("{}M", bytes.next_multiple_of(STEP) >> 20)
 }

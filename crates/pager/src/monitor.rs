@@ -91,10 +91,11 @@ pub(crate) type MakeManager = Box<dyn FnOnce() -> Result<Manager, String> + Send
 /// Watches a tree.
 pub(crate) struct Monitor {
     began: Instant,
-    /// What children of this process used before the run. With `cargo run`, those are the compilers.
+    /// The resources that children of this process used before the run. With `cargo run`, these children are
+    /// the compilers.
     earlier_children: usage::ChildrensUse,
     ledger: Arc<Ledger>,
-    /// Makes the manager. `None` once that has begun.
+    /// Makes the manager. `None` when the work has begun.
     make_manager: Option<MakeManager>,
     /// A thread that makes the manager.
     making: Option<JoinHandle<Result<Manager, String>>>,
@@ -106,7 +107,7 @@ pub(crate) struct Monitor {
     /// Whether a guardian process has ended, and must be replaced.
     lacks_guardian: bool,
     pub(crate) tree: Tree,
-    /// Since when the processes of the tree could not be found.
+    /// The time since which the processes of the tree cannot be found.
     blind_since: Option<Instant>,
     /// Spare descriptors. They are closed before the tree is killed, which needs descriptors itself.
     spare: Vec<OwnedFd>,
@@ -127,7 +128,7 @@ pub(crate) struct Monitor {
     room: u64,
     pub(crate) summary: Summary,
     managed_pids: BTreeSet<u32>,
-    /// Whether processes have survived the kill, and would read zeros without the runner's descriptors.
+    /// Whether processes have survived the kill. They would read zeros without the runner's descriptors.
     has_survivors: bool,
     standstill: Standstill,
     queue: ProcessQueue,
@@ -160,9 +161,9 @@ pub(crate) struct Monitor {
 /// A process that could not be taken over.
 #[derive(Clone, Debug)]
 struct RefusedProcess {
-    /// Where its stack begins, which identifies its program.
+    /// The address at which the process's stack begins. It identifies the program.
     stack: u64,
-    /// When it is tried again, if the reason may pass.
+    /// The time of the next try, if the reason may pass.
     again_at: Option<Instant>,
     why: String,
 }
@@ -244,8 +245,8 @@ impl Monitor {
         let Some(make_manager) = self.make_manager.take() else { return Ok(()) };
         self.guard()?;
         // The manager's threads inherit the priority of the thread that makes it. So that thread first takes
-        // the priority that the runner was given. The monitor keeps its higher one: without it, the monitor
-        // would wait long for a CPU among many runnable processes.
+        // the priority that the runner was given. The monitor keeps its higher priority: otherwise it would
+        // wait long for a CPU among many runnable processes.
         let make = || {
             priority::lower();
             make_manager()
@@ -317,9 +318,9 @@ impl Monitor {
         Ok(())
     }
 
-    /// Takes over the largest process that is not managed, and new mappings of managed ones. The tree has
-    /// `total` bytes, and may get `coming` more before it stands still. `least_room` bytes must stay free.
-    /// Returns whether there was something to take over.
+    /// Takes over the largest process that is not managed, and new mappings of managed processes. The tree
+    /// has `total` bytes, and may get `coming` more before it stands still. `least_room` bytes must stay
+    /// free. Returns whether there was something to take over.
     fn take_over(&mut self, total: u64, coming: u64, least_room: u64) -> Result<bool, Failed> {
         let mut pids: Vec<_> =
             self.tree.processes.iter().map(|(pid, process)| (process.memory.anonymous, *pid)).collect();
@@ -373,7 +374,7 @@ impl Monitor {
             }
             // The next look comes soon.
             Err(Unequipped::Later) => {}
-            // Its faults are served all the same. Its own pages count as outside of management.
+            // The child's faults are still served. The child's own pages count as outside of management.
             Err(Unequipped::Refused(why)) => {
                 managed.refuse();
                 self.tell(pid, messages::FORK_NOT_MANAGED.with(&[("why", &why)]))?;
@@ -411,9 +412,9 @@ impl Monitor {
         proc::stat(pid).filter(|stat| !is_refused(stat.stack))
     }
 
-    /// Returns whether a managed process forked this process. The fork's event says so, but may not have been
-    /// taken in yet. A child that was forked before its parent was managed has none of the watched memory,
-    /// and is taken over like any other process.
+    /// Returns whether a managed process forked this process. The fork's event reports this, but may not have
+    /// been taken in yet. A child that was forked before its parent was managed has none of the watched
+    /// memory, and is taken over like any other process.
     fn is_fork_of_managed(&mut self, pid: u32) -> bool {
         let Some(stack) = self.tree.processes.get(&pid).map(|process| process.stack) else { return false };
         let is_same = |managed: &Managed| managed.stack == stack;

@@ -2,14 +2,14 @@
 //!
 //! A driver reads at the start of each turn. A turn may take long: a fork may copy pages, and reclaim may
 //! wait for the mover of another process. Until its event is read, a thread that unmaps, drops or forks is
-//! blocked, and the kernel lets no page of its process go out. So one thread looks at all drivers every few
-//! milliseconds. If a driver has begun no turn since the last look, and is awake or has something to read,
-//! this thread reads for it. (A woken driver still counts as asleep until it gets a CPU.) The driver later
-//! takes in the events that were read. While a batch of pages of a process is in transit, its events cannot
-//! be read. This thread does not wait for the batch, since it has other drivers to look after. If the kernel
-//! refuses the batch, the thread that moves it reads the events.
+//! blocked, and the kernel lets no page of its process go out. So one thread checks all drivers every few
+//! milliseconds. If a driver has begun no turn since the last check, and is awake or has events to read, this
+//! thread reads the events for the driver. (A woken driver still counts as asleep until it gets a CPU.) The
+//! driver later takes in the events that were read. While a batch of pages of a process is in transit, its
+//! events cannot be read. This thread does not wait for the batch, since it serves other drivers too. If the
+//! kernel refuses the batch, the thread that moves it reads the events.
 //!
-//! Each look costs two loads for each driver, one system call that asks about the events of all drivers, and
+//! Each check costs two loads for each driver, one system call that asks about the events of all drivers, and
 //! a lock and a system call for each late driver. The thread exists while processes are managed.
 
 use std::sync::{Arc, Mutex, Weak};
@@ -20,10 +20,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::system::priority;
 
-/// The time between two looks, so that two take less than 10 ms.
+/// The time between two checks. Two such times are less than 10 ms.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(3);
 
-/// The thread, and the drivers that it looks after.
+/// The thread, and the drivers for which it reads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reader(Arc<Mutex<Drivers>>);
 
@@ -42,7 +42,7 @@ struct ReadingDriver {
 }
 
 impl Reader {
-    /// Looks after a driver from now on, until its window is gone.
+    /// Reads for a driver from now on, until its window is dropped.
     ///
     /// # Errors
     /// Returns the kernel's error if no thread can be started.
@@ -92,11 +92,11 @@ impl Reader {
     }
 }
 
-/// Asks for all windows at once whether there is something to read.
+/// Asks the kernel for all windows at once whether events can be read.
 fn have_events(windows: &[Option<Arc<Window<Target>>>]) -> Vec<bool> {
     let there = windows.iter().flatten().map(|window| window.reach().events());
     let mut polled: Vec<_> = there.map(|events| PollFd::new(events, PollFlags::IN)).collect();
-    // After an error, nothing is known, and the next look asks again.
+    // After an error, nothing is known, and the next check asks again.
     let _ = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     let mut polled = polled.iter();
     let mut next = || polled.next().is_some_and(|events| !events.revents().is_empty());

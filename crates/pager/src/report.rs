@@ -1,4 +1,4 @@
-//! What a run reports to people: its figures, during the run and at its end, and what its time was spent on.
+//! The reports of a run: its figures, during the run and at its end, and an explanation of its time.
 
 pub(crate) mod explain;
 pub(crate) mod socket;

@@ -1,4 +1,4 @@
-//! The processes of the tree: which exist, and how much memory they use together.
+//! The processes of the tree, and the memory that they use together.
 //!
 //! The kernel counts a page that forks share in every process that maps it. So a family, the processes of one
 //! program that have forked from each other, is counted together. Its members are asked for their shares
@@ -69,26 +69,28 @@ pub(crate) struct Process {
     stat: Option<StatFile>,
     pub(crate) memory: MemoryInUse,
     asked: FixedMemory,
-    /// Where its stack begins, which is the same for processes that have forked from each other.
+    /// The address at which the process's stack begins. It is the same for processes that have forked from
+    /// each other.
     pub(crate) stack: u64,
     parent: u32,
-    /// Its faults at the last two looks for processes that asked about it, and at the last measurement.
+    /// The faults of the process at the last two looks that asked about it, and at the last measurement.
     faults: [u64; 2],
     measured_faults: u64,
-    /// What Octavo had moved at the last measurement.
+    /// The pages that Octavo had moved at the last measurement.
     moved: MovedPages,
-    /// Whether it uses its parent's memory, and has none of its own.
+    /// Whether the process uses its parent's memory, and has no memory of its own.
     is_vforked: bool,
-    /// The bytes that it had when there was last room for all, when it last began to wait, or when it last
-    /// continued, whichever came last. `None` if it has started since: its memory is still to come.
+    /// The bytes that the process had at the latest of these moments: there was room for all processes, the
+    /// process began to wait, or the process continued. `None` if the process has started since. Its memory
+    /// is then still to come.
     settled: Option<u64>,
     came_at: Instant,
-    /// Whether it has waited for room since it started.
+    /// Whether the process has waited for room since it started.
     has_waited: bool,
 }
 
 impl Process {
-    /// Returns the kernel's last detailed answer about it.
+    /// Returns the kernel's last detailed answer about the process.
     pub(crate) fn told(&self) -> StatusFigures {
         self.asked.told()
     }
@@ -97,9 +99,9 @@ impl Process {
 /// Pages of a process that Octavo has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MovedPages {
-    /// Pages that it got although the kernel counted no fault for them.
+    /// The pages that the process got although the kernel counted no fault for them.
     pub(crate) unfaulted_pages: u64,
-    /// Pages of its own that were taken from it.
+    /// The pages of its own memory that were taken from the process.
     pub(crate) taken_pages: u64,
 }
 
@@ -145,7 +147,7 @@ pub(crate) struct Tree {
     unanswered_at: Option<Instant>,
 }
 
-/// When the processes were last looked for.
+/// The time of the last look for processes.
 #[derive(Clone, Copy, Debug)]
 struct LastLook {
     at: Instant,
@@ -169,9 +171,9 @@ impl Tree {
         self.helpers.retain(|helper| *helper != pid);
     }
 
-    /// Begins a look. Looks for processes if that is due, and returns whether it was. While no process
-    /// starts, that is seldom. After one has started, a look is due once `within` has passed since the last
-    /// one, or later if looks would take more than 1/[`LOOK_SHARE`] of the time.
+    /// Begins a look. Looks for processes if such a look is due, and returns whether it was. While no process
+    /// starts, such a look is seldom due. After one has started, a look is due once `within` has passed since
+    /// the last one, or later if looks would take more than 1/[`LOOK_SHARE`] of the time.
     ///
     /// # Errors
     /// Same as [`look`](Self::look).
@@ -424,7 +426,7 @@ impl Tree {
     pub(crate) fn grown(&self) -> Vec<(u64, u32)> {
         let has_grown = |process: &Process| {
             let is_more = |settled| process.memory.anonymous > settled + LEAST_GROWN;
-            // It is no use to stop a process that has no memory of its own, or has lost its memory.
+            // There is no point in stopping a process that has no memory of its own, or has lost its memory.
             !process.is_vforked
                 && process.memory != MemoryInUse::default()
                 && process.settled.is_none_or(is_more)
@@ -569,8 +571,8 @@ impl Tree {
     }
 
     /// Asks the processes that are due for their shares. To answer, the kernel waits while the process
-    /// changes its mappings. Among many new processes, that process may wait long for a CPU. So while there
-    /// are young processes that were not asked, asking is rare.
+    /// changes its mappings. Among many new processes, that process may wait long for a CPU. So while young
+    /// processes exist that were not asked, the monitor asks rarely.
     fn ask(&mut self) {
         let now = Instant::now();
         if self.has_young(now) && now - *self.asked_at.get_or_insert(now) < ASKED_WITHIN {

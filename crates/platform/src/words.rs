@@ -54,7 +54,7 @@ mod sealed {
         /// Changes the integer at `at` in one step, and returns the old value.
         ///
         /// # Safety
-        /// As for `super::load`.
+        /// The conditions of `super::load`.
         unsafe fn change(at: *mut u8, change: Change, operand: Self) -> Self;
     }
 }
@@ -125,7 +125,7 @@ pub(crate) unsafe fn load<W: Word>(at: *mut u8) -> W {
 /// Stores the word at `at`, relaxed.
 ///
 /// # Safety
-/// As for [`load`].
+/// The conditions of [`load`].
 #[inline(always)]
 pub(crate) unsafe fn store<W: Word>(at: *mut u8, value: W) {
     by_size!(W, |Atomic, Bits| {
@@ -143,7 +143,7 @@ pub(crate) unsafe fn store<W: Word>(at: *mut u8, value: W) {
 /// Exchanges the word at `at`, and returns the old one.
 ///
 /// # Safety
-/// As for [`load`].
+/// The conditions of [`load`].
 #[inline(always)]
 pub(crate) unsafe fn swap<W: Word>(at: *mut u8, value: W) -> W {
     by_size!(W, |Atomic, Bits| {
@@ -161,7 +161,7 @@ pub(crate) unsafe fn swap<W: Word>(at: *mut u8, value: W) -> W {
 /// differed.
 ///
 /// # Safety
-/// As for [`load`].
+/// The conditions of [`load`].
 #[inline(always)]
 pub(crate) unsafe fn compare_exchange<W: Word>(at: *mut u8, current: W, new: W) -> Result<W, W> {
     by_size!(W, |Atomic, Bits| {
@@ -183,7 +183,7 @@ pub(crate) unsafe fn compare_exchange<W: Word>(at: *mut u8, current: W, new: W) 
 /// Changes the integer at `at`, and returns the old value.
 ///
 /// # Safety
-/// As for [`load`].
+/// The conditions of [`load`].
 #[inline(always)]
 pub(crate) unsafe fn change<I: Integer>(at: *mut u8, change: Change, operand: I) -> I {
     // SAFETY: the caller promises what `change` asks for.

@@ -74,7 +74,7 @@ pub struct PlaceReport {
     pub line: u32,
     /// Operations on shared words.
     pub accesses: u64,
-    /// Their time, waits for cache lines included.
+    /// The time of these operations, including waits for cache lines.
     pub time: f64,
     /// Operations that waited for a cache line.
     pub stalls: u64,

@@ -1,8 +1,8 @@
 //! Memory whose every word is known: a mapping, and the content of each of its pages.
 //!
-//! A page is zero, or its words are a function of its address when it was written, and of the generation of
-//! that write. No two writes use the same words. So the check notices a page that comes back stale, torn,
-//! zero or from elsewhere.
+//! A page is zero, or its words are a function of two numbers: its address when it was written, and the
+//! generation of the write. No two writes use the same words. So the check finds a page that comes back
+//! stale, torn or zero, or with the words of another page.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,8 @@ pub enum PageContent {
     Words {
         key: u64,
     },
-    /// These words, or all zeros if the kernel has taken the page: the program gave it away by `MADV_FREE`.
+    /// The page was given to the kernel by `MADV_FREE`. It has these words, or all zeros if the kernel has
+    /// taken it.
     Lent {
         key: u64,
     },
@@ -98,7 +99,7 @@ impl Patterned {
         self.fill(work, 0..self.pages());
     }
 
-    /// Checks every word of the pages. `when` says in the finding when the check was made.
+    /// Checks every word of the pages. The finding quotes `when`, the moment of the check.
     pub fn check(&mut self, pages: Range<usize>, when: &str) {
         for page in pages {
             self.check_page(page, when);
@@ -136,7 +137,8 @@ impl Patterned {
         })
     }
 
-    /// Describes how much of the page is wrong. That distinguishes a lost page from a lost word.
+    /// Describes how much of the page is wrong, so that a reader can distinguish a lost page from a lost
+    /// word.
     fn shape(&self, page: usize) -> &'static str {
         let words = self.mapping.words(page * PAGE, PAGE);
         let zeros = words.iter().filter(|word| word.load(Relaxed) == 0).count();
@@ -163,7 +165,7 @@ impl Patterned {
         }
     }
 
-    /// Records that a page has become a copy of one with this content.
+    /// Records that a page has become a copy of a page with this content.
     pub fn set_copy(&mut self, page: usize, content: PageContent) {
         self.contents[page] = content;
     }

@@ -8,7 +8,7 @@
 //! | `trace` | a whole trace in memory, its pages numbered by their first uses |
 //! | `optimum` | Belady's optimum on a trace |
 //! | `published` | LRU, SIEVE and S3-FIFO as published: they see each hit |
-//! | `error` | why a file is not a trace |
+//! | `error` | the reasons why a file is not a trace |
 //!
 //! `docs/traces.md` describes traces for users.
 

@@ -87,7 +87,7 @@ impl Own {
     /// Takes up to [`STAGED`] pages out.
     ///
     /// # Safety
-    /// The same as for [`Reach::take_out`].
+    /// The conditions of [`Reach::take_out`].
     unsafe fn take(&self, staging: &Reservation, address: u64, len: u64, to: *mut u8) -> CallProgress {
         let staged = staging.base().as_ptr();
         // SAFETY: the window's users wait for missing pages, and staging is ours, under its lock.

@@ -36,7 +36,7 @@ pub enum TakeOutcome {
     All,
     /// This many bytes from the start are gone. The rest could not be taken for now.
     Part(u64),
-    /// None of them is gone: an event of the target is unread.
+    /// No page was moved, since an event of the target is unread.
     Unread,
     /// The kernel will never let them go.
     Never,

@@ -112,7 +112,7 @@ impl Windows {
     /// Like [`Windows::vec`], as a boxed array.
     ///
     /// # Errors
-    /// As [`Windows::vec`].
+    /// The errors of [`Windows::vec`].
     pub fn boxed<T: FromBytes + IntoBytes>(&self, len: usize) -> octavo::Result<WindowBox<[T]>> {
         self.vec(len).map(WindowBox)
     }
@@ -201,7 +201,7 @@ impl Windows {
     /// Returns the memory and swap that the windows use.
     ///
     /// # Errors
-    /// As [`Space::stats`].
+    /// The errors of [`Space::stats`].
     pub fn stats(&self) -> octavo::Result<SpaceStats> {
         self.0.space.stats()
     }

@@ -30,7 +30,7 @@ struct AccessPages {
     counts: Vec<AtomicU32>,
     space: Space,
     base: u64,
-    /// The same number of pages of a guarded region.
+    /// A guarded region with the same number of pages.
     guarded: u64,
 }
 

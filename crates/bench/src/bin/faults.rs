@@ -25,7 +25,7 @@ use octavo_measure::workers::steps;
 
 const HUGE: u64 = 2 << 20;
 const HUGE_FAULTS: u64 = 8192;
-/// As many faults as the bench's budget allows frames to be zeroed ahead at once.
+/// The number of write faults. It equals the most frames that may be zeroed ahead under the bench's budget.
 const WRITE_FAULTS: u64 = 2048;
 
 /// Measures huge zero faults of `tasks` tasks: nanoseconds of processor time each.

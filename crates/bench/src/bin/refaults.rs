@@ -8,10 +8,10 @@
 //! | memory | a copy of the page out of an array | from `SwapArea::ram`: software alone |
 //! | pool | plain LZ4 decompression of the same page | from the compressed pool |
 //!
-//! The two take turns operation by operation, each timed alone, so that a drift of the machine hits both
-//! alike. Pages are loaded in a random order, each once before any is loaded again. Nothing is read ahead. If
-//! a load found its page in memory, which shows in a counter of the manager, neither the load nor the
-//! operation beside it counts. Every word is checked.
+//! The operation below and the load take turns, and each is timed alone. So a change in the machine's speed
+//! affects both. Pages are loaded in a random order, each once before any is loaded again. Nothing is read
+//! ahead. If a load found its page in memory, which shows in a counter of the manager, neither the load nor
+//! the operation beside it counts. Every word is checked.
 //!
 //! On the device and in memory, the data is eight times the budget. So a fault also has to find a frame, and
 //! takes it from a clean page. For the pool, the bench sends pages out untimed: it writes a page again and

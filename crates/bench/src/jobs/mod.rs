@@ -1,6 +1,6 @@
-//! Three jobs, as an adopter of Octavo would write them. Each is written twice: over slices, in plain memory
-//! or in a mapped file, and over guards of a space. Both forms do the same to the same data, and return the
-//! same answer.
+//! Three jobs, written like the code of a user of Octavo. Each job has two forms: over slices, in plain
+//! memory or in a mapped file, and over guards of a space. Both forms make the same steps on the same data,
+//! and return the same answer.
 
 pub mod aggregation;
 pub mod file_array;
@@ -21,7 +21,7 @@ use octavo::Space;
 pub enum ArrayPattern {
     /// From the first word to the last, and perhaps again.
     InOrder,
-    /// Anywhere, in an array that is small enough to stay in memory.
+    /// At random, in an array that is small enough to stay in memory.
     AtRandom,
 }
 
@@ -68,10 +68,10 @@ pub struct JobResult {
 /// One form of a job, on `bytes` bytes of data in this memory.
 type JobForm<Memory> = fn(bytes: usize, memory: &Memory) -> Result<JobResult, Box<dyn Error>>;
 
-/// A job: the same in two forms.
+/// A job in its two forms.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Its name on the command line.
+    /// The job's name on the command line.
     pub name: &'static str,
     /// The form over slices.
     pub over_slices: JobForm<Slices>,

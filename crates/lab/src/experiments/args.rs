@@ -69,7 +69,7 @@ pub enum Experiment {
         /// The mechanisms [default: all]
         #[arg(long, value_parser = mechanism(), value_delimiter = ',')]
         mechanism: Vec<Mechanism>,
-        /// Their forms
+        /// The forms of the mechanisms
         #[arg(long, value_enum, default_value_t = ModeChoice::All)]
         mode: ModeChoice,
         /// Numbers of CPUs

@@ -109,7 +109,7 @@ impl DiskSide {
     fn at_random(&self, threads: u32, plan: &TaskPlan) -> Result<DeviceWork, Failure> {
         let pages = self.bytes / PAGE_BYTES as u64;
         let loads = match plan.length {
-            // As many reads in total as the loads of the other sides.
+            // The number of reads equals the number of loads of the other sides.
             Length::Loads(loads) => (loads * u64::from(plan.threads)).div_ceil(u64::from(threads)).max(1),
             Length::Nanoseconds(_) => u64::MAX,
         };

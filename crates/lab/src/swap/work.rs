@@ -133,7 +133,7 @@ impl<M: PagedMemory> WorkThread<'_, M> {
         // A page, and a word of it.
         let place = |random: &mut Random| (random.below(pages) as u64, random.below(PAGE_WORDS));
         let mut random = Random::new(seed);
-        // The same series as the loads, `prefetch` places ahead.
+        // The prefetches follow the series of the loads, `prefetch` places ahead.
         let mut ahead = random.clone();
         for _ in 0..self.plan.prefetch {
             self.memory.prefetch(place(&mut ahead).0)?;

@@ -120,7 +120,7 @@ impl FrameAllocator {
     /// Makes an allocator that charges `budget` and counts in `counters`.
     ///
     /// # Errors
-    /// As [`FrameAllocator::standalone`].
+    /// The errors of [`FrameAllocator::standalone`].
     pub(crate) fn new(config: &FrameConfig, budget: Arc<Budget>, counters: Arc<Counters>) -> Result<Self> {
         if config.zones.is_empty() || config.zones.iter().any(|zone| zone.bytes == 0) {
             return Err(Error::new(

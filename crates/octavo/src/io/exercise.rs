@@ -150,12 +150,12 @@ impl Exercise {
         );
     }
 
-    /// As [`Device::flush`].
+    /// Behaves like [`Device::flush`].
     pub fn flush(&self) {
         self.device.flush();
     }
 
-    /// As [`Device::poll`].
+    /// Behaves like [`Device::poll`].
     pub fn poll(&self) {
         self.device.poll();
     }

@@ -191,7 +191,7 @@ impl Transfer {
         Shared::as_ptr(&self.host).cast() == host && self.job == *job
     }
 
-    /// Takes back a transfer that did not begin. The host is not told that it has ended.
+    /// Takes back a transfer that did not begin. The host gets no report of its end.
     pub(crate) fn take_back(mut self) -> Job {
         self.ended = true;
         self.job

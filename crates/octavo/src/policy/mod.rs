@@ -1,10 +1,10 @@
 //! Eviction policies. Use them directly to try them on recorded accesses, outside of a manager. A manager
 //! takes one of them by name ([`ReclaimPolicy`](crate::ReclaimPolicy)), and cannot run your own.
 //!
-//! A policy keeps frames on its own queues. It is not told of hits: an access leaves a *mark*, and the caller
-//! that takes candidates tests and clears their marks. When a page goes, the policy returns a *shadow*, which
-//! is kept where the page went. The policy gets the shadow back when the page returns. So a policy stores
-//! nothing about pages that are not in memory.
+//! A policy keeps frames on its own queues. Hits are not reported to it: an access leaves a *mark*, and the
+//! caller that takes candidates tests and clears their marks. When a page goes, the policy returns a
+//! *shadow*, which is kept where the page went. The policy gets the shadow back when the page returns. So a
+//! policy stores nothing about pages that are not in memory.
 //!
 //! ```text
 //!   admit(Fresh | Back(shadow))

@@ -21,10 +21,10 @@
 //!   queue is stale, and its share grows to all evictions.
 //!
 //! The policy does not know whether the eviction of a returning page was a question. But the time of the
-//! eviction tells how likely this is: questions come in bursts, and a ring records, for each slot of time,
+//! eviction shows how likely this is: questions come in bursts, and a ring records, for each slot of time,
 //! how many evictions were questions.
 //!
-//! The queues are those of S3-FIFO. Pages that have marks are treated as in S3-FIFO's small queue, and a
+//! The queues are the queues of S3-FIFO. Pages that have marks are treated as in S3-FIFO's small queue, and a
 //! marked page on the clock keeps its rounds. Linux's NUMA balancing uses the same idea: it unmaps pages, and
 //! learns of their use by hinting faults.
 

@@ -99,7 +99,7 @@ impl AreaTraffic {
         self.writes.errors.load(Ordering::Relaxed)
     }
 
-    /// Returns the figures. The caller gives the rest of what it knows of the area.
+    /// Returns the figures. The caller passes the figures that are not counted here.
     pub(super) fn stats(
         &self,
         name: String,

@@ -40,11 +40,11 @@ const CAUTION: u64 = 64;
 /// The condition of the device. The best condition comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Condition {
-    /// Its last write did not fail, and it answers in time.
+    /// The device answers in time, and its last write did not fail.
     Well = 0,
-    /// Its last write failed.
+    /// The device's last write failed.
     Failing = 1,
-    /// It has not answered in time.
+    /// The device has not answered in time.
     Silent = 2,
 }
 

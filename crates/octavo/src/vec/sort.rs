@@ -64,7 +64,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Like [`SpaceVec::sort_unstable`], but sorts by a key.
     ///
     /// # Errors
-    /// As [`SpaceVec::sort_unstable`].
+    /// The errors of [`SpaceVec::sort_unstable`].
     pub fn sort_unstable_by_key<K: Ord>(&mut self, mut key: impl FnMut(&T) -> K) -> Result<()> {
         self.sort_unstable_by(|one, other| key(one).cmp(&key(other)))
     }
@@ -72,7 +72,7 @@ impl<T: Pod> SpaceVec<T> {
     /// Like [`SpaceVec::sort_unstable`], but sorts by a comparison, which must be a total order.
     ///
     /// # Errors
-    /// As [`SpaceVec::sort_unstable`].
+    /// The errors of [`SpaceVec::sort_unstable`].
     pub fn sort_unstable_by(&mut self, mut compare: impl FnMut(&T, &T) -> Ordering) -> Result<()> {
         let most = (BUFFER_BYTES / size_of::<T>()).max(1);
         let mut buffer = vec![T::zeroed(); most.min(self.len)];

@@ -29,7 +29,7 @@ pub(super) struct EntrustedProcess {
     pub(super) what: Trust,
     /// 0 for a fork's child that has not been found yet.
     pub(super) pid: u32,
-    /// When it started. If its number was reused, the new process has a later start.
+    /// The start time of the process. If its number was reused, the new process has a later start time.
     pub(super) start: u64,
     /// The address at which the process's stack begins.
     pub(super) stack: u64,

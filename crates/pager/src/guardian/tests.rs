@@ -243,7 +243,7 @@ fn runner_that_has_just_read_of_a_fork() {
     });
     let mut told = BufReader::new(program.0.stdout.take().unwrap());
     let (number, address) = (number_behind("descriptor ", &mut told), number_behind("address ", &mut told));
-    // The guardians know only the stack of its family.
+    // The guardians know only the address of the family's stack.
     let stack = proc::stat(program.id()).unwrap().stack;
     let _parent = guardian.entrust(None, stack).unwrap();
     let process = Pid::from_raw(program.id() as i32).unwrap();

@@ -1,12 +1,12 @@
-//! What the driver of a managed process does besides serving faults: it adopts the pages that are there
-//! already, updates the layout when mappings change, and hands over the children of forks.
+//! The work of a driver besides serving faults: it adopts pages that are already present, updates the layout
+//! when mappings change, and hands over the children of forks.
 //!
-//! All of it runs in the driver's thread, between faults. So the mappings in the layout do not change after a
-//! look at pages and before the adoption of these pages. If another thread has read a change of a range, the
-//! range is looked at only after the driver has taken the change in. Until then, another mapping may be there
-//! already, while the space has yet to move its pages or to pass them to a child. A range that the program
-//! drops before it was adopted is never adopted: its event comes before its pages go. Pages are adopted as
-//! far as there is room. The rest waits until the driver has made room.
+//! All of this work runs in the driver's thread, between faults. So the mappings in the layout do not change
+//! after a look at pages and before the adoption of these pages. If another thread has read a change of a
+//! range, the range is looked at only after the driver has taken the change in. Until then, the range may
+//! already have another mapping, while the space must still move its pages or pass them to a child. A range
+//! that the program drops before it was adopted is never adopted: the event of the drop comes before the
+//! pages go. Pages are adopted as long as there is room. The other pages wait until the driver has made room.
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
@@ -41,7 +41,7 @@ pub(crate) struct Adopter<'a> {
     lacks_room: Option<LacksRoom>,
 }
 
-/// Faults or adoption find no room.
+/// A time during which faults or adoption find no room.
 #[derive(Clone, Copy, Debug)]
 struct LacksRoom {
     /// When the lack of room began, or when pages last went out.
@@ -58,7 +58,7 @@ struct FoundPages {
     present: Vec<(u64, u64)>,
     /// Ranges that belong to another mapping by now, which is not watched.
     unwatched: Vec<(u64, u64)>,
-    /// Ranges where a mapping is changing just now. The event of the change will say how.
+    /// Ranges where a mapping is changing just now. The event of the change will describe the change.
     changing: Vec<(u64, u64)>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Adopter<'a> {
         // zeros in its place.
         let found = self.window.hold_settled(start, end - start, || self.look(start, end));
         let Some(found) = found else {
-            // Another thread has read a change there, which must be taken in first.
+            // Another thread has read a change of this range, which must be taken in first.
             self.shared.layout.lock().adopt_again(start..end);
             return Ok(end);
         };
@@ -131,9 +131,9 @@ impl<'a> Adopter<'a> {
     }
 
     /// Sorts present pages by whether they are certainly watched. Memory that was mapped after the look at
-    /// the mappings is not watched: its pages would read as zeros once they are out. To test that, the kernel
-    /// is asked to put zeros there: if the range is watched, it answers that the pages exist; if not, that it
-    /// has no such range.
+    /// the mappings is not watched: its pages would read as zeros once they are out. To test this, the kernel
+    /// is asked to put zeros at these addresses. If the range is watched, the kernel answers that the pages
+    /// exist. Otherwise, it answers that it has no such range.
     fn ask_whether_watched(&self, start: u64, end: u64, found: &mut FoundPages) {
         let mut rest = (start, end);
         while rest.0 < rest.1 {
@@ -155,7 +155,7 @@ impl<'a> Adopter<'a> {
 
     /// Returns whether to retry after an error: its reason may pass, and pages have gone out recently. The
     /// patience is long because a device may be slow, and because in a tree with forks, pages become movable
-    /// only batch by batch, or when children end. Everything that waits for room asks here.
+    /// only batch by batch, or when children end. All code that waits for room calls this function.
     fn has_patience_with(&mut self, error: &octavo::Error) -> bool {
         if !may_pass(error) {
             return false;
@@ -246,7 +246,7 @@ impl Listener for Adopter<'_> {
         false
     }
 
-    /// Pages come and go, and none stays long enough: immovable memory may leave them no room.
+    /// Pages come and go, and no page stays long enough. Immovable memory may leave them no room.
     fn stuck(&mut self, _: u64) {
         let immovable = self.shared.manager.immovable_bytes().unwrap_or(0);
         let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);

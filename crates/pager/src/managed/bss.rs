@@ -4,11 +4,11 @@
 //! other memory right behind the bss, and then shows both as one mapping. The ELF headers tell them apart: if
 //! a segment is larger in memory than in the file, the rest is bss. The headers are read from the process's
 //! memory, so no file is opened, and the file may be deleted. The headers of a running program are nearly
-//! always in memory. If they are not, they are not read: the read might wait for a file system that does not
+//! always in memory. Otherwise they are not read, since the read might wait for a file system that does not
 //! answer.
 //!
-//! Bss that was found once stays bss as long as the program runs (`layout.rs`), since the headers of an idle
-//! program may leave memory.
+//! Memory that was recognised as bss once stays bss as long as the program runs (`layout.rs`), since the
+//! headers of an idle program may leave memory.
 //!
 //! Memory behind a file whose headers were never read does not count as bss. Costs a read of 4 KiB for each
 //! file with plain memory behind it.

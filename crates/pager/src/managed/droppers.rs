@@ -1,8 +1,8 @@
 //! Threads that may be in a call that drops pages (`madvise`).
 //!
 //! The kernel reports such a call before it frees the pages. Until the thread has left the call, a present
-//! page may go at any moment. The kernel tells which call a sleeping thread is in, and a stopped thread is in
-//! none. It tells nothing about a running thread, so that thread is asked about again.
+//! page may go at any moment. The kernel shows the call of a sleeping thread, and a stopped thread is in no
+//! call. For a running thread, the kernel shows nothing, so the question is repeated.
 //!
 //! Costs about 10 µs for each question about a thread. At most [`AT_ONCE`] threads are asked about at a time.
 

@@ -12,7 +12,7 @@
 //!   becomes read-only or inaccessible later, stays taken.
 //!
 //! A mapping's neighbours prove nothing: the kernel puts mappings between libraries, and allocators make
-//! guards like those of stacks. `docs/pager.md` says what a wrong guess costs.
+//! guards like the guards of stacks. `docs/pager.md` describes the cost of a wrong guess.
 
 use std::fs::File;
 use std::ops::Range;
@@ -46,7 +46,7 @@ const LARGEST_GUARD: u64 = 64 << 10;
 const STACK_BYTES: u64 = 256 << 10;
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// What was seen of a process's memory.
+/// The mappings and threads of a process, as they were read.
 #[derive(Debug, Default)]
 pub(crate) struct SeenMemory {
     mappings: Vec<ProcessMapping>,
@@ -69,8 +69,8 @@ impl SeenMemory {
         Ok(Self { mappings, threads, bss, taken_stacks: Vec::new() })
     }
 
-    /// Adds the results of earlier looks. The bss that they found still counts, even if the headers have left
-    /// memory since.
+    /// Adds the results of earlier looks. The bss that was found earlier still counts, even if the headers
+    /// have left memory since.
     #[must_use]
     pub(crate) fn after(mut self, found: &mut Ranges) -> Self {
         found.bss.extend(self.bss);
@@ -83,7 +83,8 @@ impl SeenMemory {
         self
     }
 
-    /// Returns the ranges to take, each inside one mapping. Either all small ones are taken or none.
+    /// Returns the ranges to take, each inside one mapping. Either all small ranges are taken, or none of
+    /// them.
     pub(crate) fn eligible(&self) -> Vec<(u64, u64)> {
         let is_small = |(start, end): &(u64, u64)| end - start < LEAST_BYTES;
         let mut ranges = self.ranges();

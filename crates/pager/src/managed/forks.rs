@@ -19,9 +19,10 @@ use crate::managed::shared::{Claim, DriverState, ProcessContext, ProgramToManage
 use crate::messages;
 use crate::tree::Parent;
 
-/// After this many vain looks for a fork's child, the user is told. A look comes at least every 20 ms.
+/// After this many vain searches for a fork's child, the user gets a message. A search comes at least every
+/// 20 ms.
 pub(super) const MOST_VAIN_LOOKS: u32 = 100;
-/// How long a fork waits for room.
+/// The longest time for which a fork waits for room.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The parent's side of a fork.
@@ -50,7 +51,7 @@ impl Managed {
         let give_up =
             |message: &Message, why: &dyn Display| shared.give_up(window.reach().pid(), message, why);
         if shared.failure.lock().expect("nobody panics here").is_some() {
-            // A failure of the parent's memory would be one of the child's as well.
+            // A failure of the parent's memory would be a failure of the child's memory as well.
             return unserved(claim);
         }
         let wiped: Vec<_> = match wiped.wait() {
@@ -104,7 +105,7 @@ impl Managed {
     /// Records that a fork's child must be searched for again.
     pub(crate) fn lost(&mut self) {
         self.entrusted.found(0);
-        // The refused process was another one.
+        // The refused process was not this child.
         self.is_refused = false;
     }
 
@@ -114,8 +115,9 @@ impl Managed {
         self.vain_looks = 0;
     }
 
-    /// Records that no process can be this fork's child. Returns `true` once, when the user should be told:
-    /// each process that it was taken for was another one, and no new candidate has come for a while.
+    /// Records that no process can be this fork's child. Returns `true` once, when the user should get a
+    /// message: each process that was regarded as the child was another one, and no new candidate has come
+    /// for a while.
     pub(crate) fn looked_in_vain(&mut self) -> bool {
         self.vain_looks = self.vain_looks.saturating_add(1);
         let is_given_up = self.vain_looks >= MOST_VAIN_LOOKS && !self.others.is_empty();
@@ -135,7 +137,7 @@ impl Managed {
     }
 
     /// Returns why the tree must not go on even though the process has ended: a child that it has forked
-    /// cannot be served. Any other failure was about its own memory, which is gone.
+    /// cannot be served. Any other failure concerned the memory of the process itself, which is gone.
     pub(crate) fn failure_of_forks(&self) -> Option<String> {
         let unserved = self.shared.unserved.lock().expect("nobody panics here");
         self.failure().filter(|_| unserved.iter().any(|child| !child.has_ended()))

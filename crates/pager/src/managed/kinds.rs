@@ -63,7 +63,7 @@ impl MemoryKind {
         matches!(self, Self::Private | Self::Small)
     }
 
-    /// Returns its name in a sentence, as in "4 MiB of stacks".
+    /// Returns the name of the kind in a sentence, as in "4 MiB of stacks".
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Private => "private memory",

@@ -1,5 +1,5 @@
-//! What is known of a process's mappings: the ranges that the space maps, and those whose pages have yet to
-//! be adopted.
+//! The known mappings of a process: the ranges that the space maps, and the ranges whose pages have yet to be
+//! adopted.
 //!
 //! ```text
 //!   watched ─► doubtful ── still the expected mapping ─► adopting ─► nothing left to adopt

@@ -1,7 +1,7 @@
-//! The mappings of a managed process: which of them are doubtful, and how new ones are taken over.
+//! The mappings of a managed process: the check of doubtful ranges, and the takeover of new mappings.
 //!
-//! A mapping is watched before its pages are looked for. Mappings that are still eligible after that are
-//! adopted (`adopter.rs`). Those that have changed meanwhile stay watched, but are not adopted.
+//! A mapping is watched before it is searched for pages. Mappings that are still eligible afterwards are
+//! adopted (`adopter.rs`). Mappings that have changed meanwhile stay watched, but are not adopted.
 
 use std::ops::Range;
 
@@ -20,11 +20,11 @@ use crate::system::proc;
 const MOST_ROUNDS: u32 = 4;
 
 impl Managed {
-    /// Checks the doubtful ranges, and returns those that are watched. The others are not memory of the
-    /// parent: it kept them from its children (`MADV_DONTFORK`), and anything that the child has mapped there
-    /// since is its own. The space forgets them, and the mover's `own` range as well. Ranges that are
-    /// changing just now stay in doubt. So do ranges that cannot be forgotten for lack of room to split a
-    /// block.
+    /// Checks the doubtful ranges, and returns the watched ones. The other ranges do not have the parent's
+    /// memory: the parent kept them from its children (`MADV_DONTFORK`), and the child itself has mapped
+    /// whatever is there now. The space forgets these ranges, and the mover's `own` range as well. Ranges
+    /// that are changing just now stay in doubt. Ranges that cannot be forgotten, for lack of room to split a
+    /// block, also stay in doubt.
     ///
     /// While the layout is locked, no change is taken in. So the kernel's answer holds until the space has
     /// forgotten the range. There are two exceptions, which are checked: a change that is still unread, and a
@@ -125,7 +125,7 @@ impl Managed {
         Ok(SeenMemory::of(pid)?.after(&mut self.shared.layout.lock()))
     }
 
-    /// Marks pages to be adopted again that the program has dropped but that are still present (`MADV_FREE`).
+    /// Pages that the program has dropped may still be present (`MADV_FREE`). Marks them to be adopted again.
     /// Does nothing as long as a thread may be dropping them.
     pub(crate) fn take_kept(&mut self) {
         let (Some(droppers), Some(pid)) = (&mut self.droppers, self.window.reach().pid()) else { return };
@@ -179,7 +179,7 @@ impl Managed {
     /// Small ranges are adopted as well, even if few of them are left by now, since they are watched already.
     ///
     /// Replaced parts stay watched: a range may have moved there, and its event may be unread. Without the
-    /// watch, those of its pages that are out would read as zeros.
+    /// watch, pages of this range that are out would read as zeros.
     fn confirm(&self, seen: &SeenMemory, taken: &RangeSet<u64>) {
         if taken.is_empty() {
             return;

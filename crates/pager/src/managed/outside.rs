@@ -16,9 +16,9 @@ pub(super) struct Outside {
     /// The bytes that the process had at the last note of its growth, and how many of them were outside.
     before: (u64, u64),
     growth: u64,
-    /// The resident bytes of its space at the last note.
+    /// The resident bytes of the process's space at the last note.
     resident: u64,
-    /// The bytes by kind at the last count, and how much was outside then.
+    /// The bytes by kind at the last count, and the bytes outside at that moment.
     kinds: Kinds,
     at_count: u64,
 }

@@ -30,7 +30,7 @@ const UNMAP: u64 = 0x16;
 /// Sends the messages of forks and other changes.
 pub(crate) struct TestKernel {
     socket: OwnedFd,
-    /// The driver's side.
+    /// The driver's end of the socket. It shows whether the driver has read all messages.
     told: OwnedFd,
 }
 
@@ -109,7 +109,7 @@ impl Managed {
         self.shared.unserved.lock().unwrap().iter().for_each(|child| child.window.reach().end());
     }
 
-    /// Returns a function that tells whether the driver was asked to end.
+    /// Returns a function that returns whether the driver was asked to end.
     pub(crate) fn is_stopped(&self) -> impl Fn() -> bool + use<> {
         let window = Arc::clone(&self.window);
         move || window.reach().is_gone()

@@ -24,13 +24,14 @@ pub(super) fn take(
     let mut layout = shared.layout.lock();
     for gap in layout.mapped.gaps(&range).collect::<Vec<_>>() {
         let (start, len) = (gap.start, gap.end - gap.start);
-        // A range may just have moved there. Its event will say so, so do not take it over as a new one.
+        // Another range may just have moved to these addresses. Its event will report this, so do not take it
+        // over as a new range.
         if watches(window, start) == Err(Errno::AGAIN) || window.is_unsettled(start, len) {
             continue;
         }
         space.map_at(start, len, RegionOptions::default()).map_err(|error| error.to_string())?;
         if window.reach().watch(start, len).is_err() {
-            // The program watches it itself, or it has just been unmapped.
+            // The program itself watches the range, or the range has just been unmapped.
             let _ = space.unmap(start, len);
             continue;
         }

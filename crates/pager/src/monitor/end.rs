@@ -58,7 +58,8 @@ impl Monitor {
             std::mem::forget((all, self.manager.take()));
             return self.summary;
         }
-        // Each may have to wait for a device or for room, so tell all to stop before waiting for one.
+        // Each driver may have to wait for a device or for room, so stop all drivers before waiting for the
+        // first.
         all.iter().for_each(Managed::stop);
         all.into_iter().for_each(|managed| self.summary.add(managed));
         if let Some(guardian) = self.guardian.take() {

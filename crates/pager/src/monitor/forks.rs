@@ -1,8 +1,8 @@
 //! Finds out which processes are the children of forks.
 //!
-//! A fork's event brings a descriptor for the child's memory, but not the child's number. So the child is
-//! searched for among the processes of the tree. If the wrong process was taken for the child, the child is
-//! searched for again.
+//! A fork's event brings a descriptor for the child's memory, but not the child's number. So the monitor
+//! searches for the child among the processes of the tree. If it has chosen the wrong process, it searches
+//! again.
 
 use std::time::Duration;
 
@@ -51,9 +51,9 @@ impl Monitor {
         }
     }
 
-    /// Searches again for a fork's child: process `pid` was wrongly taken for it. That process may be a
-    /// sibling, and another sibling may have been taken for the child. So all siblings are searched for
-    /// again, except those that are certain.
+    /// Searches again for a fork's child, since process `pid` was mistaken for it. That process may be a
+    /// sibling, and other siblings may have been confused as well. So the monitor searches again for all
+    /// siblings, except those that are certain.
     pub(super) fn look_again(&mut self, pid: u32) {
         let Some(mut fork) = self.managed.remove(&pid) else { return };
         fork.is_not(pid);
@@ -61,7 +61,7 @@ impl Monitor {
             |managed: &Managed| managed.stack == fork.stack && managed.parent != 0 && !managed.is_equipped();
         let siblings = self.managed.extract_if(.., |_, managed| is_doubtful(managed));
         let found: Vec<_> = siblings.map(|(_, sibling)| sibling).collect();
-        // The child comes first: fewer processes can be it.
+        // The child comes first, since fewer processes are possible for it.
         let first = self.forks.len();
         self.forks.push(fork);
         self.forks.extend(found);

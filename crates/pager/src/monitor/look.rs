@@ -1,4 +1,4 @@
-//! One look of the monitor: what it measures, and what it does then.
+//! One look of the monitor: its measurements, and the actions that follow.
 //!
 //! ```text
 //!   find processes ─► watch the drivers ─► measure ─► near the limit: take over
@@ -26,7 +26,7 @@ const TIDY_EVERY: Duration = Duration::from_millis(50);
 /// the limit instead of at half of it.
 const PREPARE_WITHIN: Duration = Duration::from_millis(100);
 
-/// What the tree has at a look, and what it may get before it stands still, in bytes.
+/// The memory of the tree at a look, and the memory that the tree may get before it stands still, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Outlook {
     limit: u64,
@@ -197,7 +197,7 @@ impl Monitor {
             let process = self.tree.processes.get(pid);
             if managed.note_growth(process.map_or(0, |process| process.memory.anonymous)) && process.is_some()
             {
-                // The manager's count is new already, and is subtracted from the process's count. So the
+                // The manager's count is already new, and is subtracted from the process's count. So the
                 // process's count must be new as well.
                 moved.push(*pid);
             }
@@ -238,8 +238,8 @@ impl Monitor {
         self.tree.settle_all();
     }
 
-    /// Tells the manager how many bytes are outside, and continues processes that need not stand still any
-    /// more.
+    /// Passes the number of bytes outside to the manager, and continues processes that need not stand still
+    /// any more.
     fn tell_manager(&mut self, outlook: Outlook) {
         let Some(manager) = &self.manager else {
             if self.making.is_none() {

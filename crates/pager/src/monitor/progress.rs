@@ -13,16 +13,16 @@ use crate::system::{priority, proc};
 const WINDOW: Duration = Duration::from_secs(10);
 /// The least time between two messages.
 const QUIET: Duration = Duration::from_secs(60);
-/// There is a message if the program gets less than this part of a CPU, and waits for more than this part of
-/// the time.
+/// A message is printed if the program gets less than this part of a CPU, and waits for more than the same
+/// part of the time.
 const LITTLE: f64 = 0.5;
 
 /// The program's figures up to some time.
 #[derive(Clone, Copy, Debug, Default)]
 struct ProgramFigures {
-    /// The CPU time that it has used.
+    /// The CPU time that the program has used.
     cpu_seconds: f64,
-    /// How long its threads and processes have waited.
+    /// The time for which the program's threads and processes have waited.
     waited_seconds: f64,
     back_bytes: u64,
     /// With this much more memory, half of the pages that came back would have stayed.

@@ -1,19 +1,21 @@
 //! The queue of small processes that wait for room near the limit.
 //!
-//! A small process is not worth taking over, and most end soon. But many small processes together can exceed
-//! a limit, just like a large one. So near the limit, each one that grows stands still, and so do processes
-//! that start more of them. They continue one after another when there is room, usually because others have
-//! ended. If none ends, they are taken over while they wait, the largest first.
+//! A small process is not worth a takeover, and most small processes end soon. But many of them together can
+//! exceed a limit, just like a large process. So near the limit, each small process that grows stands still,
+//! as do processes that start more of them. These processes continue one after another when there is room,
+//! usually because others have ended. If none of them ends, they are taken over while they wait, the largest
+//! first.
 //!
 //! ```text
 //!   grows, and there is no room ─► waits ─► has room, and its turn ─► continues ─► ends or settles: next
 //!                                    └─► none ends ─► is taken over, and waits for others' pages to go out
 //! ```
 //!
-//! The manager is told of more memory outside than there is, so that it keeps room for those that continue.
-//! At least one continues every second, even without room, since other processes may wait for it. If there is
-//! no room at all, the first one continues soon, as a trial: if it ends, it has made room, and the next one
-//! is tried. Taking over a hundred small processes instead would cost more memory than they have.
+//! The number of bytes outside that the manager gets is too large on purpose, so that the manager keeps room
+//! for processes that continue. At least one process continues every second, even without room, since other
+//! processes may wait for it. If there is no room at all, the first process continues soon, as a trial: if it
+//! ends, it has made room, and the next process is tried. Taking over a hundred small processes instead would
+//! cost more memory than they have.
 //!
 //! A process that starts others lets all others go first, for at most a second.
 
@@ -54,15 +56,15 @@ const IDLE_PATIENCE: Duration = Duration::from_millis(100);
 /// The manager keeps room for this long after a process last continued.
 const KEEPS_ROOM: Duration = Duration::from_secs(1);
 
-/// The processes that wait, and those that have just continued.
+/// The processes that wait, and the processes that have just continued.
 #[derive(Debug)]
 pub(super) struct ProcessQueue {
     waiting: VecDeque<WaitingProcess>,
     going: Vec<GrowingProcess>,
     /// How many processes have ended.
     ended: u64,
-    /// When a process last ended, continued with room or was taken over, and when one last continued in any
-    /// case.
+    /// The time when a process last ended, continued with room or was taken over, and the time when a process
+    /// last continued at all.
     moved_at: Instant,
     went_at: Instant,
     /// Until when the manager keeps room.
@@ -71,8 +73,8 @@ pub(super) struct ProcessQueue {
     /// between the last two counts.
     came_back: (Instant, u64),
     is_pressed: bool,
-    /// How long the next one waits without room: less if none has continued yet or the last one has not
-    /// grown, and not at all if the last one has ended.
+    /// The time for which the next process waits without room. It is shorter if no process has continued yet,
+    /// or if the last one has not grown. It is zero if the last one has ended.
     patience: Duration,
 }
 
@@ -83,7 +85,7 @@ pub(super) enum Why {
     Grown,
     /// The process is new, and has got no memory yet.
     New,
-    /// It has started others.
+    /// The process has started others.
     Starts,
 }
 
@@ -91,7 +93,7 @@ pub(super) enum Why {
 struct WaitingProcess {
     pid: u32,
     since: Instant,
-    /// It has started others.
+    /// The process has started others.
     starts: bool,
 }
 
@@ -245,8 +247,8 @@ impl Monitor {
         self.have_newcomers_wait();
     }
 
-    /// Makes small processes wait that are new and about to run. If any process waits, those that have
-    /// started others wait as well. So none of them overtakes those that wait already.
+    /// Makes small processes wait that are new and about to run. If any process waits, processes that have
+    /// started others wait as well, so that none of them overtakes a waiting process.
     pub(super) fn have_newcomers_wait(&mut self) {
         for (anonymous, pid) in self.tree.newcomers(Instant::now()) {
             if self.is_small(anonymous, pid) {

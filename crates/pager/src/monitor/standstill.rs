@@ -40,7 +40,7 @@ pub(crate) struct Standstill {
 
 #[derive(Debug)]
 struct StoppedProcess {
-    /// Its ancestors, except those that something else had stopped when it was stopped.
+    /// The ancestors of the process, except ancestors that were already stopped by something else.
     ancestors: Vec<u32>,
     /// Whether the process waits for its turn, instead of continuing with the others.
     waits: bool,
@@ -54,7 +54,7 @@ struct GoingOn {
     until: Instant,
 }
 
-/// Since when processes stand still, and how many bytes were left at the last look: bytes that were not
+/// The start of the present standstill, and the bytes that were left at the last look: bytes that were not
 /// adopted yet, and adopted bytes that were still in memory.
 #[derive(Debug)]
 struct StandstillStart {
@@ -135,7 +135,8 @@ impl Standstill {
             return false;
         }
         let ancestors = ancestors.into_iter().filter(|pid| self.has(*pid) || !is_stopped(*pid)).collect();
-        // Tell the guardian first. If it continues a process that is not stopped yet, that does no harm.
+        // Record the process with the guardian first. If a guardian continues a process that is not stopped
+        // yet, this does no harm.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
         self.stopped.insert(pid, StoppedProcess { ancestors, waits, since: Instant::now() });
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn a_parent_that_stops_with_its_child_goes_on_with_it() {
         let mut shell = Command::new("sh");
-        // Like `su`, it stops itself once its child has stopped.
+        // The script behaves like `su`: it stops itself when its child has stopped.
         let script = "exec 3<&0; cat <&3 & while ! grep -q 'State:.*T' /proc/$!/status; do :; done; kill -STOP $$; wait $!";
         let mut shell = shell.args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
         let mut children = Vec::new();

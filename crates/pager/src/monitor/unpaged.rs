@@ -1,9 +1,9 @@
-//! Memory of the tree that cannot be paged: how much there is of each kind, and what the user is told.
+//! Memory of the tree that cannot be paged: the amounts of each kind, and the messages to the user.
 //!
-//! It is counted while the tree is near its limit. If it exceeds the limit, the user is told, and a strict
-//! run ends: at once for kinds that stay as they are, and after a while for memory that may be taken over,
-//! shared or unlocked by then. The user is also told if the tree has been above its limit for a while for any
-//! other reason.
+//! Such memory is counted while the tree is near its limit. If it exceeds the limit, the user gets a message,
+//! and a strict run ends. For kinds of memory that do not change, this happens at once. For memory that may
+//! soon be taken over, shared or unlocked, it happens after a while. The user also gets a message if the tree
+//! has been above its limit for a while for any other reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::managed::kinds::MemoryKind;
 use crate::messages::{self, as_option};
 use crate::system::proc::{self, StatusFigures};
 
-/// The user is told after a tree has been an eighth above its limit for this long, or after its memory that
+/// The user gets a message if a tree has been an eighth above its limit for this long, or if its memory that
 /// cannot be paged has been above the limit for this long.
 const LONG: Duration = Duration::from_millis(800);
 /// Counting by kind takes at most 1/[`COUNT_SHARE`] of the time.
@@ -60,20 +60,20 @@ impl Lasting {
     }
 }
 
-/// What is known of a tree that exceeds its limit.
+/// The data about a tree that exceeds its limit.
 #[derive(Debug, Default)]
 pub(super) struct Excess {
     /// Since when the whole tree, and its memory that cannot be paged, have been too large.
     total: Lasting,
     unpaged: Lasting,
-    /// Whether the user was told that the limit cannot be kept, and whether the user was told anything.
+    /// Whether there was a message that the limit cannot be kept, and whether there was any message.
     has_said_impossible: bool,
     has_said: bool,
     /// When the next process may be counted by kind.
     next_count: Option<Instant>,
 }
 
-/// Returns whether memory of a kind stays as it is: it will not be taken over, shared or unlocked.
+/// Returns whether memory of a kind does not change: it will not be taken over, shared or unlocked.
 const fn is_firm(kind: MemoryKind) -> bool {
     matches!(
         kind,

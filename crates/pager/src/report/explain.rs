@@ -1,4 +1,4 @@
-//! Explains a run from its figures: what its time was spent on, and what would help most.
+//! Explains a run from its figures: how its time was spent, and what would help most.
 
 use octavo::bytes_for_people;
 use octavo_platform::usage;
@@ -20,8 +20,8 @@ const SLOW_READ_NS: u64 = 2_000_000;
 const MOST_REASONS: usize = 3;
 
 impl Summary {
-    /// Says in some lines what the time of the run was spent on, what could not be managed and why, and what
-    /// would help most. If the run was stopped, the reason for that already says what would help.
+    /// Describes in some lines how the time of the run was spent, what could not be managed and why, and what
+    /// would help most. If the run was stopped, the reason already says what would help.
     #[must_use]
     pub fn explain(&self, was_stopped: bool) -> String {
         let waits = &self.waits;
@@ -70,15 +70,16 @@ impl Summary {
         lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns whether the run did little but wait for most of its time, so that it is explained unasked. The
-    /// waits of threads add up, so a program with many threads may wait much and still work all the time.
+    /// Returns whether the run did little but wait for most of its time, so that it is explained without a
+    /// request. The waits of threads add up. So a program with many threads may have long waits and still
+    /// work all the time.
     #[must_use]
     pub fn is_slow(&self) -> bool {
         let part = SLOW * self.seconds;
         self.seconds >= LEAST_SECONDS && self.waited() > part && self.program_cpu_seconds < part
     }
 
-    /// Returns the sum of the waits of its threads and processes, in seconds.
+    /// Returns the sum of the waits of the program's threads and processes, in seconds.
     pub(crate) fn waited(&self) -> f64 {
         let waits = &self.waits;
         waits.device_seconds + waits.unpacking_seconds + waits.room_seconds + waits.stood_seconds

@@ -46,11 +46,11 @@ pub struct FaultsByKind {
 /// How long the program waited, in seconds. The waits of several threads, or processes, add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Waits {
-    /// For devices to read pages.
+    /// The waits for devices to read pages.
     pub device_seconds: f64,
-    /// For pages to be unpacked. One in 64 is timed.
+    /// The waits for pages to be unpacked. One page in 64 is timed.
     pub unpacking_seconds: f64,
-    /// For room.
+    /// The waits for room.
     pub room_seconds: f64,
     /// How long processes stood still: to be taken over, or to wait for their turns.
     pub stood_seconds: f64,
@@ -95,12 +95,13 @@ pub struct Summary {
     /// The most memory that the tree and the runner had together: anonymous memory, shared memory and page
     /// tables.
     pub peak_bytes: u64,
-    /// The most memory that one process had at some moment, as the kernel counts it: also between two looks,
-    /// and with its pages of files. 0 if an earlier child of this process had more.
+    /// The most memory that one process had at some moment, as the kernel counts it. The kernel's count
+    /// includes moments between two looks, and pages of files. 0 if an earlier child of this process had
+    /// more.
     pub largest_process_bytes: u64,
     /// The limit.
     pub budget_bytes: u64,
-    /// The memory that the tree and the runner had at the last look, counted as `peak_bytes` is.
+    /// The memory that the tree and the runner had at the last look, counted like `peak_bytes`.
     pub used_bytes: u64,
     /// The memory, present or out, that is managed now, and the part of it that is out.
     pub managed_bytes: u64,
@@ -173,7 +174,7 @@ pub struct Summary {
     /// What the file rung has done, if the run took it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<Files>,
-    /// The swap area whose reads took longest at the median, and how long, in nanoseconds.
+    /// The swap area with the longest median time of a read, and this time in nanoseconds.
     #[serde(skip)]
     pub(crate) slowest: Option<(String, u64)>,
     /// Swap traffic and faults of processes that have ended.
@@ -224,8 +225,8 @@ impl Summary {
         *most = bytes.max(*most);
     }
 
-    /// Records the figures of the manager and of managed processes. Those in `ending` have ended, and will be
-    /// [added](Self::add) soon.
+    /// Records the figures of the manager and of managed processes. The processes in `ending` have ended, and
+    /// will be [added](Self::add) soon.
     pub(crate) fn note(
         &mut self,
         manager: &Manager,
@@ -265,7 +266,7 @@ impl Summary {
         }
     }
 
-    /// Records how long the program waited for the manager, and what more memory would bring.
+    /// Records how long the program waited for the manager, and the effect that more memory would have.
     pub(crate) fn note_waits(&mut self, manager: &Manager) {
         let waits: BTreeMap<_, _> = manager.latencies().iter().collect();
         let seconds = |latency: Latency| {

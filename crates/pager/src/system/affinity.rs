@@ -1,19 +1,20 @@
 //! Keeps the engine's threads off the CPUs of drivers that run beside a thread.
 //!
-//! Such a driver runs only while no other thread wants its CPU, so the kernel takes the CPU for idle. It
-//! would put the engine's own threads there, and the fault that the driver serves would wait for them.
+//! Such a driver runs only while no other thread needs its CPU, so the kernel regards the CPU as idle. The
+//! kernel would move the engine's own threads to this CPU, and the fault that the driver serves would wait
+//! for them.
 
 use std::fs;
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The name of the drivers, which stay where they are.
+/// The name of the drivers, whose CPUs are not changed.
 const DRIVER: &[u8] = b"octavo-serve";
 /// The prefix of the names of the engine's threads.
 const ENGINE: &[u8] = b"octavo-";
 
-/// Where the engine's threads may run.
+/// The CPUs on which the engine's threads may run.
 #[derive(Debug)]
 pub(crate) struct Affinity {
     all: CpuSet,
@@ -90,7 +91,7 @@ mod tests {
         // A thread that started after the call has its old affinity at first.
         sched_setaffinity(Some(engine_thread), &all).unwrap();
         (0..LOOK_AGAIN).for_each(|_| affinity.keep_off([first].into_iter()));
-        // If there is only one CPU, they stay there.
+        // If there is only one CPU, the threads stay on it.
         assert_eq!(allowed(engine_thread).is_set(first), all.count() == 1);
         assert_eq!(allowed(driver_thread), all);
         affinity.keep_off((0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)));

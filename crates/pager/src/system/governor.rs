@@ -1,4 +1,4 @@
-//! How long the monitor may run ahead of all other threads.
+//! The time for which the monitor may run ahead of all other threads.
 //!
 //! A real-time thread takes its CPU from all other threads, even the kernel's: disk completions that need a
 //! worker there have to wait. So the monitor has an allowance of CPU time, measured by its own thread's
@@ -136,7 +136,7 @@ mod tests {
         let second = Duration::from_secs(1);
         assert!(governor.allows(began, Duration::ZERO, Duration::ZERO));
         assert!(!governor.allows(began, MOST + LOOK, LOOK), "all is used up");
-        // It works all the time for a second.
+        // The monitor works for a whole second without a pause.
         assert!(governor.allows(began + second, second, LOOK));
         governor.charge(MOST);
         assert!(!governor.allows(began + second, second, LOOK), "another thread has had it");

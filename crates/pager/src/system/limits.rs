@@ -15,14 +15,14 @@ impl Raised {
     pub fn now() -> Self {
         let raised = RAISED.into_iter().map(|resource| {
             let before = getrlimit(resource);
-            // If that fails, the limit stays as it is.
+            // If the call fails, the limit does not change.
             let _ = setrlimit(resource, Rlimit { current: before.maximum, maximum: before.maximum });
             (resource, before)
         });
         Self(raised.collect())
     }
 
-    /// Leaves them raised.
+    /// Leaves the limits raised.
     pub fn keep(mut self) {
         self.0.clear();
     }

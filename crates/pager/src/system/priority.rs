@@ -3,9 +3,9 @@
 //! suffice: with autogroups, sessions get equal parts of a CPU, and nice values count only within a session.
 //! Threads and processes that the monitor starts have the priority that the runner was given.
 //!
-//! The monitor must not take a CPU from the kernel's own threads for long. So it says before each piece of
-//! work how long that may take. If its [allowance](Governor) does not suffice, it runs with a lower nice
-//! value only, which leaves other threads their share of the CPU.
+//! The monitor must not take a CPU from the kernel's own threads for long. So before each piece of work, it
+//! announces how long the work may take. If its [allowance](Governor) does not suffice, it runs with a lower
+//! nice value only, which leaves other threads their share of the CPU.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use crate::system::governor::{self, Governor};
 
 /// The nice value that the runner was given.
 static PLAIN: OnceLock<i32> = OnceLock::new();
-/// By how much the monitor lowers its nice value, and by how much if that is refused.
+/// The amount by which the monitor lowers its nice value, and the amount if the first is refused.
 const AHEAD: [i32; 2] = [20, 15];
 const LEAST_NICE: i32 = -20;
 
@@ -32,16 +32,16 @@ thread_local! {
 #[derive(Debug)]
 struct Foremost {
     governor: Governor,
-    /// Whether it has a lower nice value than the runner was given.
+    /// Whether the thread has a lower nice value than the runner was given.
     is_ahead: bool,
-    /// Whether it runs ahead of all others.
+    /// Whether the thread runs ahead of all others.
     is_foremost: bool,
 }
 
 impl Foremost {
     fn set(&mut self, is_foremost: bool) {
         if is_foremost != std::mem::replace(&mut self.is_foremost, is_foremost) {
-            // Without the permission, the priority stays as it is.
+            // Without the permission, the priority does not change.
             let _ = set_real_time(is_foremost);
         }
     }

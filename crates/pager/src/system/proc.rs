@@ -1,4 +1,4 @@
-//! What `/proc` says about a process: its memory, its mappings, its children.
+//! The data of a process in `/proc`: its memory, its mappings, its children.
 //!
 //! A look at a process's memory costs one system call on a kept descriptor.
 
@@ -26,7 +26,7 @@ pub(crate) struct Statm(File);
 /// Memory in use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemoryInUse {
-    /// Private memory that is not a file's.
+    /// Private memory without a file.
     pub(crate) anonymous: u64,
     /// Pages of files, and shared memory.
     pub(crate) others: u64,
@@ -52,9 +52,9 @@ impl Statm {
 /// Memory of a process that cannot be paged, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fixed {
-    /// Pages of shared memory that it maps.
+    /// The pages of shared memory that the process maps.
     pub(crate) shared: u64,
-    /// Its page tables.
+    /// The page tables of the process.
     pub(crate) tables: u64,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Fixed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StatusFigures {
     pub(crate) fixed: Fixed,
-    /// The memory that it has locked, present or not, in bytes.
+    /// The memory that the process has locked, present or not, in bytes.
     pub(crate) locked: u64,
 }
 
@@ -202,15 +202,15 @@ fn parse_range(text: &str) -> Option<Range<u64>> {
 pub(crate) struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: u32,
-    /// Faults of all its threads so far.
+    /// The faults of all threads of the process so far.
     pub(crate) faults: u64,
     pub(crate) threads: u64,
     /// The CPU time of the process, and of children that it has reaped, in ticks of the user-visible clock.
     pub(crate) cpu_ticks: u64,
-    /// When it started, in ticks of the machine's clock. `exec` does not change it.
+    /// The start time of the process, in ticks of the machine's clock. `exec` does not change it.
     pub(crate) start: u64,
-    /// The start of its stack, which identifies a program: `exec` moves it, and a fork's child has its
-    /// parent's.
+    /// The start of the process's stack. It identifies a program: `exec` changes it, and a fork's child has
+    /// the same as its parent.
     pub(crate) stack: u64,
 }
 
@@ -224,7 +224,7 @@ impl Stat {
 ///
 /// # Errors
 /// Returns the kernel's error if this process or the machine has no descriptors left, or no memory for them.
-/// That says nothing about the process.
+/// Such an error says nothing about the process.
 pub(crate) fn answer<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Err(error)
@@ -271,8 +271,8 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
     Some(Stat {
         state: *field(3)?.first()?,
         parent: number(field(4)?) as u32,
-        // Both minor and major faults: one for which the kernel has waited counts as major, wherever the page
-        // was.
+        // Both minor and major faults: a fault for which the kernel has waited counts as major, even if the
+        // page was in memory.
         faults: number(field(10)?) + number(field(12)?),
         threads: number(field(20)?),
         cpu_ticks: (14..=17).map(|index| field(index).map(number)).sum::<Option<u64>>()?,

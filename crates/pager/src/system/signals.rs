@@ -1,4 +1,4 @@
-//! Passes signals on to the program, and learns how processes ended.
+//! Passes signals on to the program, and reads how processes have ended.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -60,8 +60,8 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
 }
 
 /// Stops a process. The kernel gives a signal to the first thread of the process, which may have to wait for
-/// a CPU while other threads run. So each running thread gets a signal of its own: the first to take it stops
-/// all. The remaining signals do nothing after that.
+/// a CPU while other threads run. So each running thread gets a signal of its own. The first thread that
+/// takes its signal stops all threads, and the other signals then have no effect.
 pub(crate) fn stop(pid: u32) {
     kill(pid, Signal::STOP);
     let threads = proc::threads(pid).unwrap_or_default();

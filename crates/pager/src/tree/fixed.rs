@@ -1,12 +1,14 @@
 //! Memory that cannot be paged: the tree's shared memory and page tables.
 //!
-//! The kernel does not let a pager manage them, but they count toward the limit. The kernel reports both for
-//! each process, at a higher cost than a look at the process's memory. So a process is asked again only after
-//! a while, or if its files and shared memory have changed much. Small processes are not asked.
+//! The kernel does not let a pager manage this memory, but the memory counts toward the limit. The kernel
+//! reports both for each process, at a higher cost than a look at the process's memory. So a process is asked
+//! again only after a while, or if its files and shared memory have changed much. Small processes are not
+//! asked.
 //!
-//! Several processes may map the same shared memory. Then they are asked for their shares of it (PSS) one
-//! after another, and anything that a process maps in between is added. A process that has not been asked yet
-//! counts whole. But the sum is at most the machine's shared memory, which is cheap to ask for.
+//! Several processes may map the same shared memory. If so, they are asked one after another for their shares
+//! of the memory (PSS), and memory that a process maps between two answers is added. A process that has not
+//! been asked yet counts whole. But the sum is at most the machine's shared memory, which is cheap to ask
+//! for.
 
 use std::time::{Duration, Instant};
 
@@ -21,14 +23,14 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const ASK_CALM_EVERY: Duration = Duration::from_secs(5);
 const LEAST_CHANGE: u64 = 1 << 20;
 
-/// What is known of the fixed memory of one process.
+/// The known figures of the fixed memory of one process.
 #[derive(Debug)]
 pub(crate) struct FixedMemory {
     pid: u32,
     /// `None` until it is first asked, or if it cannot be asked.
     status: Option<StatusFile>,
     told: StatusFigures,
-    /// Its files and shared memory when it was asked.
+    /// The process's files and shared memory at the time of the last answer.
     others: u64,
     at: Option<Instant>,
 }
@@ -38,7 +40,7 @@ impl FixedMemory {
         Self { pid, status: None, told: StatusFigures::default(), others: 0, at: None }
     }
 
-    /// Returns the process's fixed memory. Asks for it if that is due.
+    /// Returns the process's fixed memory. Asks the kernel if a new answer is due.
     pub(crate) fn fixed(&mut self, now: Instant, memory: MemoryInUse, is_calm: bool) -> Fixed {
         let every = if is_calm { ASK_CALM_EVERY } else { ASK_EVERY };
         let is_small = memory.anonymous + memory.others < LEAST_PROCESS;
@@ -114,7 +116,8 @@ impl SharedMemory {
         self.group.as_ref().map(|group| self.limit(group.estimate()))
     }
 
-    /// Limits `bytes` to at most what the machine has, and to at least what one process maps.
+    /// Limits `bytes`: to at most the machine's shared memory, and to at least the shared memory that one
+    /// process maps.
     fn limit(&self, bytes: u64) -> u64 {
         let largest = self.shown.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         bytes.min(proc::machine_shared()).max(largest)

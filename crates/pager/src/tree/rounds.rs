@@ -29,7 +29,7 @@ const KNOWN_AT_ONCE: Duration = Duration::from_millis(4);
 const NEW_SHARE: i64 = 5;
 const NEW_AT_ONCE: Duration = Duration::from_millis(2);
 
-/// What is known of a process to ask.
+/// The known facts about a process that may be asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessToAsk {
     /// Whether the process belongs to a group that has an answer from it.
@@ -55,7 +55,7 @@ pub(crate) struct Rounds {
     number: u64,
     is_under_way: bool,
     began_at: Option<Instant>,
-    /// In which round each process was last asked. 0 if in none yet.
+    /// The round in which each process was last asked. 0 if the process was not asked yet.
     asked: BTreeMap<u32, u64>,
     /// Whether processes have come or gone since the round began.
     has_changed: bool,
@@ -166,7 +166,7 @@ impl Rounds {
         self.has_changed || self.began_at.is_none_or(|at| now - at >= every)
     }
 
-    /// Adds a share of the time that has passed to each allowance, and takes off what the last answer took.
+    /// Adds a part of the elapsed time to each allowance, and subtracts the time of the last answer.
     fn account(&mut self, now: Instant) {
         let passed = self.earned_at.map_or(Duration::ZERO, |at| now - at);
         self.earned_at = Some(now);
@@ -307,7 +307,7 @@ mod tests {
         assert!(fake.longest <= NEW_AT_ONCE + KNOWN_AT_ONCE + 2 * fake.takes, "{:?}", fake.longest);
     }
 
-    /// The known processes are new in a second group.
+    /// The known processes are new to a second group.
     #[test]
     fn processes_that_are_known_and_new_take_the_time_of_both_and_no_more() {
         let mut fake =

@@ -1,4 +1,4 @@
-//! How much memory processes have together if several of them map the same pages.
+//! The memory that processes have together if several of them map the same pages.
 //!
 //! The kernel counts such a page in each process. It also reports proportional shares (PSS), which add up to
 //! the real total, but asking for them takes about 14 ms per GiB. So the processes of a group are asked one
@@ -8,10 +8,10 @@
 //! | the process | counts |
 //! |---|---|
 //! | was never asked | whole: all that the kernel counts for it |
-//! | gets pages | with these whole: they are its own |
+//! | gets pages | with the whole new pages, since they are its own |
 //! | stores to shared pages | with its faults, until all have been asked after that: it has copies, and the others' shares have grown |
 //! | ends, or leaves the group | as before, until all have been asked after that: its pages may be left to others |
-//! | has pages that go, or that Octavo takes | without them |
+//! | loses pages, or Octavo takes pages from it | without these pages |
 //! | has shared pages that Octavo takes | with them as before, until all have been asked after that: it copied them first, and took the copies |
 //!
 //! A round may have asked one process before such a change, and others after it. So *until all have been
@@ -42,8 +42,8 @@ pub(crate) struct SharingGroup {
     left: LeftOver,
     /// Whether a round that asks all members is under way.
     is_in_round: bool,
-    /// What the group had at the last look without new members, plus what has come since. No answer lowers
-    /// it.
+    /// The memory that the group had at the last look without new members, plus the memory that has come
+    /// since. No answer lowers this bound.
     bound: u64,
 }
 
@@ -53,7 +53,7 @@ struct LeftOver {
     in_round: u64,
 }
 
-/// What is known of a process that joins a group.
+/// The known facts about a process that joins a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Newcomer {
     /// Whether it was forked: it has the pages of another member, and those that its faults brought.
@@ -65,16 +65,16 @@ pub(crate) struct Newcomer {
 /// A process of a group. All amounts are in bytes.
 #[derive(Debug, Default)]
 struct Member {
-    /// What was known when it joined. `None` once the process was first noted.
+    /// The facts at the moment when the process joined. `None` after the process was first noted.
     newcomer: Option<Newcomer>,
-    /// What the kernel counts for it. `None` until it is first noted.
+    /// The kernel's counts for the process. `None` until the process is first noted.
     noted: Option<FaultMark>,
-    /// Its last answer.
+    /// The process's last answer.
     answer: Option<ShareAnswer>,
-    /// Its highest estimate since its last answer.
+    /// The highest estimate for the process since its last answer.
     most: u64,
-    /// Its marks at the beginning of the last whole round, and of the current one. `None` if its faults do
-    /// not matter.
+    /// The process's marks at the beginning of the last whole round, and at the beginning of the current
+    /// round. `None` if its faults do not matter.
     then: Option<FaultMark>,
     then_in_round: Option<FaultMark>,
 }
@@ -85,8 +85,8 @@ struct ShareAnswer {
     counted: u64,
 }
 
-/// What the kernel counts for a process at a moment, and its faults until then, including pages that came
-/// without a fault. `faults` is `None` if stores to shared pages do not matter.
+/// The kernel's counts for a process at a moment, and the process's faults until then, including pages that
+/// came without a fault. `faults` is `None` if stores to shared pages do not matter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FaultMark {
     pub(crate) counted: u64,
@@ -160,8 +160,8 @@ impl SharingGroup {
         member.most = member.most.max(member.estimate());
     }
 
-    /// Returns the members that were not noted yet, except forks: what a fork adds depends on what the others
-    /// have.
+    /// Returns the members that were not noted yet, except forks: the memory that a fork adds depends on the
+    /// memory of the others.
     pub(crate) fn unnoted(&self) -> impl Iterator<Item = u32> {
         let is_unnoted = |member: &Member| member.newcomer.is_some_and(|newcomer| !newcomer.is_fork);
         self.members.iter().filter(move |(_, member)| is_unnoted(member)).map(|(pid, _)| *pid)
@@ -211,7 +211,7 @@ impl SharingGroup {
         (counted().sum(), counted().max().unwrap_or(0))
     }
 
-    /// Estimates what the members have together, which is at least what one has.
+    /// Estimates the memory that the members have together. It is at least the memory of the largest member.
     pub(crate) fn estimate(&self) -> u64 {
         let members: u64 = self.members.values().map(Member::estimate).sum();
         let by_answers = members + self.left.before_round + self.left.in_round;
@@ -220,10 +220,10 @@ impl SharingGroup {
         by_answers.min(bound).clamp(largest, all)
     }
 
-    /// Returns what the members have together by their last answers: their shares then, plus what each got
-    /// since. Reports of a run use this figure, which is not a bound: a child that was never asked counts
-    /// with its faults, and an answer from before a fork counts too much. The result is at most the
-    /// [estimate](Self::estimate).
+    /// Returns the memory that the members have together by their last answers: the sum of their shares, plus
+    /// the memory that each got since. Reports of a run use this figure, which is not a bound: a child that
+    /// was never asked counts with its faults, and an answer from before a fork counts too much. The result
+    /// is at most the [estimate](Self::estimate).
     pub(crate) fn told(&self, estimate: u64) -> u64 {
         let answered: u64 = self.members.values().map(Member::told).sum();
         answered.clamp(self.counted().1, estimate)
@@ -231,7 +231,7 @@ impl SharingGroup {
 }
 
 impl Newcomer {
-    /// Returns what a process adds to a group whose largest member has `largest` bytes.
+    /// Returns the bytes that a process adds to a group whose largest member has `largest` bytes.
     fn adds(self, now: FaultMark, largest: u64) -> u64 {
         match now.faults {
             Some(faults) if self.is_fork => {
@@ -241,7 +241,7 @@ impl Newcomer {
         }
     }
 
-    /// Returns the mark after which its faults count.
+    /// Returns the mark after which the process's faults count.
     fn began(self, now: FaultMark) -> FaultMark {
         let then = if self.is_fork { 0 } else { self.faults };
         FaultMark { faults: now.faults.map(|now| now.min(then)), ..now }
@@ -253,21 +253,22 @@ impl Member {
         self.noted.map_or(0, |noted| noted.counted)
     }
 
-    /// Returns what it has by its last answer.
+    /// Returns the bytes of the process by its last answer.
     fn told(&self) -> u64 {
         let grown = |answer: ShareAnswer| answer.share + self.counted().saturating_sub(answer.counted);
         let faulted = self.noted.and_then(|noted| noted.faults).map_or(0, |faults| faults * PAGE);
         self.answer.map_or(faulted, grown).min(self.counted())
     }
 
-    /// Returns the bytes that it has lost, by which the bound was lowered. A process that has ended has lost
-    /// nothing.
+    /// Returns the bytes that the process has lost. The bound was lowered by these bytes. A process that has
+    /// ended has lost nothing.
     fn lost(&self) -> u64 {
         let before = self.answer.map_or(self.most, |answer| answer.counted);
         if self.counted() == 0 { 0 } else { before.saturating_sub(self.counted()) }
     }
 
-    /// Estimates what it has: its share, plus what it got since, plus the copies that its stores made.
+    /// Estimates the bytes of the process: its share, plus the bytes that it got since, plus the copies that
+    /// its stores made.
     fn estimate(&self) -> u64 {
         let Some(now) = self.noted.filter(|now| now.counted > 0) else {
             // It has ended, and may have left its pages to others.
@@ -538,7 +539,7 @@ mod tests {
                         if group.is_in_round && to_ask.is_empty() {
                             group.end_round();
                         }
-                        // A newcomer is asked out of turn.
+                        // A new process is asked before its turn.
                         let new = group.members().find(|(pid, is_asked)| !is_asked && !ended.contains(pid));
                         let pid = new.filter(|_| below(3) > 0).map(|(pid, _)| pid).or_else(|| {
                             if !group.is_in_round {

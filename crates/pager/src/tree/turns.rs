@@ -1,18 +1,18 @@
 //! Which processes are asked at a look.
 //!
-//! A tree may have hundreds of processes, most of which do nothing. Asking one takes microseconds, and a look
-//! comes every few milliseconds. So a process is asked at each look while it changes, and for some looks
-//! after that. The others wait for their turns, a few at each look. One of them may begin to grow before its
-//! turn: then the machine's anonymous memory grows by more than the asked processes got. One call reveals
-//! that. Then all are asked, for at most a hundredth of the time.
+//! A tree may have hundreds of processes, most of which do nothing. Each question takes microseconds, and a
+//! look comes every few milliseconds. So a process is asked at each look while it changes, and for some looks
+//! after that. The other processes wait for their turns, a few at each look. If one of them begins to grow
+//! before its turn, the machine's anonymous memory grows by more than the asked processes got. One call
+//! reveals this. Then all processes are asked, for at most a hundredth of the time.
 //!
-//! Free memory would not reveal it. If the page cache has filled memory, a growing program gets pages of the
-//! cache, and free memory stays the same.
+//! The amount of free memory would not reveal such growth. If the page cache has filled memory, a growing
+//! program gets pages of the cache, and free memory stays the same.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A process that has not changed at so many looks in a row waits for its turn.
+/// A process that has not changed at this many looks in a row waits for its turn.
 const CALM: u64 = 32;
 /// How many waiting processes are asked at each look.
 const AT_ONCE: usize = 8;
@@ -23,7 +23,7 @@ const LEAST_GROWTH: i64 = 4 << 20;
 const ALL_SHARE: u32 = 100;
 const MOST_TOOK: Duration = Duration::from_millis(1);
 
-/// Whose turn it is.
+/// The processes whose turn it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
     /// How many looks there have been.

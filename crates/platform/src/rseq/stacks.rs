@@ -190,7 +190,8 @@ impl StackArea {
         word.store(limit as u32, Ordering::Relaxed);
     }
 
-    /// Returns the number of values that holders inserted, less those that they removed, modulo 2^64.
+    /// Returns the number of values that holders inserted, minus the number of values that they removed,
+    /// modulo 2^64.
     pub fn net(&self, cpu: usize, class: usize) -> &AtomicU64 {
         self.word64(cpu, self.offsets(class).0 + NET_OFFSET)
     }

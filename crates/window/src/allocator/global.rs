@@ -185,7 +185,7 @@ impl<A: GlobalAlloc> WindowAlloc<A> {
     /// Resizes an object that is large, or becomes large.
     ///
     /// # Safety
-    /// As [`GlobalAlloc::realloc`].
+    /// The conditions of [`GlobalAlloc::realloc`].
     #[cold]
     unsafe fn realloc_large(&self, block: NonNull<u8>, layout: Layout, bytes: usize) -> *mut u8 {
         // SAFETY: the caller owns the block, and it is freed no earlier than at the end of this function.

@@ -1,4 +1,4 @@
-//! Rings against a driver that goes to sleep. Loom reports a deadlock if a ring is lost.
+//! Models of threads that ring while a driver goes to sleep. Loom reports a deadlock if a ring is lost.
 
 use ::loom::sync::Notify;
 use ::loom::sync::atomic::AtomicU32;
@@ -8,7 +8,7 @@ use super::*;
 
 struct BellModel {
     attention: Attention,
-    /// The descriptor.
+    /// The modelled file descriptor of the bell.
     woken: Notify,
     work: [AtomicU32; 2],
 }

@@ -154,7 +154,7 @@ mod tests {
         let cost = |place| if place == DriverPlace::Beside { FAST } else { SLOW };
         let mut choice = PlacementChoice::new();
         places(&mut choice, 5, cost);
-        // Its first epoch is apart, since it was not known yet.
+        // The thread's first epoch is apart, since the thread was not known yet.
         assert_eq!(choice.judge(DriverPlace::Apart, SLOW), DriverPlace::Beside);
     }
 

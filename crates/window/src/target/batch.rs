@@ -84,7 +84,7 @@ impl Target {
     /// has ended.
     ///
     /// # Safety
-    /// As [`Reach::take_out`](crate::Reach::take_out).
+    /// The conditions of [`Reach::take_out`](crate::Reach::take_out).
     pub(super) unsafe fn take_batch(
         &self,
         equipment: &mut Equipment<'_>,
@@ -109,7 +109,7 @@ impl Target {
     /// Returns the same as [`Target::take_batch`].
     ///
     /// # Safety
-    /// As [`Reach::take_out`](crate::Reach::take_out).
+    /// The conditions of [`Reach::take_out`](crate::Reach::take_out).
     unsafe fn take_made_movable(
         &self,
         equipment: &mut Equipment<'_>,
@@ -143,7 +143,7 @@ impl Target {
     /// adds them to `movable`. Returns the same as [`Target::take_batch`].
     ///
     /// # Safety
-    /// As [`Reach::take_out`](crate::Reach::take_out).
+    /// The conditions of [`Reach::take_out`](crate::Reach::take_out).
     unsafe fn take_movable(
         &self,
         equipment: &mut Equipment<'_>,

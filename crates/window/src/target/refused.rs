@@ -120,7 +120,7 @@ impl Target {
     /// or if the program must not continue.
     ///
     /// # Safety
-    /// As [`Reach::take_out`](crate::Reach::take_out).
+    /// The conditions of [`Reach::take_out`](crate::Reach::take_out).
     pub(super) unsafe fn take_refused(
         &self,
         equipment: &mut Equipment<'_>,
@@ -149,7 +149,7 @@ impl Target {
     /// [`Target::take_refused`].
     ///
     /// # Safety
-    /// As [`Target::take_refused`].
+    /// The conditions of [`Target::take_refused`].
     unsafe fn take_closed(
         &self,
         equipment: &mut Equipment<'_>,
@@ -198,7 +198,7 @@ impl Target {
     /// same kind. Returns the same as [`Target::take_refused`].
     ///
     /// # Safety
-    /// As [`Target::take_refused`].
+    /// The conditions of [`Target::take_refused`].
     unsafe fn take_pieces(
         &self,
         equipment: &mut Equipment<'_>,

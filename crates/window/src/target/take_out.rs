@@ -32,7 +32,7 @@ impl Target {
     /// Takes runs out, each up to the first page with a mutex that a thread holds.
     ///
     /// # Safety
-    /// As [`Reach::take_out`](crate::Reach::take_out).
+    /// The conditions of [`Reach::take_out`](crate::Reach::take_out).
     pub(super) unsafe fn take_unheld(
         &self,
         equipment: &mut Equipment<'_>,
@@ -61,7 +61,7 @@ impl Target {
     /// Takes runs out, batch by batch.
     ///
     /// # Safety
-    /// As [`Reach::take_out`](crate::Reach::take_out).
+    /// The conditions of [`Reach::take_out`](crate::Reach::take_out).
     unsafe fn take_all(
         &self,
         equipment: &mut Equipment<'_>,
@@ -92,7 +92,7 @@ impl Target {
     /// or its mover has ended.
     ///
     /// # Safety
-    /// As [`Reach::take_out`](crate::Reach::take_out).
+    /// The conditions of [`Reach::take_out`](crate::Reach::take_out).
     unsafe fn take_one(
         &self,
         equipment: &mut Equipment<'_>,

@@ -29,8 +29,9 @@ unsafe impl Sync for Locked {}
 
 impl Locked {
     fn new(arena_bytes: usize) -> Result<Self, String> {
-        // The crate aligns its blocks relative to the end of its bit maps. A first instance tells where that
-        // end is. The second is placed so that the end falls on a multiple of the largest block.
+        // The crate aligns its blocks relative to the end of its bit maps. A first instance shows the
+        // position of this end. The second instance is placed so that the end falls on a multiple of the
+        // largest block.
         let skew = {
             let probe = Self::at(0, arena_bytes)?;
             let largest = probe.alloc(ALIGN.trailing_zeros() - PAGE_SHIFT).ok_or("no block of 2 MiB")?;

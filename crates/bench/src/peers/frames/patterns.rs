@@ -8,8 +8,8 @@ use octavo_measure::workers::Work;
 
 use super::{PageBlocks, PeerBlock};
 
-/// Operations of a batch, unless the pattern sets their number. With so many operations, the cost of reading
-/// the clock does not matter.
+/// Operations of a batch, unless the pattern sets their number. With this many operations, the cost of
+/// reading the clock does not matter.
 const BATCH: u64 = 1024;
 
 /// The order in which blocks come and go.
