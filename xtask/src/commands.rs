@@ -11,7 +11,7 @@ use crate::tidy;
 /// Which tests run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TestExtent {
-    /// The tests of the packages that users get, without the [slow](SLOW) ones.
+    /// The tests of the packages that users get, without [slow](SLOW) tests.
     Short,
     /// Every test of the project, and the loom models.
     All,

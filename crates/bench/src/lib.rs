@@ -1,6 +1,6 @@
 //! Octavo's measurements: its forms against each other and against its peers, all sides in one run.
 //!
-//! Each program in `bin/` measures one thing. Those of [`peers`] need the feature of that name.
+//! Each program in `bin/` measures one thing. The programs that use [`peers`] need the feature `peers`.
 
 pub mod jobs;
 pub mod latency;

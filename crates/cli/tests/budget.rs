@@ -227,8 +227,8 @@ fn shared_memory_counts_under_the_limit() {
 mod slow {
     use super::*;
 
-    /// If sessions share the CPUs evenly, the runner gets a small part of them, and so does the program. Most
-    /// runs stay within the bound.
+    /// If sessions share the CPUs evenly, the runner and the program get only a small part of them. Most runs
+    /// stay within the bound.
     #[test]
     fn a_job_beside_sessions_that_are_always_busy() {
         let _alone = alone();

@@ -258,7 +258,7 @@ fn a_budget_that_does_not_fit_over_a_device_that_answers_is_no_timeout() {
 #[derive(Clone)]
 struct Slow {
     device: TestDevice,
-    /// In milliseconds.
+    /// The time in milliseconds.
     clock: Arc<AtomicU64>,
     answers: Arc<AtomicU64>,
 }

@@ -44,7 +44,7 @@ pub(crate) struct Use {
 pub(crate) struct Ledger {
     limit_bytes: u64,
     peak_bytes: AtomicU64,
-    /// Held while memory outside is measured, and until the manager has the result.
+    /// Locked while memory outside is measured, and until the manager has the result.
     measuring: Mutex<()>,
 }
 

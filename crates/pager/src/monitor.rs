@@ -134,8 +134,8 @@ pub(crate) struct Monitor {
     queue: ProcessQueue,
     /// Smaller processes are not taken over at this look.
     least_process: u64,
-    /// Set if processes stood still in vain. While this is set, no process is stopped. Cleared when memory
-    /// fits again.
+    /// Whether processes stood still without any effect. While this is true, no process is stopped. It
+    /// becomes false when memory fits again.
     stops_none: bool,
     /// Children of forks, not yet matched with processes of the tree.
     forks: Vec<Managed>,
@@ -260,7 +260,7 @@ impl Monitor {
     /// processes, the start would take long, and the monitor does not look meanwhile.
     ///
     /// # Errors
-    /// Same as [`turn`](Self::turn).
+    /// The errors of [`turn`](Self::turn).
     pub(crate) fn guard_early(&mut self) -> Result<(), Failed> {
         if time_to_fill(self.ledger.limit_bytes() / 2) < GUARD_WITHIN { self.guard() } else { Ok(()) }
     }

@@ -176,7 +176,7 @@ impl Tree {
     /// the last one, or later if looks would take more than 1/[`LOOK_SHARE`] of the time.
     ///
     /// # Errors
-    /// Same as [`look`](Self::look).
+    /// The errors of [`look`](Self::look).
     pub(crate) fn look_if_due(&mut self, within: Duration) -> io::Result<bool> {
         self.turns.begin_look();
         let now = Instant::now();
@@ -269,7 +269,7 @@ impl Tree {
     /// processes that change, and about `vfork` children.
     ///
     /// # Errors
-    /// Same as [`look`](Self::look).
+    /// The errors of [`look`](Self::look).
     fn look_among(&mut self, before: u32, newest: u32) -> io::Result<()> {
         priority::goes_on(ASKING * (newest - before));
         let (mut ended, mut found, mut looked) = (Vec::new(), Vec::new(), Ok(()));

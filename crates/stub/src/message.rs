@@ -1,6 +1,7 @@
 //! Messages for users: what is wrong, why, and what to do about it.
 //!
-//! Each is written once. Both the program and the page that lists the messages (`docs/messages.md`) use it.
+//! Each message is written once. Both the program and the page that lists the messages (`docs/messages.md`)
+//! use this text.
 
 use std::fmt::{Display, Write};
 

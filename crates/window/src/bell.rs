@@ -149,7 +149,7 @@ impl Bell {
         }
     }
 
-    /// Sleeps for a moment, even if the bell was rung before. A later ring ends the nap, and so do events.
+    /// Sleeps for a moment, even if the bell was rung before. A later ring or an event ends the nap.
     pub(crate) fn nap(&self, events: BorrowedFd<'_>, moment: &Timespec) -> std::io::Result<bool> {
         self.attention.nod();
         self.sleep(events, moment)

@@ -94,7 +94,7 @@ enum FaultLookup {
     Nothing,
     Events,
     Ring,
-    /// Others have had the CPU meanwhile.
+    /// Other threads have had the CPU meanwhile.
     Others,
 }
 

@@ -92,7 +92,7 @@ impl Own {
         let staged = staging.base().as_ptr();
         // SAFETY: the window's users wait for missing pages, and staging is ours, under its lock.
         let mut progress = unsafe { self.faults.move_pages(staged as u64, address, len) };
-        // A page that is missing in the window reads as zeros, and so does its place in staging.
+        // A page that is missing in the window reads as zeros, as does its place in staging.
         let moved = match progress.error {
             None => len,
             Some(_) => self.staged(staging, len).max(progress.done_bytes),

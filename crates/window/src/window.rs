@@ -207,7 +207,7 @@ impl<R: Reach> Window<R> {
     }
 
     fn copy_bytes(&self, start: u64, len: u64, from: *const u8, protected: bool) -> Answer {
-        // SAFETY: the engine's frames are readable, and so are the zeros.
+        // SAFETY: the engine's frames and the zeros are readable.
         let progress = unsafe { self.reach.copy_in(start, from, len, protected) };
         answer_to(progress, len)
     }

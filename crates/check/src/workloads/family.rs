@@ -42,7 +42,7 @@ struct FamilyMember {
     family: Arc<Family>,
     space: TranslatedSpace,
     other_side: Arc<OtherSide>,
-    /// Held while a page is dropped, and while the process forks. Without this lock, it would be unknown
+    /// Locked while a page is dropped, and while the process forks. Without this lock, it would be unknown
     /// whether the child has the page.
     changing: Mutex<()>,
     number: u64,

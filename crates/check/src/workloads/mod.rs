@@ -81,8 +81,8 @@ fn assert_nothing_is_left(manager: &Manager) {
     assert_only_zero_pages_are_left(manager, false);
 }
 
-/// Checks a manager whose spaces are gone. The small zero page stays, and so does the huge one if
-/// `keeps_huge_zero`. Deferred releases finish without a call.
+/// Checks a manager whose spaces are gone. The small zero page stays. If `keeps_huge_zero` is true, the huge
+/// zero page stays as well. Deferred releases finish without a call.
 fn assert_only_zero_pages_are_left(manager: &Manager, keeps_huge_zero: bool) {
     // No call has asked for slots yet. An unused slot must become free when its write ends, without a
     // reclaim.

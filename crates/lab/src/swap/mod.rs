@@ -60,7 +60,7 @@ const SAMPLED_RUNS: u32 = 10;
 /// The least and the most bytes for measuring the device.
 const DISK_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=8 << 30;
 
-/// The rivals, set up.
+/// The rivals, after they were set up.
 #[derive(Debug, Default)]
 struct Rivals {
     disk: Option<DiskSide>,

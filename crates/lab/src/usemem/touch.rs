@@ -86,7 +86,7 @@ impl TouchOutcome {
     }
 }
 
-/// Maps, touches, and unmaps, as the plan says. `after_touch` runs before the unmapping, untimed.
+/// Maps, touches, and unmaps memory according to the plan. `after_touch` runs before the unmapping, untimed.
 pub fn touch<M: TouchedMemory>(
     memory: &M,
     plan: &TouchPlan,

@@ -74,7 +74,7 @@ pub struct FrameAllocator {
     /// About how many frames the reserve has now. Most callers find 0 here, and so do not touch the cache
     /// line of the lock.
     zeroed_ahead: CachePadded<AtomicU32>,
-    /// Held by the thread that drains all CPUs. Other threads that want to drain wait for it.
+    /// Locked by the thread that drains all CPUs. Other threads that want to drain CPUs wait for this thread.
     draining: Mutex<()>,
     /// The bytes of all zones, and the bytes for which the lists and watermarks are tuned. The second number
     /// is smaller if the budget is smaller than the zones.

@@ -13,7 +13,7 @@ pub use crate::sync::percpu::StackForm as PercpuForm;
 pub struct ZoneConfig {
     /// The size, rounded up to chunks (2 MiB).
     pub bytes: u64,
-    /// How the kernel backs the zone. Orders 0 to 8 prefer base pages, order 9 huge ones.
+    /// How the kernel backs the zone. Orders 0 to 8 prefer base pages, and order 9 prefers huge pages.
     pub backing: Backing,
     /// The memory node.
     pub node: u8,

@@ -38,7 +38,7 @@ pub(crate) struct Zone {
     pub(crate) chunks: u32,
     pub(crate) backing: Backing,
     pub(crate) node: u8,
-    /// Held while a chunk comes online, so that other threads that lack frames wait for it.
+    /// Locked while a chunk comes online, so that other threads that need frames wait for the chunk.
     pub(super) coming: Mutex<()>,
     inner: Mutex<ZoneInner>,
     free_frames: AtomicU32,

@@ -11,11 +11,11 @@
 //! A thread that waits for any transfer also leaves all transfers to the I/O thread, so one thread completes
 //! transfers for many.
 //!
-//! **Nobody sleeps in vain.** `announced` counts the transfers of a ring, from before the ring's number is
-//! noted in them until they are completed. If a thread finds the number noted, and another thread leads, it
-//! sets `serving` and may sleep until it is woken: the I/O thread serves until no transfer is announced. The
-//! I/O thread first clears `serving`, and then looks at the counts. Other threads first count, and then look
-//! at `serving`. All of these accesses are sequentially consistent.
+//! **No wake-up is lost.** `announced` counts the transfers of a ring, from before the ring's number
+//! is noted in them until they are completed. If a thread finds the number noted, and another thread leads,
+//! it sets `serving` and may sleep until it is woken: the I/O thread serves until no transfer is announced.
+//! The I/O thread first clears `serving`, and then looks at the counts. Other threads first count, and then
+//! look at `serving`. All of these accesses are sequentially consistent.
 //!
 //! Locking: the ring's own two locks, and `stop` of the I/O thread. No transfer is completed under them.
 

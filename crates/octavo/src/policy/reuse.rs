@@ -18,10 +18,10 @@
 //!
 //! A returning page should be hot if, and only if, some hot page has been unused for longer than this
 //! distance. So the returning page *challenges* the oldest hot pages, if the policy last looked at them
-//! longer ago than that. Each challenge pays for a few looks at hot pages. If a look finds a hot page marked,
-//! the page is young again. If it finds the page unmarked, the page makes room. A page that was marked at the
-//! look before gets a second look first. The room is for the challenger, which waits in the cold queue, or
-//! for another page that returns as soon.
+//! longer ago than this distance. Each challenge pays for a few looks at hot pages. If a look finds a hot
+//! page marked, the page is young again. If it finds the page unmarked, the page makes room. A page that was
+//! marked at the look before gets a second look first. The room is for the challenger, which waits in the
+//! cold queue, or for another page that returns as soon.
 //!
 //! - The pages of a **scan** do not return, so they challenge nobody: they pass through the cold queue.
 //! - In a **loop** larger than memory, all distances are the same, so no challenge succeeds. The hot part of
@@ -41,8 +41,8 @@
 //! distances, and could keep out a page that costs its thread a whole fault each time. So distances are
 //! weighted by what a return costs, as in GreedyDual (Young, Algorithmica 1994). A page that came by its own
 //! fault beats a page that came along, unless the distance of the latter is [`ALONG_COST`] times shorter. Its
-//! challenge then *weighs* for as many evictions as its own distance. During this time, looks make pages that
-//! came along cold, even if they were used, and no such page becomes hot.
+//! challenge then *weighs* for a number of evictions that equals its own distance. Meanwhile, looks turn
+//! pages that came along cold, even if these pages were used, and no such page becomes hot.
 //!
 //! Pages pass through the cold queue twice, because the fault itself leaves a mark: only a mark found the
 //! second time shows that a page was used again. A page without any mark was read ahead: not even its fault

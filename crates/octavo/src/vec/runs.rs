@@ -58,7 +58,7 @@ impl<T: Pod> Cursor<'_, T> {
     }
 
     fn go_to(&mut self, index: usize) -> Result<()> {
-        // The previous run is dropped first. Otherwise, one more page would be held in vain.
+        // The previous run is dropped first. Otherwise, one page more than necessary would be held.
         self.run = None;
         if index < self.vec.len {
             let unit = self.vec.unit_of(index);
@@ -161,7 +161,7 @@ impl<T: Pod> Iterator for Iter<'_, T> {
             self.at += 1;
             return Some(Ok(*value));
         }
-        // The previous run is dropped first. Otherwise, one more page would be held in vain.
+        // The previous run is dropped first. Otherwise, one page more than necessary would be held.
         self.run = None;
         match self.runs.next()? {
             Ok(run) => {

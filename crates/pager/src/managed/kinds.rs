@@ -1,7 +1,7 @@
 //! The kinds of memory that a program has, by how a run treats them.
 //!
-//! Each part of each mapping is of one kind (`eligible.rs`). `docs/kinds-of-memory.md` lists them for users.
-//! A test here checks its table against this file.
+//! Each part of each mapping is of one kind (`eligible.rs`). `docs/kinds-of-memory.md` lists the kinds for
+//! users. A test in this file checks the table of that page.
 
 use std::collections::BTreeMap;
 

@@ -180,7 +180,7 @@ fn what_a_process_tells_is_read_while_its_driver_is_busy() {
 }
 
 /// The kernel lets no page go before all events of a move are read. So a move that waited for room would wait
-/// in vain.
+/// forever.
 #[test]
 fn a_move_is_taken_in_though_there_is_no_room_for_its_table_nodes() {
     const TABLE: u64 = 2 << 20;

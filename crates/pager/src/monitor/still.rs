@@ -96,8 +96,8 @@ impl Monitor {
             && total + self.coming_copies() + self.least_for_copies() <= self.ledger.limit_bytes()
     }
 
-    /// Returns whether a process has no mover and cannot get one, because a debugger traces it. Such a
-    /// process would stand still in vain.
+    /// Returns whether a process has no mover and cannot get one, because a debugger traces it. A standstill
+    /// of such a process would have no effect.
     pub(super) fn is_beyond_reach(&self, pid: u32) -> bool {
         !self.managed.get(&pid).is_some_and(Managed::is_equipped) && octavo_stub::is_traced(pid)
     }

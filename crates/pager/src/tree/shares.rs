@@ -97,8 +97,8 @@ pub(crate) struct FaultMark {
 
 impl FaultMark {
     /// Returns the bytes of the copies that stores to shared pages have made since `then`. No count reveals
-    /// them, but each is a fault. The other faults brought pages that are counted, or that replace taken
-    /// ones.
+    /// such copies, but each copy is a fault. The other faults brought pages that are counted, or that
+    /// replace taken ones.
     fn unseen_since(self, then: Self) -> u64 {
         let (Some(before), Some(now)) = (then.faults, self.faults) else { return 0 };
         let faulted = now.saturating_sub(before) * PAGE;

@@ -1,4 +1,4 @@
-//! Which processes are asked at a look.
+//! The choice of the processes that are asked at a look.
 //!
 //! A tree may have hundreds of processes, most of which do nothing. Each question takes microseconds, and a
 //! look comes every few milliseconds. So a process is asked at each look while it changes, and for some looks
@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 const CALM: u64 = 32;
 /// How many waiting processes are asked at each look.
 const AT_ONCE: usize = 8;
-/// How much more the machine may grow than the tree and the runner were seen to grow, in bytes.
+/// The monitor is alarmed if the machine's memory grows by this many bytes more than the known growth of the
+/// tree and the runner.
 const LEAST_GROWTH: i64 = 4 << 20;
-/// Asking all out of turn takes at most 1/[`ALL_SHARE`] of the time. The pause that follows is computed as if
-/// asking took [`MOST_TOOK`] at most.
+/// Questions to all processes at once take at most 1/[`ALL_SHARE`] of the time. To compute the pause that
+/// follows, they count as at most [`MOST_TOOK`].
 const ALL_SHARE: u32 = 100;
 const MOST_TOOK: Duration = Duration::from_millis(1);
 
@@ -28,25 +29,25 @@ const MOST_TOOK: Duration = Duration::from_millis(1);
 pub(crate) struct Turns {
     /// How many looks there have been.
     look: u64,
-    /// The last look at which each changed.
+    /// The last look at which each process had changed.
     changed: BTreeMap<u32, u64>,
     /// The number from which the next turn begins.
     next: u32,
-    /// `None` until all have been asked after some began to wait for their turns.
+    /// `None` if processes have begun to wait for their turns, and not all processes have been asked since.
     alarm: Option<SinceAsked>,
 }
 
-/// What is known since all were last asked.
+/// The figures since all processes were last asked.
 #[derive(Clone, Copy, Debug)]
 struct SinceAsked {
-    /// The smallest difference so far between the machine's bytes and those known to be the tree's and the
-    /// runner's. Processes may shrink and hide growth, so growth is measured from this minimum.
+    /// The smallest difference so far between the machine's bytes and the known bytes of the tree and the
+    /// runner. Processes may shrink and hide growth, so growth is measured from this minimum.
     least_beyond: i64,
     at: Instant,
     took: Duration,
 }
 
-/// The anonymous memory of the machine, and the part known to be the tree's and the runner's, in bytes.
+/// The anonymous memory of the machine, and the known part that belongs to the tree and the runner, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Anonymous {
     pub(crate) machine: u64,
@@ -66,7 +67,7 @@ impl Turns {
         self.look += 1;
     }
 
-    /// Returns the processes to ask, in the order of numbers, and those not to ask.
+    /// Returns the processes to ask, in the order of numbers, and the processes that are not asked.
     pub(crate) fn begin(&mut self) -> (Vec<u32>, Vec<u32>) {
         let waits = |(pid, changed): (&u32, &u64)| self.has_waited(*changed).then_some(*pid);
         let later = self.changed.range(self.next..).filter_map(waits);
@@ -91,7 +92,7 @@ impl Turns {
         has_grown && now - alarm.at >= alarm.took * ALL_SHARE
     }
 
-    /// Records that all have been asked, from `began` until `now`.
+    /// Records that all processes have been asked, from `began` until `now`.
     pub(crate) fn asked_all(&mut self, began: Instant, now: Instant, anonymous: Anonymous) {
         let (least_beyond, took) = (anonymous.beyond(), (now - began).min(MOST_TOOK));
         self.alarm = Some(SinceAsked { least_beyond, at: began, took });
@@ -147,7 +148,8 @@ mod tests {
         asked
     }
 
-    /// A hundred processes that wait for their turns. All have just been asked, which took a millisecond.
+    /// Makes a hundred processes that wait for their turns. All of them have just been asked, which took a
+    /// millisecond.
     fn of_a_hundred_that_wait(now: Instant) -> Turns {
         let mut turns = of(100);
         (0..=CALM).for_each(|_| drop(look(&mut turns, &[])));
@@ -179,7 +181,7 @@ mod tests {
         assert!((0..1000).all(|_| look(&mut turns, &[]).len() == AT_ONCE));
     }
 
-    /// While processes are taken over, the others are measured after each.
+    /// While processes are taken over, the other processes are measured after each takeover.
     #[test]
     fn measurements_are_no_looks() {
         let mut turns = of(100);

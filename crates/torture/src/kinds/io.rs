@@ -44,7 +44,7 @@ struct Files {
 
 pub fn run(team: Team<'_>) {
     team.run(|work| {
-        // Each side has half of the memory, and one is sent to the other.
+        // Each side has half of the memory, and one half is sent to the other.
         let mut from = Patterned::new(work.bytes / 2);
         let mut to = Patterned::new(work.bytes / 2);
         from.fill_all(work);

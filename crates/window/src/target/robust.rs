@@ -78,9 +78,9 @@ pub(crate) struct RobustMutexes {
     /// The pages that stay, in order: those of the last two looks, and those kept for looks that were cut
     /// short.
     pages: Vec<u64>,
-    /// Those of the pages that have not been made usable since they were found.
+    /// The pages that have not been made usable since they were found.
     found: Vec<u64>,
-    /// Those of the pages that could not be made usable. A look after `again_at` finds them again.
+    /// The pages that could not be made usable. A search after `again_at` finds them again.
     again: Vec<u64>,
     again_at: Instant,
     /// The lists that were cut short at the last look, by address, and since when.
