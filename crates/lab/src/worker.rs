@@ -1,4 +1,4 @@
-//! Parts that all threads that touch memory share, on any side.
+//! Code for all threads that touch memory, on every side of a comparison.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -22,7 +22,7 @@ impl fmt::Display for Toucher {
 /// The flags and counters that a thread uses between batches.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerFlags<'a> {
-    /// Set when another thread has failed, so that the rest of the work is not worth doing.
+    /// Set when another thread has failed. The thread then stops its work.
     pub stop: &'a AtomicBool,
     /// Counts accesses, if there is a progress bar.
     pub progress: Option<&'a AtomicU64>,

@@ -47,7 +47,7 @@ pub fn look_for_tracing() -> Result<(), InjectError> {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let scope = scope.trim();
     let may_all = || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
-    // With 1, a process may trace the programs that it starts.
+    // If the scope is 1, a process may still trace the programs that it starts.
     if scope == "3" || scope == "2" && !may_all() {
         let words: [(&str, &dyn std::fmt::Display); 1] = [("scope", &scope)];
         return Err(InjectError::new(InjectErrorKind::NotPermitted, &reasons::NO_TRACING, &words));

@@ -58,7 +58,7 @@ impl LlFree {
         let library = unsafe { Library::new(&path) }.map_err(|error| format!("{VARIABLE}: {error}"))?;
         let library: &'static Library = Box::leak(Box::new(library));
         let absent = |error: libloading::Error| format!("{VARIABLE}: {error}");
-        // SAFETY: the signatures are those of the documented interface.
+        // SAFETY: the signatures are the signatures of the documented interface.
         unsafe {
             let init =
                 library.get::<unsafe extern "C" fn(u64, u32) -> *mut c_void>(b"octavo_peer_llfree_init");

@@ -1,6 +1,6 @@
 //! Models of the latch: holders against each other, optimistic readers against a writer, and waiters against
 //! releases. The latch and the table of waiters are the real ones. If a holder borrows the bytes, a cell of
-//! the checker stands for them. If a reader copies them, relaxed words stand for them.
+//! the checker stands for the bytes. If a reader copies the bytes, relaxed words stand for them.
 
 use std::task::Poll;
 
