@@ -5,6 +5,8 @@
 
 #[path = "../examples/aggregation.rs"]
 mod aggregation;
+#[path = "../examples/btree/main.rs"]
+mod btree;
 #[path = "../examples/cache.rs"]
 mod cache;
 #[path = "../examples/sort.rs"]
@@ -15,6 +17,11 @@ const BUDGET: u64 = 16 << 20;
 #[test]
 fn keys_are_counted() {
     aggregation::run(270_000, BUDGET).unwrap();
+}
+
+#[test]
+fn keys_are_kept_in_a_tree() {
+    btree::run(600_000, BUDGET).unwrap();
 }
 
 #[test]
