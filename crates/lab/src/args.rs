@@ -5,6 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::compare::args::CompareArgs;
 use crate::experiments::args::Experiment;
+use crate::oltp::args::OltpArgs;
 use crate::page::args::PageArgs;
 use crate::replay::args::ReplayArgs;
 use crate::schedules::Schedules;
@@ -54,6 +55,7 @@ pub enum Command {
     #[command(name = "swap-r-rand", after_help = SWAP_EXAMPLES)]
     SwapRRand(LoadArgs),
     UdpStream(UdpStreamArgs),
+    Oltp(OltpArgs),
     Replay(ReplayArgs),
     #[command(flatten)]
     Experiment(Experiment),

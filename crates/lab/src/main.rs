@@ -7,6 +7,7 @@
 //! | `usemem` | vm-scalability's usemem on Octavo's memory, and on the kernel's |
 //! | `swap` | `swap-w-seq` and the other swap commands: Octavo's swap, the kernel's, and the bare device |
 //! | `udp_stream` | netperf's UDP_STREAM, with message buffers from Octavo's frames |
+//! | `oltp` | TPC-B's bank on B-trees of a file, with a write-ahead log |
 //! | `replay` | a trace under the engine's policies, and under the optimum |
 //! | `experiments` | each mechanism on its own: published, simulated, measured |
 //! | `schedules` | the whole engine under chosen schedules |
@@ -32,6 +33,7 @@ mod experiments;
 mod gate;
 mod huge_pages;
 mod manager;
+mod oltp;
 mod page;
 mod plots;
 mod processes;
@@ -96,6 +98,10 @@ fn command() -> Result<u8, Failure> {
         Command::Swapin(args) => swap_job("swapin", args.into_job(TaskPattern::ReadSequential)),
         Command::SwapRRand(args) => swap_job("swap-r-rand", args.into_job()),
         Command::UdpStream(args) => udp_stream::run(&args.into_job()),
+        Command::Oltp(args) => match args.into_job() {
+            Ok(job) => oltp::run(&job),
+            Err(complaint) => args::refuse("oltp", &complaint),
+        },
         Command::Replay(args) => match args.into_job() {
             Ok(job) => replay::run(&job),
             Err(complaint) => args::refuse("replay", &complaint),

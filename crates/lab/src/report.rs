@@ -85,6 +85,7 @@ pub enum ModeMetric {
     LoadsPerS,
     /// Pages that came back.
     RefaultsPerS,
+    TransactionsPerS,
 }
 
 /// The ratio by which `of` is better than `to`, over the rounds of one command.
@@ -107,6 +108,7 @@ impl ModeMetric {
             Self::DeviceMbPerS => "steady MB/s",
             Self::LoadsPerS => "loads/s",
             Self::RefaultsPerS => "pages back/s",
+            Self::TransactionsPerS => "transactions/s",
         }
     }
 
@@ -118,6 +120,7 @@ impl ModeMetric {
             Self::DeviceMbPerS => run.measure("device_mb_per_s"),
             Self::LoadsPerS => run.measure("loads_per_s"),
             Self::RefaultsPerS => run.measure("refaults_per_s"),
+            Self::TransactionsPerS => run.measure("transactions_per_s"),
         }
     }
 
