@@ -15,6 +15,7 @@
 //! Unit tests of the crate include this folder too.
 
 mod bytes;
+mod crash;
 mod file;
 mod orders;
 mod queue;
@@ -28,6 +29,8 @@ use std::time::Duration;
 
 use octavo::io::{Device, Direction, Submitted, Transfer, Urgency, Waited};
 
+#[allow(unused_imports, reason = "each test uses some of it")]
+pub use crash::{CrashDisk, SECTOR};
 #[allow(unused_imports, reason = "each test uses some of it")]
 pub use file::TestFile;
 pub use orders::DeviceSide;
