@@ -145,6 +145,8 @@ fn with_mapper(
     let Some(process) = process else { return equip(listener, shared, asked, pid) };
     match work(&process, &found) {
         Ok(value) => Answer::Value(value),
+        // It was killed meanwhile.
+        Err(_) if !has_memory(pid) => Answer::Done,
         Err(why) => {
             shared.break_off(format!("{} ({pid}) {why}", proc_text::name(pid)));
             Answer::Value(ENOMEM)
@@ -170,12 +172,17 @@ fn equip(listener: &Arc<Listener>, shared: &Arc<Shared>, asked: &Asked, pid: u32
         // Another thread was stopped, and this one still waits.
         Ok(_) => answer(listener, shared, asked),
         Err(why) => {
-            if proc_text::read(pid, "maps").is_ok_and(|maps| !maps.is_empty()) {
+            if has_memory(pid) {
                 shared.break_off(format!("{} ({pid}) has no mapper: {}", proc_text::name(pid), why.0));
             }
             Answer::Done
         }
     }
+}
+
+/// Returns whether a process still has memory. One that is exiting has none.
+fn has_memory(pid: u32) -> bool {
+    proc_text::read(pid, "maps").is_ok_and(|maps| !maps.is_empty())
 }
 
 /// The call that maps fresh memory over a part of a mapping.

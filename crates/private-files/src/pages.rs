@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use octavo_platform::page_cache::name_in_maps;
+use octavo_platform::without_size_signal;
 use rangemap::RangeSet;
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -36,12 +37,12 @@ impl Pages {
     /// # Errors
     /// Returns the kernel's error.
     pub(crate) fn in_folder(folder: &Path) -> io::Result<Self> {
-        let flags = libc::O_TMPFILE | libc::O_DIRECT | libc::O_CLOEXEC;
-        let file = OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(folder)?;
+        let file = without_name(folder)?;
         let mut refused = io::ErrorKind::StorageFull.into();
-        let bytes =
-            SIZES.into_iter().find(|bytes| file.set_len(*bytes).map_err(|error| refused = error).is_ok());
-        let bytes = bytes.ok_or(refused)?;
+        let mut fits = |bytes: &u64| {
+            without_size_signal(|| file.set_len(*bytes)).map_err(|error| refused = error).is_ok()
+        };
+        let bytes = SIZES.into_iter().find(|bytes| fits(bytes)).ok_or(refused)?;
         Ok(Self { name: name_in_maps(&file)?, file, bytes, in_use: RangeSet::new(), cursor: 0 })
     }
 
@@ -78,7 +79,7 @@ impl Pages {
     /// # Errors
     /// Returns the kernel's error.
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)
+        without_size_signal(|| self.file.write_all_at(bytes, offset))
     }
 
     /// Waits until the disk has all that was written.
@@ -101,6 +102,22 @@ impl Pages {
         }
         self.in_use = mapped;
         self.in_use.iter().map(|range| range.end - range.start).sum()
+    }
+}
+
+/// Makes a file without a name, or removes its name at once where the file system always gives one.
+fn without_name(folder: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    let flags = libc::O_DIRECT | libc::O_CLOEXEC;
+    match options.clone().custom_flags(flags | libc::O_TMPFILE).open(folder) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            let path = folder.join(format!(".octavo-pages-{}", std::process::id()));
+            let file = options.create_new(true).custom_flags(flags).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+        opened => opened,
     }
 }
 

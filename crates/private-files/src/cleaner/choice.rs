@@ -68,6 +68,10 @@ impl Choice {
         self.round = self.round.wrapping_add(1);
         let (mut full, mut sparse) = (Vec::new(), Vec::new());
         for process in shared.all() {
+            if mappings::why_not(process.pid).is_some() {
+                // It has opened a device since it was taken in.
+                process.pin();
+            }
             if process.is_pinned() {
                 continue;
             }
