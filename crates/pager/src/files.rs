@@ -51,6 +51,12 @@ const KILLING: Duration = Duration::from_millis(40);
 /// The time from a look to the moment at which the tree stands still, and how fast a high rate is forgotten.
 const REACTION: Duration = Duration::from_millis(8);
 const FADES: f64 = 0.97;
+/// A longer time between two looks counts as this: nothing was to be done then.
+const LONGEST_GAP: Duration = Duration::from_millis(30);
+/// The most batches that are written within one stop.
+const MOST_AT_ONCE: u64 = 3;
+/// How many times the reaction takes to take a process in on a busy machine.
+const ENGAGING: u64 = 8;
 /// The longest rest after cleaning in vain, and the rest from which on no process stands still for it.
 const LONGEST_REST: Duration = Duration::from_millis(500);
 const MOST_VAIN: Duration = Duration::from_millis(60);
@@ -346,7 +352,9 @@ impl Files {
         let Self { cleaner, tree, known, own, bounds, standstill, guardian, growth, .. } = self;
         let mut list = || Ok(tree.find()?.into_iter().map(|(pid, _)| pid).collect());
         let freed = if used > bounds.hold {
-            cleaner.clean_at_once(used - bounds.clean + bounds.batch, bounds.batch, &mut list)
+            // By several stops, so that none takes long.
+            let wanted = (used - bounds.clean + bounds.batch).min(bounds.batch * MOST_AT_ONCE);
+            cleaner.clean_at_once(wanted, bounds.batch, &mut list)
         } else {
             let mut looked_at = Instant::now();
             let mut look = || {
@@ -393,6 +401,8 @@ fn keep_still(known: &BTreeMap<u32, Known>, standstill: &mut Standstill, guardia
 struct Growth {
     last: Option<(Instant, u64)>,
     bytes_a_second: f64,
+    /// The longest recent time between two looks, in seconds.
+    gap: f64,
 }
 
 impl Growth {
@@ -401,8 +411,10 @@ impl Growth {
         if let Some((at, before)) = self.last
             && now - at >= SHORT / 2
         {
-            let rate = bytes.saturating_sub(before) as f64 / (now - at).as_secs_f64();
+            let passed = (now - at).as_secs_f64();
+            let rate = bytes.saturating_sub(before) as f64 / passed;
             self.bytes_a_second = rate.max(self.bytes_a_second * FADES);
+            self.gap = passed.min(LONGEST_GAP.as_secs_f64()).max(self.gap * FADES);
             self.last = Some((now, bytes));
         }
         self.last.get_or_insert((now, bytes));
@@ -410,7 +422,7 @@ impl Growth {
 
     /// Returns what the tree may get before it stands still.
     fn expected(&self) -> u64 {
-        (self.bytes_a_second * REACTION.as_secs_f64()) as u64
+        (self.bytes_a_second * self.gap.max(REACTION.as_secs_f64())) as u64
     }
 }
 
@@ -460,7 +472,11 @@ impl Backing for Files {
         }
         let is_tight = used + self.growth.expected() > self.bounds.hold;
         let is_vain = self.vain > MOST_VAIN;
-        if !is_vain && (is_tight || used > self.bounds.clean && self.next_to_engage().is_some()) {
+        // Its threads and the runner's would wait for CPUs at every step.
+        let comes_in = used + self.growth.expected() * ENGAGING > self.bounds.hold
+            && used > self.bounds.engage
+            && self.next_to_engage().is_some();
+        if !is_vain && (is_tight || comes_in) {
             keep_still(&self.known, &mut self.standstill, self.guardian.as_ref());
         }
         while used > self.bounds.engage && self.engage()? && self.standstill.has_any() {}
@@ -468,6 +484,7 @@ impl Backing for Files {
             self.clean(used)?;
         }
         if self.standstill.has_any() {
+            self.standstill.stop_again();
             let used = self.measure();
             let is_over = used <= self.bounds.clean || self.vain > MOST_VAIN;
             if is_over || self.standstill.is_too_long(used) {

@@ -161,6 +161,12 @@ impl Standstill {
         self.let_go_on(|stopped, _| stopped == pid, guardian);
     }
 
+    /// Stops processes again that something else has continued meanwhile.
+    pub(crate) fn stop_again(&self) {
+        let runs = |pid: u32| proc::stat(pid).is_some_and(|stat| may_stop(stat.state));
+        self.stopped.keys().copied().filter(|pid| runs(*pid)).for_each(signals::stop);
+    }
+
     /// Records that `left` bytes are not adopted yet, or are adopted and still in memory. Returns whether
     /// processes have stood still for too long.
     pub(crate) fn is_too_long(&mut self, left: u64) -> bool {
