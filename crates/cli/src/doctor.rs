@@ -157,6 +157,23 @@ impl Findings {
         if self.taken != Ok(Rung::Pool) {
             all.push(self.advice_for_pool());
         }
+        if let Err(why) = &self.tracing {
+            all.push(Advice {
+                gives: format!("For the pool rung and the file rung: tracing ({why})"),
+                commands: vec![
+                    ("on the machine", "sudo sysctl kernel.yama.ptrace_scope=1".into()),
+                    ("in Docker", "docker run --cap-add SYS_PTRACE IMAGE octavo run -- PROGRAM".into()),
+                ],
+            });
+        }
+        if self.rungs.iter().any(|(rung, works)| *rung == Rung::Kernel && works.is_err())
+            && self.taken.is_err()
+        {
+            all.push(Advice {
+                gives: "For the kernel rung: root, outside of containers".into(),
+                commands: vec![("as root", "sudo octavo run --rung kernel -- PROGRAM".into())],
+            });
+        }
         if let Err(why) = &self.folder {
             all.push(Advice {
                 gives: format!("For files of pages ({why})"),
@@ -242,7 +259,11 @@ impl Display for Findings {
         }
         match &self.taken {
             Ok(rung) => write!(f, "\nA run takes the {rung} rung: {}.", rung.words()),
-            Err(_) => write!(f, "\nA run can keep no limit here. The program would run as without Octavo."),
+            Err(_) => {
+                write!(f, "\nBy itself a run keeps no limit here: the program would run as without Octavo.")?;
+                let works = self.rungs.iter().filter(|(_, works)| works.is_ok());
+                works.into_iter().try_for_each(|(rung, _)| write!(f, " With --rung {rung} it keeps one."))
+            }
         }
     }
 }
@@ -256,6 +277,7 @@ mod tests {
         let mut found = look();
         found.taken = Ok(Rung::Pool);
         found.folder = Ok(Folder { path: "/x".into(), free_bytes: 1 });
+        found.tracing = Ok(());
         assert_eq!(found.advice(), []);
         found.taken = Err("no".into());
         found.has_device = Err("no".into());
@@ -263,6 +285,14 @@ mod tests {
         assert!(advice[0].commands.iter().any(|(_, command)| command.contains("chmod 666 /dev/userfaultfd")));
         found.has_device = Ok(());
         assert!(!found.advice()[0].commands.iter().any(|(_, command)| command.contains("chmod")));
+    }
+
+    #[test]
+    fn a_machine_that_forbids_tracing_has_a_remedy() {
+        let mut found = look();
+        found.tracing = Err("not permitted".into());
+        let commands: Vec<_> = found.advice().into_iter().flat_map(|advice| advice.commands).collect();
+        assert!(commands.iter().any(|(_, command)| command.contains("ptrace_scope=1")));
     }
 
     #[test]

@@ -57,6 +57,24 @@ fn files_in_memory_are_found_out() {
     assert!(findings(&output)["facts"]["files"]["words"].as_str().unwrap().starts_with("/var/tmp"));
 }
 
+/// Nothing but tracing and listening is needed for it.
+#[test]
+fn a_user_without_rights_is_told_of_the_file_rung_and_it_works() {
+    let Some((_folder, octavo)) = without_rights() else { return };
+    let output = as_nobody(&octavo).args(["doctor", "--json", "-"]).output().unwrap();
+    let found = findings(&output);
+    if found["rungs"]["file"]["works"] != true {
+        return;
+    }
+    assert!(text(&output.stderr).contains("With --rung file it keeps one."), "{}", text(&output.stderr));
+    let run = as_nobody(&octavo).args(["run", "--memory", "64M", "--", "true"]).output().unwrap();
+    assert!(text(&run.stderr).contains("or give --rung file, which works here"), "{}", text(&run.stderr));
+    let options = ["run", "--rung", "file", "--strict", "--memory", "64M", "--", "echo", "ran"];
+    let run = as_nobody(&octavo).args(options).output().unwrap();
+    assert_passed(&run);
+    assert_eq!(text(&run.stdout), "ran\n");
+}
+
 /// The commands are tried in a mount namespace, on a device of the test's own.
 #[test]
 fn what_is_advised_to_a_user_without_rights_gives_the_pool_rung() {

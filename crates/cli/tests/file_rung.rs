@@ -8,10 +8,10 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::runs::{assert_passed, text, torture, without_rights};
+use common::runs::{assert_passed, comm, is_there, kill, text, torture, wait_for, without_rights};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -45,13 +45,29 @@ impl Place {
 
     /// Runs a script in the group, as a user without privileges.
     fn run(&self, script: &str) -> Output {
+        self.command(script).output().unwrap()
+    }
+
+    fn command(&self, script: &str) -> Command {
         let script = format!(
             "echo $$ > {group}/cgroup.procs && cd {folder} && exec setpriv --reuid=65534 --regid=65534 \
              --clear-groups sh -c '{script}'",
             group = self.group.display(),
             folder = self.folder.path().display(),
         );
-        Command::new("sh").args(["-c", &script]).output().unwrap()
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        command
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        let text = fs::read_to_string(self.group.join("cgroup.procs")).unwrap_or_default();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// Waits for a process of the group with this name.
+    fn wait_for(&self, name: &str) -> u32 {
+        wait_for(name, || self.processes().into_iter().find(|pid| comm(*pid) == name))
     }
 
     fn octavo(&self, options: &str, program: &str) -> Output {
@@ -125,6 +141,20 @@ fn both_sides_of_forks_keep_their_bytes() {
 fn threads_and_protections_are_left_as_they_are() {
     let Some(place) = Place::new(128) else { return };
     place.torture("threads,protect", 160);
+}
+
+#[test]
+fn a_killed_runner_takes_the_program_with_it() {
+    let Some(place) = Place::new(128) else { return };
+    let run = "exec ./octavo run --rung file --memory 128M -- ./torture --memory 256M --seconds 60 --only writers \
+               --folder /var/tmp";
+    let mut runner = place.command(run).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    place.wait_for("octavo-mover");
+    kill(place.wait_for("octavo"));
+    runner.wait().unwrap();
+    wait_for("the end of all processes", || {
+        place.processes().into_iter().all(|pid| !is_there(pid)).then_some(())
+    });
 }
 
 #[test]

@@ -253,6 +253,9 @@ fn rights(rung: RungChoice) -> Finding {
     match rung.take() {
         Ok(Rung::Pool) => Well("a userfaultfd, and tracing".into()),
         Ok(rung @ (Rung::File | Rung::Kernel)) => Well(rung.words().into()),
+        Err(why) if rung == RungChoice::Auto && Rung::File.probe().is_ok() => {
+            Lacks(messages::NO_RIGHTS_BUT_FILES.with(&[("why", &why)]))
+        }
         Err(why) => Lacks(messages::NO_RIGHTS.with(&[("why", &why)])),
     }
 }

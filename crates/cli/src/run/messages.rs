@@ -62,6 +62,11 @@ pub const NO_RIGHTS: Message = Message {
     remedy: "",
     cause: "One of the reasons below. The program runs as it would without Octavo. With --strict, and for the built-in program, it is not started",
 };
+pub const NO_RIGHTS_BUT_FILES: Message = Message {
+    happened: NO_RIGHTS.happened,
+    remedy: "or give --rung file, which works here",
+    cause: "As above. Another way to keep the limit needs no such rights ([rungs](rungs.md))",
+};
 pub const INSIDE: Message = Message {
     happened: "this is inside of another `octavo run` (process {pid}), whose limit of {limit} holds for all of it. The options given here do not apply",
     remedy: "set --memory on the outer run, and leave out this `octavo run`",
@@ -124,7 +129,7 @@ mod tests {
     use super::*;
 
     /// All messages of this file.
-    const AT_START: [&Message; 20] = [
+    const AT_START: [&Message; 21] = [
         &LIMIT_ABOVE_MACHINE,
         &LIMIT_TOO_SMALL,
         &NO_UNIT,
@@ -135,6 +140,7 @@ mod tests {
         &NO_ADDRESSES,
         &FEW_FILES,
         &NO_RIGHTS,
+        &NO_RIGHTS_BUT_FILES,
         &INSIDE,
         &NO_SUMMARY,
         &SOCKET_TAKEN,
