@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use octavo_platform::PAGE_BYTES;
 use octavo_platform::proc_text;
+use octavo_platform::process_memory::{fill_from_process, write_process};
 use octavo_platform::seccomp_listener::{Asked, Listener};
-use octavo_stub::Call;
+use octavo_stub::{Call, Still};
 
 use crate::filter::{COLLAPSE, DONTNEED_LOCKED, GUARD_INSTALL, Wish, wish};
 use crate::mappings::{self, Mapping, What};
@@ -28,6 +29,11 @@ const MADE_AGAIN: i64 = -513;
 const EINVAL: i64 = -(libc::EINVAL as i64);
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
 const EFAULT: i64 = -(libc::EFAULT as i64);
+/// The most bytes that are made private again, how many at once, and how often the threads are asked to stop
+/// for that.
+const MOST_PRIVATE_AGAIN: u64 = 16 << 20;
+const AT_ONCE: u64 = 1 << 20;
+const STOPS: u32 = 50;
 /// How many filters of the runner's a process has.
 pub(crate) const FILTERS: u32 = 1;
 
@@ -108,6 +114,9 @@ fn answer(listener: &Arc<Listener>, shared: &Arc<Shared>, asked: &Asked) -> Answ
             }
             let range = start..start.saturating_add(len);
             with_mapper(listener, shared, (asked, pid), process, &range, |process, found| {
+                if advice == libc::MADV_WIPEONFORK && !make_anonymous(process, shared, asked.tid, found)? {
+                    return Ok(EINVAL);
+                }
                 advise(process, &range, advice, found)
             })
         }
@@ -205,7 +214,7 @@ fn advise(process: &Process, range: &Range<u64>, advice: i32, found: &[Mapping])
             // The pages may stay as they are.
             libc::MADV_FREE if part.is_ours() => {}
             // The kernel refuses this for files, and does so before it changes anything.
-            libc::MADV_WIPEONFORK | libc::MADV_REMOVE | COLLAPSE if part.is_ours() => return Ok(EINVAL),
+            libc::MADV_REMOVE | COLLAPSE if part.is_ours() => return Ok(EINVAL),
             _ => calls.push(given),
         }
     }
@@ -214,6 +223,38 @@ fn advise(process: &Process, range: &Range<u64>, advice: i32, found: &[Mapping])
     let covered: u64 = found.iter().map(|part| part.end - part.start).sum();
     // The kernel goes on behind a gap, and reports it at the end.
     Ok(if failed != 0 || covered == end - range.start { failed } else { ENOMEM })
+}
+
+/// Makes converted memory private again, with its bytes, so that it can have a flag that files do not take.
+/// The other threads stand still meanwhile, and the one that asks waits. Returns false if they do not stop,
+/// or if the range is read-only or too large to be worth it. A sibling that stores from outside in this
+/// moment is not stopped.
+fn make_anonymous(process: &Process, shared: &Shared, tid: u32, found: &[Mapping]) -> Result<bool, String> {
+    let ours = || found.iter().filter(|part| part.is_ours());
+    let is_large = ours().map(|part| part.end - part.start).sum::<u64>() > MOST_PRIVATE_AGAIN;
+    if is_large || ours().any(|part| part.protection & libc::PROT_WRITE as u64 == 0) {
+        return Ok(false);
+    }
+    let _tracing = shared.tracing();
+    let mut tries = (0..STOPS).map(|_| Still::hold_but(process.pid, process.mapper.pid(), Some(tid)));
+    let Some(_still) = tries.find_map(|still| still) else { return Ok(false) };
+    let lost = |error: &dyn std::fmt::Display| format!("could not keep memory: {error}");
+    for part in ours() {
+        for start in (part.start..part.end).step_by(AT_ONCE as usize) {
+            let piece = part.within(&(start..start + AT_ONCE)).expect("it begins inside");
+            let mut bytes = vec![0; (piece.end - piece.start) as usize];
+            fill_from_process(process.pid, piece.start, &mut bytes).map_err(|error| lost(&error))?;
+            if process.call(&mut [fresh(&piece)]).map_err(|error| lost(&error))? != 0 {
+                // No byte has changed.
+                return Ok(false);
+            }
+            let written = write_process(process.pid, piece.start, &bytes).map_err(|error| lost(&error))?;
+            if written < bytes.len() {
+                return Err(lost(&"a part of it was not written"));
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// An `mremap` of a range with converted memory in it.

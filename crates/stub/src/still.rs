@@ -44,10 +44,16 @@ impl Still {
     /// Stops all threads of a process that has a mover. Returns `None` if they could not be stopped for now.
     /// In that case, they continue.
     pub fn hold(pid: u32, mover: u32) -> Option<Self> {
+        Self::hold_but(pid, mover, None)
+    }
+
+    /// Like [`hold`](Self::hold), but leaves a thread out that cannot run anyway: it waits for the answer of
+    /// a seccomp listener, and gets none meanwhile.
+    pub fn hold_but(pid: u32, mover: u32, waiting: Option<u32>) -> Option<Self> {
         let ((has_stopped, stopped), (go_on, end)) = (channel(), channel());
         let thread = std::thread::Builder::new()
             .name("octavo-still".into())
-            .spawn(move || hold_until(pid, mover, &has_stopped, &end))
+            .spawn(move || hold_until(pid, mover, waiting, &has_stopped, &end))
             .ok()?;
         let still = Self { go_on: Some(go_on), thread: Some(thread) };
         stopped.recv().is_ok_and(|is_still| is_still).then_some(still)
@@ -63,7 +69,7 @@ impl Drop for Still {
 }
 
 /// The work of the thread that traces.
-fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<()>) {
+fn hold_until(pid: u32, mover: u32, waiting: Option<u32>, has_stopped: &Sender<bool>, end: &Receiver<()>) {
     // A driver beside a thread is idle-class and bound to one CPU. This thread would inherit that, and might
     // wait for a CPU with half of the program stopped.
     let _ = set_idle(0, false);
@@ -72,7 +78,7 @@ fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<(
     // only.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let mut threads = BTreeMap::new();
-    let is_still = stop_all(pid, &mut threads) && !shares_memory(pid, mover, threads.keys());
+    let is_still = stop_all(pid, waiting, &mut threads) && !shares_memory(pid, mover, threads.keys());
     if has_stopped.send(is_still).is_ok() && is_still {
         // Wait until the other end is dropped.
         let _ = end.recv();
@@ -82,17 +88,18 @@ fn hold_until(pid: u32, mover: u32, has_stopped: &Sender<bool>, end: &Receiver<(
 }
 
 /// Stops all threads, also those that others start meanwhile. Returns false if that takes too long.
-fn stop_all(pid: u32, threads: &mut BTreeMap<u32, Tracee>) -> bool {
+fn stop_all(pid: u32, waiting: Option<u32>, threads: &mut BTreeMap<u32, Tracee>) -> bool {
     let (start, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         // A thread that was stopped before the look starts no other thread after it. A thread that stops
         // later may have started one since the list was made.
         let stood: BTreeSet<_> =
             threads.iter().filter(|(_, thread)| thread.is_stopped()).map(|(tid, _)| *tid).collect();
-        let found: BTreeSet<_> = target::threads(pid).into_iter().collect();
+        let mut found: BTreeSet<_> = target::threads(pid).into_iter().collect();
         if found.is_empty() {
             return false;
         }
+        found.retain(|tid| Some(*tid) != waiting);
         if stood == found && stood.len() == threads.len() {
             return true;
         }
