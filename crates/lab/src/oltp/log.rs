@@ -12,14 +12,14 @@
 //! former life has left in the ring never passes for a record.
 //!
 //! **Group commit.** A thread that needs its record durable becomes the leader, unless another thread is. The
-//! leader writes everything that was appended so far, and flushes the device once. The others find their
-//! records durable when they get their turn.
+//! leader writes everything that was appended so far, and flushes the device once. All others wait for its
+//! end, and then one of those that are not durable yet leads.
 //!
 //! **Checkpoints.** Recovery begins at the control block's `redo`. A checkpoint moves it: first
 //! [`Log::begin_checkpoint`], then all data that were changed before are made durable, then
 //! [`Log::end_checkpoint`]. Two control blocks are written in turn, so a torn one leaves the other.
 //!
-//! Locking: `leader`, then `state`, which is held while a record is copied, never while a device works.
+//! Locking: `state` is held while a record is copied, never while a device works.
 
 use std::io;
 use std::path::Path;
@@ -78,7 +78,8 @@ pub struct Log {
     state: Mutex<State>,
     /// Signalled when there may be room, and when a checkpoint is needed.
     changed: Condvar,
-    leader: Mutex<()>,
+    /// Signalled when a flush has ended.
+    flushed: Condvar,
     durable: AtomicU64,
 }
 
@@ -92,6 +93,8 @@ struct State {
     /// The number of the last control block.
     control: u64,
     words: Vec<u64>,
+    /// A thread flushes.
+    is_led: bool,
     /// Nobody appends any more.
     has_ended: bool,
     failed: Option<Error>,
@@ -153,7 +156,7 @@ impl Log {
             scale: control.scale,
             state: Mutex::new(State { control: control.number, ..State::default() }),
             changed: Condvar::new(),
-            leader: Mutex::new(()),
+            flushed: Condvar::new(),
             durable: AtomicU64::new(control.redo),
         })
     }
@@ -220,25 +223,34 @@ impl Log {
         if self.durable() >= to {
             return Ok(());
         }
-        let _leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        while state.is_led && self.durable() < to {
+            state = self.flushed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
         if self.durable() >= to {
             return Ok(());
         }
-        let end = {
-            let state = self.state();
-            if let Some(error) = &state.failed {
-                return Err(error.clone());
-            }
-            state.end
-        };
-        let written = self.write_ring(block_of(self.durable()), end.next_multiple_of(BLOCK));
-        if let Err(error) = written.and_then(|()| self.file.sync()) {
-            self.state().failed = Some(error.clone());
-            self.changed.notify_all();
-            return Err(error);
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
         }
-        self.durable.store(end, Ordering::Release);
-        Ok(())
+        let end = state.end;
+        state.is_led = true;
+        drop(state);
+        let written = self.write_ring(block_of(self.durable()), end.next_multiple_of(BLOCK));
+        let written = written.and_then(|()| self.file.sync());
+        let mut state = self.state();
+        state.is_led = false;
+        match &written {
+            // Release: pairs with `durable`.
+            Ok(()) => self.durable.store(end, Ordering::Release),
+            Err(error) => {
+                state.failed = Some(error.clone());
+                self.changed.notify_all();
+            }
+        }
+        drop(state);
+        self.flushed.notify_all();
+        written
     }
 
     fn write_ring(&self, from: u64, until: u64) -> octavo::Result<()> {
