@@ -31,9 +31,11 @@ pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Res
     let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "change the length of", &error);
     inode.backing.set_len_bytes(bytes).map_err(refused)?;
     if bytes < before {
+        // No write of the page in which the file ends is under way when the end moves, and later ones write
+        // zeros behind it.
         move_end(engine, inode, bytes);
         drop_pages(engine, inode, bytes.div_ceil(PAGE)..u64::MAX, Drop::All);
-        // A write that was under way may have made the backing longer again, by bytes that are gone.
+        // An earlier write may have made the backing longer again, by bytes that are gone.
         inode.backing.set_len_bytes(bytes).map_err(refused)?;
         inode.cut_backed(bytes);
     }
@@ -78,13 +80,20 @@ pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) -
     if bytes.is_empty() {
         return Ok(());
     }
-    // No write is under way then that would fill the hole again.
-    write_back(engine, inode, pages.clone(), Why::Sync);
-    let end = bytes.end.min(inode.backed_bytes());
-    if bytes.start < end {
+    let punch_backing = || {
+        let end = bytes.end.min(inode.backed_bytes());
+        if bytes.start >= end {
+            return Ok(());
+        }
         let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "make a hole in", &error);
-        inode.backing.punch(bytes.start, end - bytes.start).map_err(refused)?;
-    }
+        inode.backing.punch(bytes.start, end - bytes.start).map_err(refused)
+    };
+    write_back(engine, inode, pages.clone(), Why::Sync);
+    // A backing that refuses does so before a page is dropped.
+    punch_backing()?;
+    drop_pages(engine, inode, pages.clone(), Drop::All);
+    // Writes that were under way have filled the hole again, and pages were read in between.
+    punch_backing()?;
     drop_pages(engine, inode, pages, Drop::All);
     Ok(())
 }
