@@ -31,7 +31,8 @@ impl Space {
     /// # Errors
     /// `InvalidRange` for an offset that is no multiple of [`PAGE_BYTES`], an empty range, or one that fits
     /// nowhere. `Protected` for a shared region that may be written, of a file that was not opened for
-    /// writing. `Unsupported` for a guarded private region, a space of another manager, or a space with a
+    /// writing. `Unsupported` for a guarded private region, for a guarded region of a file that is used
+    /// without guards or the other way round, for a space of another manager, or a space with a
     /// translation. Otherwise as [`Space::map`].
     pub fn map_file(
         &self,
