@@ -17,6 +17,7 @@ fn cases() -> impl Strategy<Value = Case> {
         crashes: flags & 2 != 0,
         direct: flags & 4 != 0,
         stores_behind_end: flags & 8 != 0,
+        guards: flags & 48 == 0,
         room_frames,
         ops,
     })

@@ -24,6 +24,8 @@ pub struct Case {
     pub crashes: bool,
     /// A real file goes past the kernel's page cache.
     pub direct: bool,
+    /// The file's pages are lent by guards, and reached in no other way.
+    pub guards: bool,
     /// Programs store behind the end now and then. Nobody may ever see that in the file.
     pub stores_behind_end: bool,
     /// Frames for the file, which blocks allocated beside it leave free.
@@ -44,6 +46,7 @@ impl Case {
             background: random.one_in(2),
             crashes: random.one_in(2),
             direct: random.one_in(2),
+            guards: random.one_in(4),
             stores_behind_end: random.one_in(2),
             room_frames: 64 + random.below(500),
             ops,
@@ -332,6 +335,8 @@ impl<'s> Run<'s> {
 
     fn step(&mut self, (kind, a, b, c): Raw) {
         match kind % 32 {
+            0..=3 if self.case.guards => self.write_map(a, b, c),
+            4 | 5 if self.case.guards => self.read_map(a, b, c),
             0..=3 => self.write_at(a, b, c),
             4 | 5 => self.read_at(a, b, c),
             6 | 7 => self.map(a, b, c),
@@ -409,7 +414,8 @@ impl<'s> Run<'s> {
             return self.unmap(a);
         }
         let (first, pages) = (u64::from(a) % 300, 1 + u64::from(b) % 200);
-        let (is_private, guarded, space) = (c & 3 == 0, c & 3 == 1, usize::from(c >> 2 & 1));
+        let guarded = self.case.guards;
+        let (is_private, space) = (!guarded && c & 3 == 0, usize::from(c >> 2 & 1));
         let sharing = if is_private { Sharing::Private } else { Sharing::Shared };
         let address = self
             .with_room(|run| {
@@ -560,7 +566,8 @@ impl<'s> Run<'s> {
             2 => (self.model.bytes.len() as u64).saturating_sub(u64::from(b) % 9000),
             _ => self.model.bytes.len() as u64 + u64::from(b) % 9000,
         };
-        let len = len.min(MOST_BYTES);
+        let whole = if self.case.guards { PAGE } else { 1 };
+        let len = len.next_multiple_of(whole).min(MOST_BYTES);
         self.file().set_len_bytes(len).unwrap();
         self.model.set_len(len as usize);
         let pages = self.model.pages();
@@ -568,7 +575,10 @@ impl<'s> Run<'s> {
     }
 
     fn punch(&mut self, a: u16, b: u16, c: u8) {
-        let (at, len) = self.place(a, b, c);
+        let (mut at, mut len) = self.place(a, b, c);
+        if self.case.guards {
+            (at, len) = (at / PAGE_LEN * PAGE_LEN, len.next_multiple_of(PAGE_LEN));
+        }
         self.with_room(|run| run.file().punch_hole(at as u64, len as u64)).unwrap();
         let end = (at + len).min(self.model.bytes.len());
         self.model.punch(at, len);
@@ -653,6 +663,15 @@ impl<'s> Run<'s> {
     }
 
     fn check_everything(&mut self) {
+        for number in 0..self.maps.len() {
+            for index in 0..self.maps[number].pages {
+                self.check_in_map(number, index, 0, PAGE_LEN);
+            }
+        }
+        self.crash(7);
+        if self.case.guards {
+            return;
+        }
         let mut bytes = Vec::new();
         let len = self.model.bytes.len();
         self.with_room(|run| {
@@ -663,11 +682,5 @@ impl<'s> Run<'s> {
         .map(|all| bytes = all)
         .unwrap();
         assert!(bytes[..len] == self.model.bytes, "all of the file: {:?}", self.difference(&bytes));
-        for number in 0..self.maps.len() {
-            for index in 0..self.maps[number].pages {
-                self.check_in_map(number, index, 0, PAGE_LEN);
-            }
-        }
-        self.crash(7);
     }
 }
