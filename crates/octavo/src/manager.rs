@@ -365,6 +365,7 @@ impl Manager {
         engine.frames.validate();
         engine.lru.validate(&engine.frames);
         engine.swap.validate(&engine.frames);
+        engine.page_cache.validate(&engine.frames);
         validate_tables(engine);
     }
 }

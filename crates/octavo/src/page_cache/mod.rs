@@ -15,6 +15,7 @@
 //! | `errors` | errors of writes, reported to each opener once |
 //! | `tags` | which pages have to be written, and who writes them |
 //! | `store` | what eviction and transfers ask of a store |
+//! | `validate` | checks for tests |
 //!
 //! **A page and its frame.** The tree of a segment names the frame that has a page, and the frame's word
 //! names the page. Both change under the segment's lock. While the cache has a frame, it holds one use of
@@ -40,6 +41,7 @@ mod limits;
 mod segment;
 mod store;
 mod tags;
+mod validate;
 
 use std::collections::BTreeMap;
 
@@ -474,3 +476,6 @@ pub(crate) enum Dropping {
     /// An entry shows the frame again.
     Shown,
 }
+
+#[cfg(all(test, loom))]
+mod loom;
