@@ -36,6 +36,8 @@ pub enum Workload {
     Nodes,
     /// A program at the other side of a translation, which forks
     Family,
+    /// A file whose pages go out and are synced, while its end moves. No seed chooses it by itself
+    Files,
     /// Pages that are lent as slices. No seed chooses it by itself
     Guards,
     /// Pages that are written while they are pinned. No seed chooses it by itself
@@ -52,6 +54,7 @@ impl Workload {
             Self::FirstPage => 15_000,
             Self::Family => 98_000,
             Self::Nodes => 92_000,
+            Self::Files => 100_000,
             Self::Guards => 30_000,
             Self::Pins => 180_000,
         }

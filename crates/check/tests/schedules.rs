@@ -123,6 +123,11 @@ fn guards_exclude_each_other_under_chosen_schedules() {
 }
 
 #[test]
+fn files_keep_their_word_under_chosen_schedules() {
+    goes_well(Workload::Files, "files");
+}
+
+#[test]
 fn pins_show_what_their_pages_hold_under_chosen_schedules() {
     goes_well(Workload::Pins, "pins");
 }
@@ -137,6 +142,17 @@ fn bugs_of_guards_are_found() {
     is_found("guard-without-second-look", Some(Workload::Guards));
     is_found("optimistic-copy-without-the-version", Some(Workload::Guards));
     is_found("latch-taken-twice", Some(Workload::Guards));
+}
+
+#[test]
+fn bugs_of_files_are_found() {
+    is_found("dirty-flag-before-the-tag", Some(Workload::Files));
+    is_found("to-write-cleared-too-early", Some(Workload::Files));
+    is_found("to-write-kept", Some(Workload::Files));
+    is_found("truncation-forgets-entries", Some(Workload::Files));
+    is_found("page-shown-outside-of-its-lock", Some(Workload::Files));
+    is_found("failed-write-of-a-file-leaves-clean", Some(Workload::Files));
+    is_found("end-moved-outside-of-the-lock", Some(Workload::Files));
 }
 
 #[test]

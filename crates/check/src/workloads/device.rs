@@ -10,6 +10,7 @@ use octavo_sim::lock::{Condvar, Mutex, MutexGuard};
 use octavo_sim::{Random, now, thread};
 
 use super::super::octavo::PAGE_BYTES;
+use super::super::octavo::file::FileBacking;
 use super::super::octavo::io::{Device, Direction, Submitted, Transfer, Urgency};
 
 const EIO: i32 = 5;
@@ -67,6 +68,10 @@ struct State {
     busy_until: Duration,
     is_honest: bool,
     has_ended: bool,
+    /// The length, if the device is a file.
+    len_bytes: Option<u64>,
+    /// The pages of the file at its last sync.
+    durable: HashMap<u32, Box<[u8; PAGE_BYTES]>>,
 }
 
 impl SlowDevice {
@@ -78,6 +83,8 @@ impl SlowDevice {
             busy_until: Duration::ZERO,
             is_honest: false,
             has_ended: false,
+            len_bytes: None,
+            durable: HashMap::new(),
         };
         let device =
             Self(Arc::new(DeviceState { manners, state: Mutex::new(state), changed: Condvar::default() }));
@@ -140,7 +147,15 @@ impl State {
             match transfer.direction() {
                 Direction::Read => {
                     let is_wrong = manners.wrong > 0 && self.one_of_a_thousand(manners.wrong);
-                    let bytes = self.pages.get(&place).expect("what is read was written");
+                    let bytes = match self.pages.get(&place) {
+                        Some(bytes) => bytes,
+                        // A hole.
+                        None if self.len_bytes > Some(u64::from(place) * PAGE_BYTES as u64) => {
+                            &[0; PAGE_BYTES]
+                        }
+                        None if self.len_bytes.is_some() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        None => panic!("what is read was written"),
+                    };
                     page.copy_in(if is_moved && !is_wrong { bytes } else { &[0xDD; PAGE_BYTES] });
                 }
                 Direction::Write => {
@@ -149,6 +164,8 @@ impl State {
                         page.copy_out(&mut bytes);
                     }
                     self.pages.insert(place, bytes);
+                    let end = (u64::from(place) + 1) * PAGE_BYTES as u64;
+                    self.len_bytes = self.len_bytes.map(|len| len.max(end));
                 }
             }
         }
@@ -183,5 +200,83 @@ impl Device for SlowDevice {
 
     fn describe(&self) -> String {
         "the simulated device".into()
+    }
+}
+
+/// The device as the backing of a file. Clones share it.
+#[derive(Clone)]
+pub(crate) struct SlowFile(SlowDevice);
+
+impl SlowFile {
+    pub(crate) fn new(manners: Manners, seed: u64) -> (Self, thread::JoinHandle<()>) {
+        let (device, thread) = SlowDevice::new(manners, seed);
+        device.lock().len_bytes = Some(0);
+        (Self(device), thread)
+    }
+
+    pub(crate) fn heal(&self) {
+        self.0.heal();
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.end();
+    }
+
+    /// Returns a word of the file as it was at the last sync.
+    pub(crate) fn durable_word(&self, at: u64) -> u64 {
+        let (place, within) = ((at / PAGE_BYTES as u64) as u32, at as usize % PAGE_BYTES);
+        let state = self.0.lock();
+        state
+            .durable
+            .get(&place)
+            .map_or(0, |page| u64::from_ne_bytes(page[within..within + 8].try_into().expect("eight bytes")))
+    }
+}
+
+impl Device for SlowFile {
+    fn capacity_pages(&self) -> u32 {
+        self.0.capacity_pages()
+    }
+
+    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
+        self.0.submit(transfer, urgency)
+    }
+
+    fn describe(&self) -> String {
+        "the simulated file".into()
+    }
+}
+
+impl FileBacking for SlowFile {
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.lock().len_bytes.unwrap_or(0))
+    }
+
+    fn set_len_bytes(&self, bytes: u64) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.len_bytes = Some(bytes);
+        let (end, within) = (bytes.div_ceil(PAGE_BYTES as u64) as u32, bytes as usize % PAGE_BYTES);
+        state.pages.retain(|place, _| *place < end);
+        if let (true, Some(last)) = (within != 0, state.pages.get_mut(&(end.wrapping_sub(1)))) {
+            last[within..].fill(0);
+        }
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut state = self.0.lock();
+        for (place, page) in &mut state.pages {
+            let start = u64::from(*place) * PAGE_BYTES as u64;
+            let within = |at: u64| at.saturating_sub(start).min(PAGE_BYTES as u64) as usize;
+            page[within(offset)..within(offset + len)].fill(0);
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.0.lock();
+        let pages = state.pages.clone();
+        state.durable = pages;
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 //! | `device` | a device that takes virtual time, fails and stops answering |
 //! | `lanes` | a whole manager: lanes of bytes under reclaim, and mappings that come and go |
 //! | `family` | a program at the other side of a translation, which forks |
+//! | `files` | a file whose pages go out and are synced, while its end moves |
 //! | `guards` | pages of a guarded region, lent while they go out and are brought together |
 //! | `other_side` | the other side of that translation |
 //! | `pins` | pages that are written, also whole, while they are pinned |
@@ -13,6 +14,7 @@
 
 mod device;
 pub(crate) mod family;
+pub(crate) mod files;
 pub(crate) mod guards;
 pub(crate) mod lanes;
 mod other_side;
@@ -39,6 +41,7 @@ pub(crate) fn run(workload: Workload, seed: u64) {
         Workload::FirstPage => small::first_page(seed),
         Workload::Nodes => small::nodes(seed),
         Workload::Family => family::run(seed),
+        Workload::Files => files::run(seed),
         Workload::Guards => guards::run(seed),
         Workload::Pins => pins::run(seed),
         Workload::Lanes => lanes::run(seed, lanes::LaneLoad::of_seed(seed)),
@@ -55,6 +58,7 @@ fn is_passing(error: &Error, device_fails: bool) -> bool {
         // A schedule may let any thread wait for any time, including the device's thread.
         ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::TimedOut => true,
         ErrorKind::SwapRead | ErrorKind::SwapWrite | ErrorKind::SwapFull => device_fails,
+        ErrorKind::FileRead | ErrorKind::FileWrite => device_fails,
         _ => false,
     }
 }
