@@ -78,10 +78,13 @@ impl WaitTable {
                 woken.push(waiters.swap_remove(at).waker);
             }
             drop(waiters);
-            if woken.is_empty() {
+            // Those who come later wait for the next change. A woken thread that waits again must not keep
+            // this one here.
+            let were_all = woken.len() < woken.inline_size();
+            woken.into_iter().for_each(Waker::wake);
+            if were_all {
                 return;
             }
-            woken.into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -89,4 +92,41 @@ impl WaitTable {
 /// Returns the key of a word: its address.
 pub(crate) fn key_of<T>(word: &T) -> usize {
     face::stable_address(std::ptr::from_ref(word).addr())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, Weak};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::sync::Ordering;
+
+    /// Waits again as soon as it is woken.
+    struct Again {
+        table: WaitTable,
+        wakes: AtomicUsize,
+        itself: Weak<Self>,
+    }
+
+    impl Wake for Again {
+        fn wake(self: Arc<Self>) {
+            assert!(self.wakes.fetch_add(1, Ordering::Relaxed) < 100, "the waker never gets away");
+            let waker = Waker::from(self.itself.upgrade().unwrap());
+            assert_eq!(self.table.register(8, &waker, || true), Waiting::Registered);
+        }
+    }
+
+    #[test]
+    fn a_waiter_that_waits_again_does_not_keep_the_thread_that_woke_it() {
+        let again = Arc::new_cyclic(|itself| Again {
+            table: WaitTable::new(),
+            wakes: AtomicUsize::new(0),
+            itself: Weak::clone(itself),
+        });
+        let _ = again.table.register(8, &Waker::from(Arc::clone(&again)), || true);
+        again.table.wake(8);
+        assert_eq!(again.wakes.load(Ordering::Relaxed), 1);
+    }
 }
