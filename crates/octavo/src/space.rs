@@ -167,11 +167,11 @@ impl Space {
             let what = "a space with a translation shows no files; map the file in a space without";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        file.inode().reach(if options.guarded { Reach::Guards } else { Reach::Others })?;
         if let Some(start) = at {
             // Checks where the range ends.
             page_range(start.address(), pages << PAGE_SHIFT)?;
         }
+        file.inode().reach(if options.guarded { Reach::Guards } else { Reach::Others })?;
         let part = FilePart::new(file.inode().id, is_private, is_read_only);
         let at_place =
             |start| RegionOptions { huge: false, file: Some(part.showing(first, start)), ..options };

@@ -481,7 +481,7 @@ fn guards_have_a_file_for_themselves() {
     let bytes = fs::read(folder.path.join("data")).unwrap();
     assert!(bytes[..64 * PAGE_LEN].iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / PAGE_LEN));
     let other = open(&manager, &folder, "other");
-    other.write_at(0, b"x").unwrap();
+    other.write_at(0, &page_of(1)).unwrap();
     let guards = space.map_file(&other, 0, PAGE, Sharing::Shared, guarded);
     says(guards, ErrorKind::Unsupported, &["without guards"]);
 }

@@ -27,7 +27,7 @@ use crate::page_cache::Inode;
 use crate::policy::Arrival;
 use crate::reclaim;
 use crate::region::{FilePart, Region};
-use crate::store::{Begun, PageStore};
+use crate::store::Begun;
 use crate::sync::{Ordering, Shared, fence};
 use crate::table::entry::{Entry, State};
 use crate::table::{Access, Walk};
@@ -72,6 +72,10 @@ impl<'a> Fault<'a> {
         // Whoever maps a file keeps it open.
         let Some(inode) = engine.page_cache.file(part.file) else { return Step::Again };
         let at = part.page_at(self.page);
+        if inode.is_closed() {
+            // The region is gone.
+            return Step::Again;
+        }
         if at >= inode.pages() {
             return Step::End(Outcome::Failed(inode.beyond_end(at)));
         }
@@ -85,13 +89,6 @@ impl<'a> Fault<'a> {
                 return self.end_file_wait(walk, region, &wanted, reading);
             }
             reading.give_up(engine);
-        }
-        if at >= inode.pages() {
-            if inode.is_closed() {
-                // The region is gone.
-                return Step::Again;
-            }
-            return Step::End(Outcome::Failed(inode.beyond_end(at)));
         }
         if let Some(over) = self.check_quota(1) {
             return over;
@@ -140,17 +137,18 @@ impl<'a> Fault<'a> {
     fn read_file(&mut self, walk: &Walk<'a>, region: &Region, wanted: &Wanted<'_>, ends: u64) -> Step {
         let (engine, page) = (self.engine, wanted.page);
         let Some(block) = engine.frames.alloc(Order::ZERO) else { return Step::End(Outcome::NeedsFrame) };
-        let (transfer, shadow) = match engine.page_cache.begin_read(&engine.frames, page, block) {
-            Begun::Reading(pin, shadow) => (pin, shadow),
-            Begun::Cached(pin, block) => {
-                engine.frames.give_back(block);
-                return self.join_in_file(walk, region, wanted, pin, ends);
-            }
-            Begun::Gone(block) => {
-                engine.frames.give_back(block);
-                return Step::Again;
-            }
-        };
+        let (transfer, shadow) =
+            match engine.page_cache.begin_read_of(&engine.frames, wanted.inode, page, block) {
+                Begun::Reading(pin, shadow) => (pin, shadow),
+                Begun::Cached(pin, block) => {
+                    engine.frames.give_back(block);
+                    return self.join_in_file(walk, region, wanted, pin, ends);
+                }
+                Begun::Gone(block) => {
+                    engine.frames.give_back(block);
+                    return Step::Again;
+                }
+            };
         let frame = transfer.frame();
         engine.admit(frame, Arrival::of(shadow, false));
         // `transfer` is the transfer's pin, and this one is the fault's.

@@ -86,9 +86,6 @@ impl File {
         let _inside = open.engine().enter()?;
         self.check(direction, offset, space, address, len)?;
         let bytes = offset..offset + len as u64;
-        if direction == Direction::Write {
-            open.inode().check_len(bytes.end)?;
-        }
         before_direct(open.engine(), open.inode(), &bytes)?;
         let Some(kept) = &open.kept else {
             let message =
@@ -101,15 +98,20 @@ impl File {
         let lane = if len as u64 > GROUP_BYTES { kept.lanes.take() } else { None };
         // A write behind the end moves the end, and no sync may cut off its bytes before that.
         let inode = open.inode();
-        let _resizing =
+        let resizing =
             (direction == Direction::Write && bytes.end > inode.len_bytes()).then(|| inode.resizing.lock());
+        let grows = resizing.is_some() && bytes.end > inode.len_bytes();
+        if grows {
+            inode.check_len(bytes.end)?;
+        }
         match lane {
             Some(lane) => transfer.by_ring(&lane, &mut end),
             None => transfer.in_order(&mut end),
         }
         if direction == Direction::Write {
             // Groups behind the one that stopped the transfer may have been written, too.
-            after_direct_write(open.engine(), open.inode(), bytes, offset + end.at);
+            let reached = if end.at == 0 { 0 } else { offset + end.at };
+            after_direct_write(open.engine(), inode, bytes, reached, resizing.is_some());
         }
         match end {
             End { at: 0, why: Some(error) } => Err(error),

@@ -267,7 +267,7 @@ impl File {
     }
 
     /// Makes `len` bytes from `offset` on zero, and frees the room of whole pages on the device. The length
-    /// stays.
+    /// stays. Bytes that others store to the hole before the call returns may be lost.
     ///
     /// # Errors
     /// `FileWrite` if the file was not opened for writing, or if its file system has no holes. Otherwise as
@@ -277,20 +277,9 @@ impl File {
         let open = &*self.open;
         let _inside = open.engine().enter()?;
         open.check_writable("make a hole in")?;
-        let (page, file_end) = (PAGE_BYTES as u64, open.inode().len_bytes());
-        let end = offset.saturating_add(len).min(file_end);
-        if offset >= end {
-            return Ok(());
-        }
-        let first = offset.div_ceil(page);
-        let last = if end == file_end { end.div_ceil(page) } else { end / page };
-        if first < last {
-            punch(open.engine(), open.inode(), first..last)?;
-        }
+        let edges = punch(open.engine(), open.inode(), offset..offset.saturating_add(len))?;
         // The rest of these pages belongs to others, who may be storing to it.
-        let in_first = offset..end.min(first * page);
-        let in_last = (last * page).max(in_first.end)..end;
-        for part in [in_first, in_last].into_iter().filter(|part| !part.is_empty()) {
+        for part in edges.into_iter().filter(|part| !part.is_empty()) {
             open.zero(part)?;
         }
         Ok(())

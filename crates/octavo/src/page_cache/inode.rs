@@ -27,9 +27,9 @@ pub(crate) struct Identity {
 /// Implement this to hold dirty pages of a file back until their log is durable, as write-ahead logging
 /// needs. For [`File::set_write_gate`](crate::file::File::set_write_gate).
 ///
-/// The calls come from any thread that makes room, from the flusher and from syncs, with no lock of
-/// Octavo's held. They must not access the manager's spaces or files, except for direct transfers of
-/// *another* file, such as the log.
+/// `may_write` is called by any thread that makes room, by the flusher, and by syncs. It must not wait, nor
+/// use the manager. `make_writable` is called by syncs and by the end of the file's last use. It may use
+/// the manager for direct transfers of *another* file, such as the log, and must not open or close files.
 pub trait WriteGate: Send + Sync {
     /// Returns whether the page at this offset may go to the device now, with these bytes. Nobody with an
     /// exclusive guard changes the page before it is written. A page that is held back stays dirty, and
@@ -216,7 +216,16 @@ impl Inode {
     /// `Unsupported` if the file is used in the other way. `InvalidRange` for guards if the file ends
     /// inside a page.
     pub(crate) fn reach(&self, way: Reach) -> Result<()> {
-        let is_whole = |bytes: u64| bytes.is_multiple_of(PAGE_BYTES as u64);
+        // The length stays while the way is chosen.
+        let _resizing = self.resizing.lock();
+        if way == Reach::Guards && self.whole_pages(self.len_bytes()) != self.len_bytes() {
+            let message = format!(
+                "{} has {} bytes; guards lend whole pages: make its length a multiple of {PAGE_BYTES}",
+                self.name,
+                self.len_bytes()
+            );
+            return Err(Error::new(ErrorKind::InvalidRange, message));
+        }
         let before = self.way.compare_exchange(NO_WAY, way as u32, Ordering::AcqRel, Ordering::Acquire);
         if before.is_err_and(|before| before != way as u32) {
             let what = match way {
@@ -226,21 +235,23 @@ impl Inode {
             let message = format!("{} {what} before it is closed", self.name);
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        if way == Reach::Guards && !is_whole(self.len_bytes()) {
-            if before.is_ok() {
-                self.way.store(NO_WAY, Ordering::Release);
-            }
-            let message = format!(
-                "{} has {} bytes; guards lend whole pages: make its length a multiple of {PAGE_BYTES}",
-                self.name,
-                self.len_bytes()
-            );
-            return Err(Error::new(ErrorKind::InvalidRange, message));
-        }
         Ok(())
     }
 
-    /// Checks that the file may have this length.
+    fn whole_pages(&self, bytes: u64) -> u64 {
+        bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64
+    }
+
+    fn is_lent(&self) -> bool {
+        self.way.load(Ordering::Acquire) == Reach::Guards as u32
+    }
+
+    /// Returns a length, or the whole pages of it if guards lend the file's pages.
+    pub(crate) fn whole_if_lent(&self, bytes: u64) -> u64 {
+        if self.is_lent() { self.whole_pages(bytes) } else { bytes }
+    }
+
+    /// Checks that the file may have this length. The caller holds `resizing`.
     ///
     /// # Errors
     /// `InvalidRange` if it is beyond the device's end, or inside a page of a file whose pages guards lend.
@@ -250,8 +261,7 @@ impl Inode {
             let message = format!("{} can have {most} bytes, and not {bytes}", self.name);
             return Err(Error::new(ErrorKind::InvalidRange, message));
         }
-        let is_lent = self.way.load(Ordering::Acquire) == Reach::Guards as u32;
-        if is_lent && !bytes.is_multiple_of(PAGE_BYTES as u64) {
+        if self.whole_if_lent(bytes) != bytes {
             let message = format!(
                 "{} is mapped with guards, which lend whole pages; give a multiple of {PAGE_BYTES} bytes",
                 self.name

@@ -397,7 +397,7 @@ impl PageCache {
         }
         // A store that is under way has its pin, and has perhaps not marked the page yet.
         if what == Drop::Clean && words.holds.pinned_by_others(1) {
-            return Dropping::Gone;
+            return Dropping::Pinned;
         }
         if what == Drop::Clean && (words.holds.load().is_dirty() || changes.has_tag(&path, Tag::Dirty)) {
             return Dropping::Gone;
@@ -475,6 +475,8 @@ pub(crate) enum Dropping {
     UnderIo,
     /// An entry shows the frame again.
     Shown,
+    /// The page is clean, but others have pinned it: for a moment, or for long.
+    Pinned,
 }
 
 #[cfg(all(test, loom))]

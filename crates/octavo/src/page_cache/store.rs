@@ -9,8 +9,8 @@ use crate::frame::{Block, FrameAllocator, PinnedFrame};
 use crate::io::{Direction, Host, Job, NO_QUEUE, Submitted, Transfer, Urgency, Waited};
 use crate::lru::IsolatedFrame;
 use crate::mapping::{PageWord, Path};
-use crate::page_cache::PageCache;
 use crate::page_cache::tags::zero_behind_end;
+use crate::page_cache::{Inode, PageCache};
 use crate::policy::Shadow;
 use crate::sizes::WRITE_BATCH;
 use crate::store::{Begun, Evicted, Frames, Leaving, Orphan, PageStore, PutAway, Reference, Unread};
@@ -147,27 +147,10 @@ impl PageStore for PageCache {
     }
 
     fn begin_read(&self, frames: &FrameAllocator, page: StoredPage, fresh: Block) -> Begun<Shadow> {
-        let (segment, index) = self.segments.of(page);
-        let Some(owner) = segment.owner() else { return Begun::Gone(fresh) };
-        let mut changes = segment.mapping.lock();
-        let word = changes.get(index);
-        if let Some(frame) = word.as_frame() {
-            return Begun::Cached(PinnedFrame::take(frame, frames.words(frame)).0, fresh);
+        match self.place_of(page) {
+            Some((inode, _)) => self.begin_read_of(frames, &inode, page, fresh),
+            None => Begun::Gone(fresh),
         }
-        if owner.first + index >= owner.inode.pages() {
-            return Begun::Gone(fresh);
-        }
-        let frame = fresh.into_frame();
-        let words = frames.words(frame);
-        words.holds.begin_reading();
-        words.uses.set_first();
-        words.stored.set(Some(page));
-        // Relaxed: the queue is a hint, and the lock orders it.
-        words.prev.store(NO_QUEUE, Ordering::Relaxed);
-        let (pin, _) = PinnedFrame::take(frame, words);
-        self.note_shadow_taken(word);
-        changes.set(index, PageWord::frame(frame));
-        Begun::Reading(pin, word.as_shadow())
     }
 
     fn note_read(&self, first: StoredPage, count: u32, result: io::Result<()>) -> Result<(), Error> {
@@ -266,6 +249,40 @@ impl PageStore for PageCache {
 }
 
 impl PageCache {
+    /// Puts a fresh frame under READING for a page of this file, as [`PageStore::begin_read`] does.
+    pub(crate) fn begin_read_of(
+        &self,
+        frames: &FrameAllocator,
+        inode: &Inode,
+        page: StoredPage,
+        fresh: Block,
+    ) -> Begun<Shadow> {
+        let (segment, index) = self.segments.of(page);
+        let mut changes = segment.mapping.lock();
+        // A late caller has the number of a page of a file that is closed.
+        let Some(at) = segment.place_of(index).filter(|_| segment.is_of(inode)) else {
+            return Begun::Gone(fresh);
+        };
+        let word = changes.get(index);
+        if let Some(frame) = word.as_frame() {
+            return Begun::Cached(PinnedFrame::take(frame, frames.words(frame)).0, fresh);
+        }
+        if at >= inode.pages() {
+            return Begun::Gone(fresh);
+        }
+        let frame = fresh.into_frame();
+        let words = frames.words(frame);
+        words.holds.begin_reading();
+        words.uses.set_first();
+        words.stored.set(Some(page));
+        // Relaxed: the queue is a hint, and the lock orders it.
+        words.prev.store(NO_QUEUE, Ordering::Relaxed);
+        let (pin, _) = PinnedFrame::take(frame, words);
+        self.note_shadow_taken(word);
+        changes.set(index, PageWord::frame(frame));
+        Begun::Reading(pin, word.as_shadow())
+    }
+
     #[cold]
     fn read_error(&self, page: StoredPage, error: &io::Error) -> Error {
         let Some((inode, at)) = self.place_of(page) else {

@@ -6,7 +6,7 @@
 
 use crate::counters::Counter;
 use crate::engine::{AllBusy, Engine};
-use crate::frame::Block;
+use crate::frame::{Block, PinnedFrame};
 use crate::lru::{IsolatedFrame, Place};
 use crate::units::{FrameId, Order, PAGE_BYTES, StoreId, StoredPage};
 
@@ -89,17 +89,21 @@ fn move_file_page(
     let (to, words) = (fresh.frame(), engine.frames.words(frame));
     // One use is the cache's.
     let is_alone = || !words.holds.pinned_by_others(1) && words.uses.get() == busy.owners() + 1;
+    // As soon as the cache names the other frame, a truncation may drop the page. The pin keeps the frame.
+    let mut pin = None;
     let moved = engine.page_cache.move_page(&engine.frames, (page, frame), to, is_alone, || {
         prepare(to);
         fill(engine, frame, to, busy.owners() + 1);
+        pin = Some(PinnedFrame::take(to, engine.frames.words(to)).0);
     });
-    if !moved {
+    let Some(pin) = pin.filter(|_| moved) else {
         busy.restore();
         return Err(fresh);
-    }
+    };
     let fresh = fresh.into_frame();
     engine.lru.add(&engine.frames, fresh);
     finish(engine, frame, busy, fresh, 1);
+    engine.unpin(pin);
     Ok(())
 }
 

@@ -59,9 +59,11 @@ impl std::ops::Drop for FileUse {
         engine.page_cache.close(inode, || {
             // Whoever wants to know of errors calls sync() first.
             write_back(engine, inode, 0..u64::MAX, Why::Close);
-            let _ = truncate::match_backing(inode);
+            let len_bytes = inode.len_bytes();
             inode.set_len_bytes(0);
             truncate::drop_pages(engine, inode, 0..u64::MAX, Drop::All);
+            // No write is under way any more.
+            let _ = truncate::leave_backing(inode, len_bytes);
         });
     }
 }

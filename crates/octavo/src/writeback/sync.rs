@@ -41,6 +41,9 @@ const MOST_RUNS: usize = 64;
 /// The most pages under way for one sync: 8 MiB.
 const MOST_PAGES: usize = 2048;
 
+/// How often the gate is asked to let a page go before a sync gives it up.
+const MOST_ROUNDS: u32 = 16;
+
 /// Makes the pages of a range durable, as far as the device keeps its promise. Errors are noted with the
 /// file, for all who have it open.
 pub(crate) fn sync_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) {
@@ -110,6 +113,7 @@ impl<'e> Writer<'e> {
     fn write(&mut self, at: u64, page: StoredPage, pin: PinnedFrame, why: Why) {
         let (engine, frame) = (self.engine, pin.frame());
         let cache = &engine.page_cache;
+        let mut shut = 0;
         loop {
             let begin =
                 |is_latched| cache.begin_write(&engine.frames, self.inode, (page, frame), why, is_latched);
@@ -140,6 +144,11 @@ impl<'e> Writer<'e> {
                     }
                     if cache.end_write(&engine.frames, page, frame, false) {
                         engine.wake_io(frame);
+                    }
+                    shut += 1;
+                    if why != Why::Flush && shut < MOST_ROUNDS {
+                        // Stores without guards may have changed the page meanwhile.
+                        continue;
                     }
                     if why != Why::Flush {
                         self.inode.errors.note(&io::Error::other("its write gate stays shut"));

@@ -19,28 +19,29 @@ use crate::units::{FrameId, PAGE_BYTES};
 use crate::writeback::write_back;
 
 const PAGE: u64 = PAGE_BYTES as u64;
+/// How often a page that others have pinned for a moment is tried. Then it stays.
+const MOST_TRIES: u32 = 1000;
 
 /// Changes the length of a file. New bytes are zero.
 ///
 /// # Errors
 /// `FileWrite` if the backing refuses. The length is as before then.
 pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Result<()> {
-    inode.check_len(bytes)?;
     let _resizing = inode.resizing.lock();
+    inode.check_len(bytes)?;
     let before = inode.len_bytes();
     let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "change the length of", &error);
     inode.backing.set_len_bytes(bytes).map_err(refused)?;
+    inode.set_backing_len(if bytes < before { u64::MAX } else { bytes });
     if bytes < before {
         // No write of the page in which the file ends is under way when the end moves, and later ones write
         // zeros behind it.
         move_end(engine, inode, bytes);
         drop_pages(engine, inode, bytes.div_ceil(PAGE)..u64::MAX, Drop::All);
         // An earlier write may have made the backing longer again, by bytes that are gone.
-        inode.backing.set_len_bytes(bytes).map_err(refused)?;
-        inode.cut_backed(bytes);
+        cut_backing(inode, bytes).map_err(refused)?;
     }
     move_end(engine, inode, bytes);
-    inode.set_backing_len(bytes);
     Ok(())
 }
 
@@ -49,8 +50,8 @@ pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Res
 /// # Errors
 /// `InvalidRange` if the file cannot have this length.
 pub(crate) fn extend(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Result<()> {
-    inode.check_len(bytes)?;
     let _resizing = inode.resizing.lock();
+    inode.check_len(bytes)?;
     if bytes > inode.len_bytes() {
         move_end(engine, inode, bytes);
     }
@@ -60,25 +61,49 @@ pub(crate) fn extend(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Resu
 /// Makes the backing as long as the file.
 pub(super) fn match_backing(inode: &Inode) -> io::Result<()> {
     let _resizing = inode.resizing.lock();
-    let bytes = inode.len_bytes();
+    cut_backing(inode, inode.len_bytes())
+}
+
+/// Makes the backing of a file that nobody uses any more as long as the file was.
+pub(super) fn leave_backing(inode: &Inode, bytes: u64) -> io::Result<()> {
+    let _resizing = inode.resizing.lock();
+    cut_backing(inode, bytes)
+}
+
+/// Makes the backing so long, unless it is. The caller holds `resizing`.
+///
+/// A write that ends meanwhile may make it longer again. It notes that before or after the mark is lowered,
+/// and the length before that. So the next call knows.
+fn cut_backing(inode: &Inode, bytes: u64) -> io::Result<()> {
     if inode.backing_len() != bytes {
-        inode.backing.set_len_bytes(bytes)?;
+        inode.set_backing_len(u64::MAX);
         inode.cut_backed(bytes);
+        inode.backing.set_len_bytes(bytes)?;
         inode.set_backing_len(bytes);
     }
     Ok(())
 }
 
-/// Makes whole pages of a file zero, and frees their room on the device. The last page may be the one in
-/// which the file ends.
+/// Makes the whole pages of a range of bytes zero, and frees their room on the device. The page in which
+/// the file ends counts as whole up to there. Returns the parts of other pages that the caller has to make
+/// zero.
 ///
 /// # Errors
 /// `FileWrite` if the backing refuses. The pages are as before then.
-pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) -> Result<()> {
+pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, bytes: Range<u64>) -> Result<[Range<u64>; 2]> {
     let _resizing = inode.resizing.lock();
-    let bytes = pages.start * PAGE..inode.len_bytes().min(pages.end * PAGE);
-    if bytes.is_empty() {
-        return Ok(());
+    let file_end = inode.len_bytes();
+    let (start, end) = (bytes.start, bytes.end.min(file_end));
+    if start >= end {
+        return Ok([0..0, 0..0]);
+    }
+    let first = start.div_ceil(PAGE);
+    let last = if end == file_end { end.div_ceil(PAGE) } else { end / PAGE };
+    let in_first = start..end.min(first * PAGE);
+    let edges = [in_first.clone(), (last * PAGE).max(in_first.end)..end];
+    let (pages, bytes) = (first..last, first * PAGE..end.min(last * PAGE));
+    if pages.is_empty() {
+        return Ok(edges);
     }
     let punch_backing = || {
         let end = bytes.end.min(inode.backed_bytes());
@@ -95,12 +120,12 @@ pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>) -
     // Writes that were under way have filled the hole again, and pages were read in between.
     punch_backing()?;
     drop_pages(engine, inode, pages, Drop::All);
-    Ok(())
+    Ok(edges)
 }
 
 /// Makes the device have all bytes of a range that are in memory, before it moves them by itself.
 pub(crate) fn before_direct(engine: &Engine, inode: &Shared<Inode>, bytes: &Range<u64>) -> Result<()> {
-    if !engine.page_cache.has_pages(inode) && inode.len_bytes() <= inode.backing_len() {
+    if !engine.page_cache.has_pages(inode) && inode.len_bytes() == inode.backing_len() {
         return Ok(());
     }
     write_back(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE), Why::Sync);
@@ -109,19 +134,29 @@ pub(crate) fn before_direct(engine: &Engine, inode: &Shared<Inode>, bytes: &Rang
 }
 
 /// Notes that a device has got bytes by itself, up to `reached`, and perhaps more of the range. Clean pages
-/// in memory are out of date, and go. The caller holds `resizing` if the range ends behind the end of the
-/// file.
-pub(crate) fn after_direct_write(engine: &Engine, inode: &Shared<Inode>, bytes: Range<u64>, reached: u64) {
+/// in memory are out of date, and go. `may_grow` says that the caller holds `resizing`, and the end may
+/// move.
+pub(crate) fn after_direct_write(
+    engine: &Engine,
+    inode: &Shared<Inode>,
+    bytes: Range<u64>,
+    reached: u64,
+    may_grow: bool,
+) {
     if bytes.is_empty() {
         return;
     }
-    if reached > inode.len_bytes() {
+    let _resizing = (!may_grow).then(|| inode.resizing.lock());
+    let reached = inode.whole_if_lent(reached);
+    if may_grow && reached > inode.len_bytes() {
         move_end(engine, inode, reached);
     }
     inode.note_backed(inode.len_bytes().min(bytes.end));
     if bytes.end > inode.len_bytes() {
-        // The device may have more of the range than the file has now.
+        // The device may have more of the range than the file has. What cannot be cut off now is at the next
+        // sync.
         inode.set_backing_len(u64::MAX);
+        let _ = cut_backing(inode, inode.len_bytes());
     }
     if engine.page_cache.has_pages(inode) {
         drop_pages(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE), Drop::Clean);
@@ -138,7 +173,7 @@ fn move_end(engine: &Engine, inode: &Shared<Inode>, bytes: u64) {
 
 /// Drops pages of a range from memory.
 pub(crate) fn drop_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>, what: Drop) {
-    let mut from = pages.start;
+    let (mut from, mut tries) = (pages.start, 0);
     while let Some((at, page, pin)) = engine.page_cache.next_cached(&engine.frames, inode, from..pages.end) {
         let frame = pin.frame();
         let goes = what == Drop::All || !engine.frames.words(frame).holds.load().is_dirty();
@@ -146,7 +181,10 @@ pub(crate) fn drop_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u6
             clear_entries(engine, frame);
         }
         let dropping = engine.page_cache.drop_page(&engine.frames, inode, (page, frame), what);
-        let stays = matches!(dropping, Dropping::Gone) || dropping == Dropping::Shown && !goes;
+        tries = if dropping == Dropping::Pinned { tries + 1 } else { 0 };
+        let stays = dropping == Dropping::Gone
+            || dropping == Dropping::Shown && !goes
+            || dropping == Dropping::Pinned && tries >= MOST_TRIES;
         match dropping {
             Dropping::Dropped => {
                 if engine.frames.words(frame).uses.remove() == 0 {
@@ -155,11 +193,11 @@ pub(crate) fn drop_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u6
             }
             Dropping::Gone => {}
             Dropping::UnderIo => engine.wait_for_frame(frame),
-            Dropping::Shown if goes => thread::yield_now(),
-            Dropping::Shown => {}
+            Dropping::Pinned | Dropping::Shown if goes => thread::yield_now(),
+            Dropping::Pinned | Dropping::Shown => {}
         }
         engine.unpin(pin);
-        from = if stays { at + 1 } else { at };
+        (from, tries) = if stays { (at + 1, 0) } else { (at, tries) };
     }
 }
 
