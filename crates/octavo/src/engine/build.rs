@@ -71,7 +71,7 @@ impl Engine {
             .map_err(system("cannot reserve LRU batches"))?;
         let swap = Swap::new(config.swap, &config.machine, &frames, &budget, &counters)
             .map_err(system("cannot make the swap's maps, pool or key"))?;
-        let page_cache = PageCache::new(&budget, &counters);
+        let page_cache = Box::new(PageCache::new(&budget, &counters));
         let space_use =
             SpaceUse::new(config.max_spaces).map_err(system("cannot reserve counters of spaces"))?;
         let pin_shares =

@@ -12,7 +12,7 @@ use crate::store::PageStore;
 impl Engine {
     /// The stores whose devices may have transfers.
     fn stores(&self) -> impl Iterator<Item = &dyn PageStore> {
-        let stores = [&self.swap as &dyn PageStore, &self.page_cache];
+        let stores = [&self.swap as &dyn PageStore, &*self.page_cache];
         stores.into_iter().filter(|store| store.has_devices())
     }
 

@@ -152,7 +152,8 @@ pub struct Engine {
     pub(crate) space_use: SpaceUse,
     pub(crate) pin_shares: PinShares,
     immovable: immovable::Immovable,
-    pub(crate) page_cache: PageCache,
+    /// Boxed, because an engine is moved while it is made, and stacks may be small.
+    pub(crate) page_cache: Box<PageCache>,
     /// The engine itself, for the completions of transfers.
     itself: WeakShared<Engine>,
 }
@@ -270,7 +271,7 @@ impl Engine {
     pub(crate) fn store(&self, page: StoredPage) -> &dyn PageStore {
         match page.store() {
             StoreId::Swap => &self.swap,
-            StoreId::File => &self.page_cache,
+            StoreId::File => &*self.page_cache,
         }
     }
 

@@ -47,6 +47,7 @@ struct Wanted<'i> {
 
 impl<'a> Fault<'a> {
     /// Serves an entry in a region that shows a file. Returns `None` where it is served as anywhere.
+    #[inline(never)]
     pub(super) fn step_in_file(&mut self, walk: &Walk<'a>, region: &Region, part: FilePart) -> Option<Step> {
         let entry = walk.entry();
         match entry.state() {
