@@ -176,7 +176,7 @@ impl Bank {
         Ok((number, change.apply(nodes, end), end))
     }
 
-    /// Makes checkpoints until [`Bank::end_checkpoints`] is called. If one fails, so do the transfers.
+    /// Makes checkpoints until the bank is told to end them. If one fails, so do the transfers.
     pub fn make_checkpoints(&self) {
         while self.log.needs_checkpoint() {
             if let Err(error) = self.checkpoint() {
