@@ -160,10 +160,13 @@ fn each_opener_learns_of_an_error_once() {
 }
 
 #[test]
-fn a_page_stays_in_the_cache_when_nothing_shows_it_and_is_not_migrated() {
+fn a_page_moves_to_another_frame_and_stays_in_the_cache_when_nothing_shows_it() {
     let shown = shown(Manner::Inline);
     let frame = shown.frame(3).unwrap();
-    assert_eq!(take_and_migrate(shown.engine(), frame), Migrated::Kept, "the cache keeps it");
+    assert_eq!(take_and_migrate(shown.engine(), frame), Migrated::Moved);
+    assert!(shown.frame(3).is_some_and(|now| now != frame), "its entry shows the other frame");
+    assert_eq!(shown.space.load::<u64>(shown.address(3)).unwrap(), 3);
+    shown.manager.validate();
     shown.space.unmap(shown.at, MIB).unwrap();
     assert_eq!(shown.in_memory(), PAGES);
     shown.evict();
