@@ -28,10 +28,10 @@
 //!
 //! ```
 //! use octavo_sim::atomic::{AtomicU64, Ordering};
-//! use octavo_sim::{Machine, thread};
+//! use octavo_sim::{MachineModel, thread};
 //! use std::sync::Arc;
 //!
-//! let machine = Machine::named("haswell-ep").expect("it comes along");
+//! let machine = MachineModel::named("haswell-ep").expect("it comes along");
 //! let (sum, report) = octavo_sim::run(&machine, 1, || {
 //!     let word = Arc::new(AtomicU64::new(0));
 //!     let threads: Vec<_> = (0..72)

@@ -51,7 +51,7 @@ static LISTED: AtomicUsize = AtomicUsize::new(0);
 ///
 /// ```
 /// #[global_allocator]
-/// static MEMORY: octavo_sim::Memory = octavo_sim::Memory;
+/// static MEMORY: octavo_sim::SimAllocator = octavo_sim::SimAllocator;
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimAllocator;
