@@ -138,9 +138,11 @@ pub fn exhaust(
         None => explore_all(&exploration, preemptions, most_schedules, || {
             move || faces::engine::workloads::pairs::run(pair)
         }),
-        Some(mutant) => mutant::with(mutant, || {
-            explore_all(&exploration, preemptions, most_schedules, || {
-                move || faces::mutants::workloads::pairs::run(pair)
+        Some(mutant) => on_a_thread(|| {
+            mutant::with(mutant, || {
+                explore_all(&exploration, preemptions, most_schedules, || {
+                    move || faces::mutants::workloads::pairs::run(pair)
+                })
             })
         }),
     };
@@ -171,8 +173,18 @@ pub fn run(case: Case, is_traced: bool) -> Explored<()> {
     let exploration = Exploration { cpus, schedule, seed, most_steps: MOST_STEPS, is_traced };
     match case.mutant {
         None => explore(&exploration, move || faces::engine::workloads::run(workload, seed)),
-        Some(mutant) => mutant::with(mutant, || {
-            explore(&exploration, move || faces::mutants::workloads::run(workload, seed))
+        Some(mutant) => on_a_thread(|| {
+            mutant::with(mutant, || {
+                explore(&exploration, move || faces::mutants::workloads::run(workload, seed))
+            })
         }),
     }
+}
+
+/// Calls `work` on a thread of its own: a bug that panics may leave a thread that can run no other simulation.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
 }

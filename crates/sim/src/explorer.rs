@@ -14,7 +14,7 @@
 //! A thread that pauses in a spin loop waits until another thread has changed something.
 
 use std::panic::Location;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::line::LineOperation;
 use crate::random::Random;
@@ -83,7 +83,7 @@ pub struct ThreadChoice {
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The thread's name.
-    pub thread: Rc<str>,
+    pub thread: Arc<str>,
     /// The place in the source.
     pub place: &'static Location<'static>,
     /// What the thread did to the word: `load`, `store` or `update`.
@@ -179,7 +179,7 @@ impl Explorer {
     /// Notes that a thread is about to do this operation.
     pub(crate) fn note(
         &mut self,
-        thread: &Rc<str>,
+        thread: &Arc<str>,
         access: LineOperation,
         place: &'static Location<'static>,
     ) {
@@ -192,7 +192,7 @@ impl Explorer {
                 LineOperation::Store => "store",
                 LineOperation::Update => "update",
             };
-            trace.push(Step { thread: Rc::clone(thread), place, what });
+            trace.push(Step { thread: Arc::clone(thread), place, what });
         }
     }
 
@@ -336,7 +336,7 @@ pub(crate) fn next_path(mut path: Vec<ThreadChoice>) -> Option<Vec<ThreadChoice>
 /// where it begins and ends.
 pub fn interleaving(steps: &[Step], name: impl Fn(&Location<'static>) -> String) -> String {
     let mut text = String::new();
-    for piece in steps.chunk_by(|one, other| Rc::ptr_eq(&one.thread, &other.thread)) {
+    for piece in steps.chunk_by(|one, other| Arc::ptr_eq(&one.thread, &other.thread)) {
         let (first, last) = (&piece[0], &piece[piece.len() - 1]);
         let said = |step: &Step| format!("{} in {}", step.what, name(step.place));
         let line = match piece.len() {

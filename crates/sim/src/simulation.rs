@@ -112,9 +112,15 @@ pub struct Exploration {
 
 /// Runs `work` under a chosen schedule. A panic on any thread ends the run.
 ///
+/// A thread that panics may never finish unwinding, because another thread holds what it waits for. Then the
+/// standard library counts the calling thread as panicking from there on, so that no other simulation can run
+/// on it. If panics are to be expected, give each call a thread of its own.
+///
 /// # Panics
-/// Inside of another simulation, and if the kernel has no memory for a stack.
+/// Inside of another simulation, on a thread that counts as panicking, and if the kernel has no memory for a
+/// stack.
 pub fn explore<T: 'static>(exploration: &Exploration, work: impl FnOnce() -> T + 'static) -> Explored<T> {
+    assert!(!std::thread::panicking(), "give each exploration that may panic a thread of its own");
     let Exploration { cpus, ref schedule, seed, most_steps, is_traced } = *exploration;
     let memory = match Scope::enter() {
         Ok(memory) => memory,
@@ -222,18 +228,29 @@ fn with<T>(f: impl FnOnce(&Simulation) -> T) -> Option<T> {
     current.as_deref().map(f)
 }
 
-/// Counts an operation of a thread that unwinds. Ends the process if the thread would wait forever.
+/// Counts an operation of a thread that unwinds. Such a thread does not let others run, so it would wait
+/// forever for what another one holds. An exploration ends instead, and leaves the thread where it is.
+/// Otherwise, the process ends.
 #[cold]
 fn unwind() {
     let operations = UNWOUND.get() + 1;
     UNWOUND.set(operations);
-    if operations > MOST_UNWOUND {
-        let seed = CURRENT.with_borrow(|current| current.as_ref().map_or(0, |simulation| simulation.seed));
-        eprintln!(
-            "a thread of the simulation with seed {seed} has panicked, and waits while it unwinds for what another one holds"
-        );
-        std::process::abort();
+    if operations <= MOST_UNWOUND {
+        return;
     }
+    let Some(simulation) = CURRENT.with_borrow(Option::clone) else { return };
+    let mut state = simulation.state.borrow_mut();
+    let thread = state.tasks[state.running].name.to_string();
+    let message = "it has panicked, and waits while it unwinds for what another thread holds";
+    let Some(explorer) = &mut state.explorer else {
+        eprintln!("{thread} of the simulation with seed {}: {message}", simulation.seed);
+        std::process::abort();
+    };
+    explorer.failed = Some(Stopped::Panicked { thread, message: message.into() });
+    drop(state);
+    drop(simulation);
+    stop();
+    unreachable!("a failed exploration continues none of its threads");
 }
 
 /// Like [`with`], for calls that make no sense outside of a simulation. A thread that unwinds continues

@@ -1,6 +1,6 @@
 //! A thread of a simulation.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::coroutine::Coroutine;
 use crate::line::LineOperation;
@@ -19,7 +19,7 @@ pub(crate) enum TaskStatus {
 
 #[derive(Debug)]
 pub(crate) struct Task {
-    pub name: Rc<str>,
+    pub name: Arc<str>,
     pub cpu: usize,
     /// `None` while it runs, and after its end.
     pub coroutine: Option<Coroutine>,

@@ -45,20 +45,16 @@ fn threads_that_pause_last_end_and_sleep_as_others_do() {
     }
 }
 
-/// Set in the child process of [`a_thread_that_unwinds_and_waits_for_ever_ends_the_process`], which runs the
-/// same test.
-const INSIDE: &str = "OCTAVO_UNWINDS";
-
 #[test]
-fn a_thread_that_unwinds_and_waits_for_ever_ends_the_process() {
+fn a_thread_that_unwinds_and_waits_for_ever_ends_its_exploration() {
     struct TakesOnDrop(Arc<Mutex<()>>);
     impl Drop for TakesOnDrop {
         fn drop(&mut self) {
             drop(self.0.lock());
         }
     }
-    if std::env::var_os(INSIDE).is_some() {
-        explore(&Exploration { seed: 77, ..all_in_turn() }, || {
+    let wait_for_ever = || {
+        explore(&all_in_turn(), || {
             let lock = Arc::new(Mutex::new(()));
             let _held = lock.lock();
             let takes = TakesOnDrop(Arc::clone(&lock));
@@ -67,18 +63,20 @@ fn a_thread_that_unwinds_and_waits_for_ever_ends_the_process() {
                 panic!("told");
             });
             other.join().unwrap();
-        });
-        return;
-    }
-    let itself = std::env::current_exe().unwrap();
-    let name = "a_thread_that_unwinds_and_waits_for_ever_ends_the_process";
-    let run = std::process::Command::new(itself)
-        .args([name, "--exact", "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&run.stderr);
-    assert!(!run.status.success() && said.contains("seed 77 has panicked, and waits"), "{said}");
+        })
+    };
+    let explored = std::thread::spawn(wait_for_ever).join().unwrap();
+    let said = explored.result.unwrap_err().to_string();
+    assert!(said.contains("it has panicked, and waits while it unwinds"), "{said}");
+    // A second one on the same thread is refused, and says why.
+    let twice = move || {
+        let first = wait_for_ever();
+        assert!(first.result.is_err());
+        wait_for_ever()
+    };
+    let refused = std::thread::spawn(twice).join().unwrap_err();
+    let said = refused.downcast_ref::<&str>().unwrap();
+    assert!(said.contains("a thread of its own"), "{said}");
 }
 
 fn both(work: impl Fn(u64) + Send + Sync + 'static) {
