@@ -44,6 +44,8 @@ struct StoppedProcess {
     ancestors: Vec<u32>,
     /// Whether the process waits for its turn, instead of continuing with the others.
     waits: bool,
+    /// When the process started. Another process may get the same number later.
+    start: u64,
     since: Instant,
 }
 
@@ -131,15 +133,14 @@ impl Standstill {
         waits: bool,
         may_stop: fn(u8) -> bool,
     ) -> bool {
-        if proc::stat(pid).is_none_or(|stat| !may_stop(stat.state)) {
-            return false;
-        }
+        let Some(stat) = proc::stat(pid).filter(|stat| may_stop(stat.state)) else { return false };
         let ancestors = ancestors.into_iter().filter(|pid| self.has(*pid) || !is_stopped(*pid)).collect();
         // Record the process with the guardian first. If a guardian continues a process that is not stopped
         // yet, this does no harm.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
-        self.stopped.insert(pid, StoppedProcess { ancestors, waits, since: Instant::now() });
+        self.stopped
+            .insert(pid, StoppedProcess { ancestors, waits, start: stat.start, since: Instant::now() });
         true
     }
 
@@ -147,9 +148,10 @@ impl Standstill {
     pub(crate) fn keep_waiting(&mut self, waits: impl Fn(u32) -> bool, guardian: Option<&Guardian>) {
         for (pid, stopped) in self.stopped.extract_if(.., |pid, stopped| stopped.waits && !waits(*pid)) {
             self.stood += stopped.since.elapsed();
-            // When a parent ends, a look may miss its child for a moment. If the child still exists, continue
-            // it.
-            if is_stopped(pid) {
+            // When a parent ends, a look may miss its child for a moment, and a process that is about to
+            // execute a program seems to have no memory. If the process still exists, continue it, even if it
+            // runs: it may not have taken the signal yet that stops it, and it would stop for ever.
+            if proc::stat(pid).is_some_and(|stat| stat.start == stopped.start) {
                 signals::kill(pid, Signal::CONT);
             }
             guardian.iter().for_each(|guardian| guardian.continued(pid));
@@ -271,6 +273,31 @@ mod tests {
         });
         drop(shell.stdin.take());
         assert!(shell.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_process_that_is_let_go_before_it_has_stopped_goes_on() {
+        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        // Most of them wait for a CPU when the signal comes, and take it only later.
+        let mut spinners: Vec<_> = (0..8).map(|_| spin()).collect();
+        let ticks = |pid| proc::stat(pid).unwrap().cpu_ticks;
+        wait_until(|| spinners.iter().all(|spinner| ticks(spinner.id()) > 0));
+        for _ in 0..4 {
+            let mut standstill = Standstill::default();
+            for spinner in &spinners {
+                assert!(standstill.stop_to_wait(spinner.id(), false, Vec::new(), None));
+                standstill.keep_waiting(|_| false, None);
+                assert!(!standstill.has(spinner.id()));
+            }
+            let before: Vec<_> = spinners.iter().map(|spinner| ticks(spinner.id())).collect();
+            // One tick may have begun before.
+            let goes_on = |(spinner, before): (&std::process::Child, &u64)| ticks(spinner.id()) > before + 1;
+            wait_until(|| spinners.iter().zip(&before).all(goes_on));
+        }
+        for spinner in &mut spinners {
+            spinner.kill().unwrap();
+            spinner.wait().unwrap();
+        }
     }
 
     #[test]
