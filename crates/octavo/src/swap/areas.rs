@@ -261,13 +261,19 @@ impl Areas {
         names.join(", ")
     }
 
-    /// The start of a message: all areas are full, and how much of each is in use.
+    /// The start of a message: all areas are full, how much of each is in use, and how much of it could not
+    /// be written. `pages` counts the pages of the two for an area.
     #[cold]
-    pub(crate) fn describe_full(&self, used_pages: impl Fn(usize) -> u32) -> String {
+    pub(crate) fn describe_full(&self, pages: impl Fn(usize) -> (u32, u32)) -> String {
         let full = self.areas.iter().enumerate().map(|(index, area)| {
             let bytes = |pages| bytes_for_people(u64::from(pages) * PAGE_BYTES as u64);
-            let (used, most) = (bytes(used_pages(index)), bytes(area.shape.capacity_pages));
-            format!("{} is full ({used} of at most {most} in use)", area.name)
+            let (used, withheld) = pages(index);
+            let failed = match withheld {
+                0 => String::new(),
+                pages => format!(", writing to {} of it failed", bytes(pages)),
+            };
+            let (used, most) = (bytes(used), bytes(area.shape.capacity_pages));
+            format!("{} is full ({used} of at most {most} in use{failed})", area.name)
         });
         full.collect::<Vec<_>>().join(", ")
     }
@@ -311,12 +317,12 @@ mod tests {
             }
         }
         assert_eq!(places.len(), 700 + 512 + 1 + 1500);
-        let full = areas.describe_full(|area| clusters.area_used(area));
+        let full = areas.describe_full(|area| (clusters.area_used(area), u32::from(area == 3) * 2));
         assert_eq!(
             full,
             "a is full (2.7 MiB of at most 2.7 MiB in use), none is full (0 bytes of at most 0 bytes in use), \
-             b is full (2 MiB of at most 2 MiB in use), c is full (4 KiB of at most 4 KiB in use), \
-             d is full (5.9 MiB of at most 5.9 MiB in use)"
+             b is full (2 MiB of at most 2 MiB in use), c is full (4 KiB of at most 4 KiB in use, \
+             writing to 8 KiB of it failed), d is full (5.9 MiB of at most 5.9 MiB in use)"
         );
         assert_eq!(areas.describe(), "a, none, b, c, d");
     }

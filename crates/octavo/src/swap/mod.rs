@@ -280,7 +280,8 @@ impl Swap {
 
     #[cold]
     fn full(&self) -> Error {
-        let full = self.areas.describe_full(|area| self.slots.area_used(area));
+        let full =
+            self.areas.describe_full(|area| (self.slots.area_used(area), self.slots.area_withheld(area)));
         let message = format!("{full}; raise its limit, add an area, drop a space or unmap a range");
         Error::new(ErrorKind::SwapFull, message)
     }

@@ -171,6 +171,11 @@ impl Slots {
         self.clusters.area_used(area).saturating_sub(self.unwritable.withheld_of(area))
     }
 
+    /// The number of slots of an area that are withheld, because they could not be written.
+    pub(super) fn area_withheld(&self, area: usize) -> u32 {
+        self.unwritable.withheld_of(area)
+    }
+
     /// The number of slots in use. Two counts are read one after the other, so their difference may be wrong
     /// for a moment.
     pub(crate) fn used(&self) -> u32 {
