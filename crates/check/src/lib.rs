@@ -181,7 +181,7 @@ pub fn run(case: Case, is_traced: bool) -> Explored<()> {
     }
 }
 
-/// Calls `work` on a thread of its own: a bug that panics may leave a thread that can run no other simulation.
+/// Calls `work` on a thread of its own: after a panic, the thread may be unable to run another simulation.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| match scope.spawn(work).join() {
         Ok(done) => done,
