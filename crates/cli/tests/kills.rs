@@ -260,9 +260,10 @@ fn guardians_that_are_killed_are_not_missed_by_a_tree_that_ends_by_itself() {
             children(run.id()).into_iter().filter(|pid| is_guardian(*pid)).for_each(kill);
         }
         assert!(run.wait().success(), "{}", run.told("errors"));
-        // A fork's child that ends just then may be reported as one whose pages cannot go out.
+        // A run that was slow explains itself, which is no failure. Neither is a fork's child that ends just
+        // then and is reported as one whose pages cannot go out.
         let errors = run.told("errors");
-        assert!(errors.lines().all(|line| line.contains("a fork's child is served")), "{errors}");
+        assert!(["died", "stopped", "killed"].iter().all(|word| !errors.contains(word)), "{errors}");
         assert!(run.ends().iter().all(|(_, code)| *code == 0) && run.ends().len() == 2, "{:?}", run.ends());
         run.assert_nothing_is_left();
         assert!(!run.folder.path().join("figures").exists());
