@@ -13,7 +13,7 @@ use octavo_command::output::{JsonSink, Text};
 use serde_json::{Value, json};
 
 use crate::rungs::probes::{self, Faults, Folder, Group};
-use crate::rungs::{Rung, RungChoice};
+use crate::rungs::{self, Rung};
 
 /// Show what this machine allows, how a run would keep its limit here, and how to get more
 #[derive(Clone, Debug, Args)]
@@ -71,6 +71,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
 }
 
 fn look() -> Findings {
+    let rungs: Vec<_> = Rung::ALL.into_iter().map(|rung| (rung, rung.probe())).collect();
     Findings {
         faults: probes::faults(),
         has_device: probes::device().map_err(|error| error.to_string()),
@@ -82,8 +83,11 @@ fn look() -> Findings {
         swap_bytes: probes::kernel_swap_bytes(),
         may_swap_on: probes::may_swap_on(),
         folder: folder_for_pages(),
-        rungs: Rung::ALL.into_iter().map(|rung| (rung, rung.probe())).collect(),
-        taken: RungChoice::Auto.take(),
+        taken: rungs::first(|wanted| {
+            let (_, works) = rungs.iter().find(|(rung, _)| *rung == wanted).expect("all rungs were tried");
+            works.clone()
+        }),
+        rungs,
     }
 }
 

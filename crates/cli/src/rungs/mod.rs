@@ -94,8 +94,8 @@ impl RungChoice {
     }
 }
 
-/// Returns the first rung that works, or the reason of the first.
-fn first(probe: impl Fn(Rung) -> Result<(), String>) -> Result<Rung, String> {
+/// Returns the rung that a run takes by itself: the first that works, or the reason of the first.
+pub fn first(probe: impl Fn(Rung) -> Result<(), String>) -> Result<Rung, String> {
     let mut reasons = Vec::new();
     for rung in Rung::TRIED {
         match probe(rung) {
