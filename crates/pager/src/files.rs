@@ -253,8 +253,7 @@ impl Files {
     }
 
     /// Asks the members of families for their shares, if that is due. A store to a shared page makes a copy
-    /// that
-    /// only such an answer shows.
+    /// that only such an answer shows.
     fn ask_for_shares(&mut self, now: Instant) -> bool {
         let every = SHARES_EVERY.max(self.shares_took * 8);
         if self.shares_at.is_some_and(|at| now - at < every) {
@@ -452,9 +451,8 @@ impl Backing for Files {
 
     fn turn(&mut self) -> Result<Duration, Failed> {
         if self.found_at.is_none() {
-            // Only now, since the program would inherit it. Older kernels refuse: then looks are late on a
-            // busy
-            // machine.
+            // Only now, since the program would inherit it. Older kernels refuse, so looks are late when the
+            // machine is busy.
             let _ = set_short_slices();
         }
         self.find()?;
@@ -548,7 +546,6 @@ impl Files {
         }
         self.figures();
         let used = usage::of_children().since(self.earlier_children);
-        self.summary.program_cpu_seconds = used.cpu.as_secs_f64();
         self.summary.largest_process_bytes = used.peak_resident_bytes;
         self.summary
     }
