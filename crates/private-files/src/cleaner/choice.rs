@@ -83,8 +83,7 @@ impl Choice {
             let windows =
                 plain.iter().flat_map(windows).filter(|part| part.end <= own.start || own.end <= part.start);
             for mapping in windows {
-                let rest = self.rests.get(&(process.pid, mapping.start)).map_or(0, |(until, _)| *until);
-                if rest > self.round {
+                if self.rests(process.pid, mapping.start) {
                     continue;
                 }
                 let private =
@@ -139,9 +138,14 @@ impl Choice {
         batch
     }
 
+    /// Returns whether the window at an address rests.
+    fn rests(&self, pid: u32, address: u64) -> bool {
+        self.rests.get(&window_at(pid, address)).is_some_and(|(until, _)| *until > self.round)
+    }
+
     /// Records whether the pages of a window had changed before they could be dropped.
     pub(crate) fn note(&mut self, pid: u32, address: u64, has_changed: bool) {
-        let window = (pid, address / WINDOW * WINDOW);
+        let window = window_at(pid, address);
         if has_changed {
             let rest = self.rests.get(&window).map_or(1, |(_, rest)| (rest * 2).min(LONGEST_REST));
             self.rests.insert(window, (self.round + rest, rest));
@@ -162,6 +166,11 @@ fn how(part: &Mapping, view: &View, process: &Process, pages: &mut Pages) -> Opt
             if may_map { pages.take(len).map(|offset| How::Convert { offset }) } else { None }
         }
     }
+}
+
+/// The window of an address, by its process and its start. A mapping may begin behind that.
+fn window_at(pid: u32, address: u64) -> (u32, u64) {
+    (pid, address / WINDOW * WINDOW)
 }
 
 /// Cuts a mapping at multiples of [`WINDOW`].
@@ -195,6 +204,7 @@ mod tests {
             })
             .collect();
         assert_eq!(rests, [1, 2, 4, 8, 16, 16, 16]);
+        assert!(choice.rests(7, 0) && choice.rests(7, 3 * PAGE) && !choice.rests(7, WINDOW));
         choice.note(7, 0, false);
         assert!(choice.rests.is_empty());
     }
