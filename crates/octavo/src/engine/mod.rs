@@ -286,19 +286,19 @@ impl Engine {
     /// Returns the frame in the swap cache that has a slot's page, and pins it. A miss is only a hint:
     /// [`Swap::begin_read`] knows for sure.
     pub(crate) fn find_swapped(&self, slot: SwapSlot) -> Option<PinnedFrame> {
-        loop {
-            match self.swap.cache.look_up(&self.frames, slot) {
-                Found::Frame(pin) => return Some(pin),
-                Found::Nothing => return None,
-                Found::Moved(pin) => self.unpin(pin),
-            }
-        }
+        self.find(|| self.swap.cache.look_up(&self.frames, slot))
     }
 
     /// Returns the frame that has a page of a file, and pins it. A miss is only a hint.
     pub(crate) fn find_in_file(&self, page: StoredPage) -> Option<PinnedFrame> {
+        self.find(|| self.page_cache.look_up(&self.frames, page))
+    }
+
+    /// Looks up a page's frame until it does not move meanwhile.
+    #[inline]
+    fn find(&self, look_up: impl Fn() -> Found) -> Option<PinnedFrame> {
         loop {
-            match self.page_cache.look_up(&self.frames, page) {
+            match look_up() {
                 Found::Frame(pin) => return Some(pin),
                 Found::Nothing => return None,
                 Found::Moved(pin) => self.unpin(pin),

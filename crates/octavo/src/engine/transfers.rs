@@ -200,7 +200,13 @@ impl Engine {
         page: StoredPage,
         fresh: Block,
     ) -> Option<(PinnedFrame, Option<Shadow>)> {
-        let fresh = match self.store(page).begin_read(&self.frames, page, fresh) {
+        self.keep_reading(self.store(page).begin_read(&self.frames, page, fresh))
+    }
+
+    /// Goes on with a read for a page that no fault wants, if it has begun, as
+    /// [`Engine::begin_read_ahead`] does.
+    pub(crate) fn keep_reading(&self, begun: Begun<Shadow>) -> Option<(PinnedFrame, Option<Shadow>)> {
+        let fresh = match begun {
             Begun::Reading(pin, shadow) => return Some((pin, shadow)),
             Begun::Cached(pin, fresh) => {
                 self.unpin(pin);

@@ -197,15 +197,7 @@ impl<'a> Fault<'a> {
             &engine.frames,
             (wanted.inode, wanted.at),
             (wanted.page, frame),
-            || {
-                walk.word().load() == entry && self.own(frame) && {
-                    let is_shown = walk.word().change(entry, to).is_ok();
-                    if !is_shown {
-                        engine.disown(frame, self.owner(self.page));
-                    }
-                    is_shown
-                }
-            },
+            || walk.word().load() == entry && self.show_at(walk, self.page, frame, to),
         );
         reading.give_up(engine);
         if shown == Some(true) && self.space.streams.is_in_order(self.page) {
@@ -237,7 +229,7 @@ impl<'a> Fault<'a> {
             most,
             |frame| {
                 page = page.plus(1);
-                let (walk, owner) = (engine.table.walk(self.space.id, page), self.owner(page));
+                let walk = engine.table.walk(self.space.id, page);
                 let entry = walk.entry();
                 if walk.level != 0
                     || !entry.is_empty()
@@ -247,16 +239,8 @@ impl<'a> Fault<'a> {
                     return false;
                 }
                 // Under the page's lock, the cache keeps its use.
-                if !engine.frames.words(frame).uses.try_add() {
-                    return false;
-                }
-                engine.rmap.add(&engine.frames, frame, owner);
-                engine.count_resident(self.space.id, frame, 1);
                 let to = self.shown_as(entry, frame, region, wanted.is_private).without_accessed();
-                let is_shown = walk.word().change(entry, to).is_ok();
-                if !is_shown {
-                    engine.disown(frame, owner);
-                }
+                let is_shown = self.show_at(&walk, page, frame, to);
                 shown += u32::from(is_shown);
                 is_shown
             },

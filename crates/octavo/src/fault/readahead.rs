@@ -15,7 +15,6 @@ use crate::page_cache::Inode;
 use crate::policy::Arrival;
 use crate::reclaim::{Reclaimer, reclaim};
 use crate::region::{FilePart, Region};
-use crate::store::Begun;
 use crate::swap::{Brought, WRITE_BATCH, Wanted};
 use crate::sync::Shared;
 use crate::table::entry::State;
@@ -209,18 +208,8 @@ fn add_of_file(run: &mut ReadAheadRun<'_>, part: FilePart, page: PageNumber, roo
         return true;
     }
     let Some(block) = frame_for(run, room) else { return false };
-    let (pin, shadow) = match engine.page_cache.begin_read_of(&engine.frames, &inode, stored, block) {
-        Begun::Reading(pin, shadow) => (pin, shadow),
-        Begun::Cached(pin, block) => {
-            engine.unpin(pin);
-            engine.frames.give_back(block);
-            return true;
-        }
-        Begun::Gone(block) => {
-            engine.frames.give_back(block);
-            return true;
-        }
-    };
+    let begun = engine.page_cache.begin_read_of(&engine.frames, &inode, stored, block);
+    let Some((pin, shadow)) = engine.keep_reading(begun) else { return true };
     engine.counters.count(Counter::ReadAhead);
     engine.admit(pin.frame(), Arrival::of(shadow, false));
     if at * PAGE_BYTES as u64 >= inode.backed_bytes() {

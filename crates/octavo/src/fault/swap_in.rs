@@ -42,8 +42,9 @@ use crate::store::{Begun, PageStore, Reference, Unread};
 use crate::swap::{self, Brought, Pool, Wanted};
 use crate::sync::wait::Waiting;
 use crate::sync::{Instant, thread};
+use crate::table::entry::Entry;
 use crate::table::{Protection, Walk};
-use crate::units::{FrameId, Order, StoredPage, SwapSlot};
+use crate::units::{FrameId, Order, PageNumber, StoredPage, SwapSlot};
 
 /// A window is at most one in this many pages of the budget.
 const WINDOW_SHARE: u64 = 128;
@@ -337,31 +338,35 @@ impl<'a> Fault<'a> {
 
     /// Changes the entry from Swapped to Present.
     fn show(&self, walk: &Walk<'a>, region: &Region, reading: &Reading) -> Step {
-        let (engine, entry, frame) = (self.engine, walk.entry(), reading.frame());
+        let (entry, frame) = (walk.entry(), reading.frame());
         // The entry is read first: if several faults waited for the page, only one shows it.
-        if walk.word().load() != entry || !self.own(frame) {
+        if walk.word().load() != entry {
             return Step::Again;
         }
         // In a space with a translation, the frame may be shared (`Fault::unshare`).
         let is_exclusive = self.space.translation.is_none();
         let protection = if is_exclusive { region.options.entry_protection() } else { Protection::NONE };
-        if walk.word().change(entry, entry.to_present(frame, protection)).is_err() {
-            engine.disown(frame, self.owner(self.page));
+        if !self.show_at(walk, self.page, frame, entry.to_present(frame, protection)) {
             return Step::Again;
         }
         self.end_swap_in(region, reading)
     }
 
-    /// Adds this page's use and ownership of the frame. Returns `false` if the frame has lost its last use,
-    /// and thus the page its slot.
-    pub(super) fn own(&self, frame: FrameId) -> bool {
-        let words = self.engine.frames.words(frame);
-        let added = words.uses.try_add();
-        if added {
-            self.engine.rmap.add(&self.engine.frames, frame, self.owner(self.page));
-            self.engine.count_resident(self.space.id, frame, 1);
+    /// Makes the entry that `walk` read show a frame, as `to` says, with `page` as one more owner of the
+    /// frame. Returns `false`, and changes nothing, if the frame has lost its last use, and thus its place in
+    /// its store, or if the entry has changed.
+    pub(super) fn show_at(&self, walk: &Walk<'a>, page: PageNumber, frame: FrameId, to: Entry) -> bool {
+        let (engine, owner) = (self.engine, self.owner(page));
+        if !engine.frames.words(frame).uses.try_add() {
+            return false;
         }
-        added
+        engine.rmap.add(&engine.frames, frame, owner);
+        engine.count_resident(self.space.id, frame, 1);
+        let is_shown = walk.word().change(walk.entry(), to).is_ok();
+        if !is_shown {
+            engine.disown(frame, owner);
+        }
+        is_shown
     }
 
     /// Drops the reference of an entry that no longer leads to the slot.

@@ -85,23 +85,21 @@ impl File {
         let open = &*self.open;
         let _inside = open.engine().enter()?;
         self.check(direction, offset, space, address, len)?;
-        let bytes = offset..offset + len as u64;
-        before_direct(open.engine(), open.inode(), &bytes)?;
         let Some(kept) = &open.kept else {
             let message =
                 "no direct transfers from a place of your own: use read_at(), write_at() or map_file()";
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
+        let (bytes, inode) = (offset..offset + len as u64, open.inode());
+        before_direct(open.engine(), inode, &bytes)?;
         let transfer = Transfer { file: self, kept, direction, offset, space, address };
         let mut end = End { at: len as u64, why: None };
         // One group is one system call either way, and without a ring it needs no other.
         let lane = if len as u64 > GROUP_BYTES { kept.lanes.take() } else { None };
         // A write behind the end moves the end, and no sync may cut off its bytes before that.
-        let inode = open.inode();
         let resizing =
             (direction == Direction::Write && bytes.end > inode.len_bytes()).then(|| inode.resizing.lock());
-        let grows = resizing.is_some() && bytes.end > inode.len_bytes();
-        if grows {
+        if resizing.is_some() && bytes.end > inode.len_bytes() {
             inode.check_len(bytes.end)?;
         }
         match lane {
@@ -111,7 +109,7 @@ impl File {
         if direction == Direction::Write {
             // Groups behind the one that stopped the transfer may have been written, too.
             let reached = if end.at == 0 { 0 } else { offset + end.at };
-            after_direct_write(open.engine(), inode, bytes, reached, resizing.is_some());
+            after_direct_write(open.engine(), inode, bytes, reached, resizing);
         }
         match end {
             End { at: 0, why: Some(error) } => Err(error),

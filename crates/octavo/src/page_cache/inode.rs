@@ -12,8 +12,8 @@ use std::io;
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::FileBacking;
-use crate::page_cache::ErrorSequence;
+use crate::io::{FileBacking, Submitted, Transfer, Urgency};
+use crate::page_cache::{ErrorSequence, SEGMENT_PAGES};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Mutex, Ordering, RwLock, Shared};
 use crate::units::{FileId, PAGE_BYTES};
 
@@ -80,7 +80,6 @@ pub(crate) struct Inode {
     speed: AtomicU64,
     /// How programs reach the pages: [`NO_WAY`], or the way of the first who did.
     way: AtomicU32,
-    has_gate: AtomicBool,
     gate: RwLock<Option<Shared<dyn WriteGate>>>,
     /// Open files and mappings.
     pub(super) users: AtomicU64,
@@ -112,7 +111,6 @@ impl Inode {
             flush_from: AtomicU64::new(0),
             speed: AtomicU64::new(0),
             way: AtomicU32::new(NO_WAY),
-            has_gate: AtomicBool::new(false),
             gate: RwLock::new(None),
             users: AtomicU64::new(1),
         }
@@ -273,13 +271,24 @@ impl Inode {
 
     /// Sets who holds pages back.
     pub(crate) fn set_gate(&self, gate: Option<Shared<dyn WriteGate>>) {
-        self.has_gate.store(gate.is_some(), Ordering::Release);
         *self.gate.write() = gate;
     }
 
     /// Returns who holds pages back.
     pub(crate) fn gate(&self) -> Option<Shared<dyn WriteGate>> {
-        if self.has_gate.load(Ordering::Acquire) { self.gate.read().clone() } else { None }
+        self.gate.read().clone()
+    }
+
+    /// Hands a transfer of pages to the device. Returns `false` if the device is full: the transfer
+    /// has not begun then, and its host gets no report of its end.
+    pub(crate) fn submit(&self, transfer: Transfer, urgency: Urgency) -> bool {
+        match self.backing.submit(transfer, urgency) {
+            Submitted::Accepted => true,
+            Submitted::Full(transfer) => {
+                transfer.take_back();
+                false
+            }
+        }
     }
 
     /// Returns whether the last write failed.
@@ -297,15 +306,19 @@ impl Inode {
         }
     }
 
-    /// Returns the numbers of the segments that have pages of this range of the file, with the place of each
-    /// in the file.
-    pub(super) fn segments_in(&self, pages: &Range<u64>) -> Vec<(u64, u32)> {
-        if pages.is_empty() {
-            return Vec::new();
-        }
-        let first = pages.start / super::SEGMENT_PAGES;
-        let last = (pages.end - 1) / super::SEGMENT_PAGES;
-        self.segments.read().range(first..=last).map(|(place, number)| (*place, *number)).collect()
+    /// Goes through the segments that have pages of a range of the file: the place of each in the file, and
+    /// its number. No lock is held between two of them.
+    pub(super) fn segments_in(&self, pages: &Range<u64>) -> impl Iterator<Item = (u64, u32)> + use<'_> {
+        let mut places = pages.start / SEGMENT_PAGES..pages.end.div_ceil(SEGMENT_PAGES);
+        std::iter::from_fn(move || {
+            if places.is_empty() {
+                return None;
+            }
+            let (place, number) =
+                self.segments.read().range(places.clone()).next().map(|(place, number)| (*place, *number))?;
+            places.start = place + 1;
+            Some((place, number))
+        })
     }
 
     /// Makes the error for a call that the backing refused.

@@ -245,7 +245,7 @@ fn loom_file_a_truncation_against_a_fault() {
                         let _ = words.uses.remove();
                     }
                     let page = (model.page, model.frame);
-                    match model.cache.drop_page(&model.frames, &model.inode, page, Drop::All) {
+                    match model.cache.drop_page(&model.frames, &model.inode, page, Droppable::All) {
                         Dropping::Dropped => break,
                         Dropping::Shown => thread::yield_now(),
                         other => panic!("the file has the page: {other:?}"),

@@ -44,13 +44,14 @@ mod tags;
 mod validate;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub(crate) use errors::{ErrorSequence, SeenErrors};
 pub use inode::WriteGate;
 pub(crate) use inode::{Identity, Inode, Reach};
 pub(crate) use limits::DirtyLimits;
 pub(crate) use segment::SEGMENT_PAGES;
-use segment::{SegmentOwner, Segments, page_of};
+use segment::{Segment, SegmentOwner, Segments, page_of};
 pub(crate) use tags::{Begin, Why};
 
 use crate::budget::Budget;
@@ -166,12 +167,15 @@ impl PageCache {
         self.files.read().get(id.0 as usize)?.clone()
     }
 
-    /// Returns all open files.
-    pub(crate) fn all(&self) -> Vec<Shared<Inode>> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return Vec::new();
-        }
-        self.files.read().iter().flatten().map(Shared::clone).collect()
+    /// Goes through the open files. No lock is held between two of them.
+    pub(crate) fn files(&self) -> impl Iterator<Item = Shared<Inode>> + '_ {
+        let places = if self.has_files() { self.files.read().len() as u32 } else { 0 };
+        (0..places).filter_map(|place| self.file(FileId(place)))
+    }
+
+    /// Returns whether any file is open.
+    fn has_files(&self) -> bool {
+        self.count.load(Ordering::Acquire) != 0
     }
 
     /// Sets how the flusher is woken.
@@ -375,13 +379,13 @@ impl PageCache {
     }
 
     /// Takes a page that a truncation drops from the cache. The caller has pinned its frame, and no entry
-    /// shows it. Returns whether the frame had the page. Its use is gone then.
+    /// shows it.
     pub(crate) fn drop_page(
         &self,
         frames: &FrameAllocator,
         inode: &Inode,
         (page, frame): (StoredPage, FrameId),
-        what: Drop,
+        what: Droppable,
     ) -> Dropping {
         let (segment, index) = self.segments.of(page);
         let mut changes = segment.mapping.lock();
@@ -396,10 +400,10 @@ impl PageCache {
             return Dropping::Shown;
         }
         // A store that is under way has its pin, and has perhaps not marked the page yet.
-        if what == Drop::Clean && words.holds.pinned_by_others(1) {
+        if what == Droppable::Clean && words.holds.pinned_by_others(1) {
             return Dropping::Pinned;
         }
-        if what == Drop::Clean && (words.holds.load().is_dirty() || changes.has_tag(&path, Tag::Dirty)) {
+        if what == Droppable::Clean && (words.holds.load().is_dirty() || changes.has_tag(&path, Tag::Dirty)) {
             return Dropping::Gone;
         }
         self.untag_dirty(&mut changes, &path, inode);
@@ -413,13 +417,9 @@ impl PageCache {
         &self,
         frames: &FrameAllocator,
         inode: &Inode,
-        pages: std::ops::Range<u64>,
+        pages: Range<u64>,
     ) -> Option<(u64, StoredPage, PinnedFrame)> {
-        for (place, number) in inode.segments_in(&pages) {
-            let first = place * SEGMENT_PAGES;
-            let mut from = pages.start.saturating_sub(first);
-            let page = page_of(number, 0);
-            let (segment, _) = self.segments.of(page);
+        for Part { segment, number, first, mut from } in self.parts(inode, &pages) {
             let changes = segment.mapping.lock();
             if !segment.is_of(inode) {
                 continue;
@@ -436,6 +436,17 @@ impl PageCache {
             }
         }
         None
+    }
+
+    /// Goes through the parts of a range of a file that have segments. Each may be another file's by the time
+    /// it is locked.
+    fn parts(&self, inode: &Inode, pages: &Range<u64>) -> impl Iterator<Item = Part<'_>> {
+        let start = pages.start;
+        inode.segments_in(pages).map(move |(place, number)| {
+            let first = place * SEGMENT_PAGES;
+            let (segment, _) = self.segments.of(page_of(number, 0));
+            Part { segment, number, first, from: start.saturating_sub(first) }
+        })
     }
 
     /// Returns whether the cache has, or may have, pages of the file.
@@ -455,9 +466,19 @@ impl PageCache {
     }
 }
 
+/// The part of a range of a file that lies in one segment.
+struct Part<'c> {
+    segment: &'c Segment,
+    number: u32,
+    /// The page of the file at which the segment begins.
+    first: u64,
+    /// The index in the segment at which the range begins.
+    from: u64,
+}
+
 /// The pages that may be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drop {
+pub(crate) enum Droppable {
     All,
     /// Pages whose bytes the device has.
     Clean,

@@ -6,7 +6,7 @@ use std::io;
 use crate::counters::Counter;
 use crate::error::{Error, ErrorKind};
 use crate::frame::{Block, FrameAllocator, PinnedFrame};
-use crate::io::{Direction, Host, Job, NO_QUEUE, Submitted, Transfer, Urgency, Waited};
+use crate::io::{Direction, Host, Job, NO_QUEUE, Transfer, Urgency, Waited};
 use crate::lru::IsolatedFrame;
 use crate::mapping::{PageWord, Path};
 use crate::page_cache::tags::zero_behind_end;
@@ -207,13 +207,7 @@ impl PageStore for PageCache {
         if job.direction == Direction::Read {
             transfer = transfer.ending_in_zeros();
         }
-        match inode.backing.submit(transfer, urgency) {
-            Submitted::Accepted => true,
-            Submitted::Full(transfer) => {
-                transfer.take_back();
-                false
-            }
-        }
+        inode.submit(transfer, urgency)
     }
 
     fn note_end(&self, job: &Job, result: &io::Result<()>) {
@@ -223,19 +217,19 @@ impl PageStore for PageCache {
     }
 
     fn has_devices(&self) -> bool {
-        self.count.load(Ordering::Acquire) != 0
+        self.has_files()
     }
 
     fn flush(&self) {
-        self.all().iter().for_each(|inode| inode.backing.flush());
+        self.files().for_each(|inode| inode.backing.flush());
     }
 
     fn poll(&self) {
-        self.all().iter().for_each(|inode| inode.backing.poll());
+        self.files().for_each(|inode| inode.backing.poll());
     }
 
     fn serve(&self) {
-        self.all().iter().for_each(|inode| inode.backing.serve());
+        self.files().for_each(|inode| inode.backing.serve());
     }
 
     fn wait_for_any(&self, _still_waiting: &dyn Fn() -> bool) -> Waited {

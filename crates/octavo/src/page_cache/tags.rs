@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use crate::frame::{FrameAllocator, PageIs, PinnedFrame};
 use crate::mapping::{Changes, Path, Tag};
-use crate::page_cache::{Inode, PageCache, SEGMENT_PAGES, page_of};
+use crate::page_cache::{Inode, PageCache, Part, page_of};
 use crate::sync::Ordering;
 use crate::units::{FrameId, PAGE_BYTES, StoredPage};
 
@@ -102,10 +102,7 @@ impl PageCache {
     /// Gives TOWRITE to the pages of a range of a file that are dirty, or being written. No page becomes the
     /// other of these unseen, because both are looked for under one lock.
     pub(crate) fn tag_to_write(&self, inode: &Inode, pages: &Range<u64>) {
-        for (place, number) in inode.segments_in(pages) {
-            let first = place * SEGMENT_PAGES;
-            let (segment, mut from) =
-                (self.segments.of(page_of(number, 0)).0, pages.start.saturating_sub(first));
+        for Part { segment, first, mut from, .. } in self.parts(inode, pages) {
             loop {
                 let (mut changes, mut tagged) = (segment.mapping.lock(), 0);
                 if !segment.is_of(inode) {
@@ -137,10 +134,7 @@ impl PageCache {
         tag: Tag,
         found: &mut SmallVec<A>,
     ) {
-        for (place, number) in inode.segments_in(&pages) {
-            let first = place * SEGMENT_PAGES;
-            let segment = self.segments.of(page_of(number, 0)).0;
-            let mut from = pages.start.saturating_sub(first);
+        for Part { segment, number, first, mut from } in self.parts(inode, &pages) {
             let changes = segment.mapping.lock();
             if !segment.is_of(inode) {
                 continue;

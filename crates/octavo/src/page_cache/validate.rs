@@ -10,9 +10,9 @@ impl PageCache {
     ///
     /// Panics if a check fails.
     pub(crate) fn validate(&self, frames: &FrameAllocator) {
-        let all = self.all();
-        let segments = all.iter().flat_map(|inode| inode.segments_in(&(0..u64::MAX)));
-        segments.for_each(|(_, number)| self.validate_segment(frames, number));
+        for inode in self.files() {
+            inode.segments_in(&(0..u64::MAX)).for_each(|(_, number)| self.validate_segment(frames, number));
+        }
     }
 
     fn validate_segment(&self, frames: &FrameAllocator, number: u32) {

@@ -48,8 +48,10 @@ struct SignalState {
 
 impl FlushSignal {
     fn wake(&self) {
-        self.state.lock().is_awaited = true;
-        self.changed.notify_one();
+        let is_news = !std::mem::replace(&mut self.state.lock().is_awaited, true);
+        if is_news {
+            self.changed.notify_one();
+        }
     }
 
     /// Waits for the next turn. Returns `false` if the flusher has to end.
@@ -108,18 +110,13 @@ fn limits(engine: &Engine) -> DirtyLimits {
 }
 
 fn most_dirty(engine: &Engine) -> Option<Shared<Inode>> {
-    engine
-        .page_cache
-        .all()
-        .into_iter()
-        .filter(|inode| !inode.is_failing())
-        .max_by_key(|inode| inode.dirty_pages())
+    engine.page_cache.files().filter(|inode| !inode.is_failing()).max_by_key(|inode| inode.dirty_pages())
 }
 
 /// Writes the files that have been dirty for long.
 fn flush_old(engine: &Engine) {
     let now = engine.machine.clock.now();
-    for inode in engine.page_cache.all() {
+    for inode in engine.page_cache.files() {
         if inode.dirty_pages() > 0 && inode.is_dirty_for(now, AGE) {
             flush(engine, &inode, u64::MAX);
             inode.note_flushed();
@@ -167,7 +164,7 @@ pub(crate) fn balance(engine: &Engine, inode: &Shared<Inode>) {
         return;
     }
     engine.page_cache.wake_flusher();
-    let all_speed = engine.page_cache.all().iter().map(|inode| inode.speed()).sum();
+    let all_speed = engine.page_cache.files().map(|inode| inode.speed()).sum();
     let time = limits.pause(BALANCE_EVERY, dirty, (all_speed, inode.speed()));
     if time.is_zero() {
         return;

@@ -24,7 +24,7 @@ pub(crate) use sync::{sync_pages, write_back};
 pub(crate) use truncate::{after_direct_write, before_direct, extend, punch, set_len};
 
 use crate::engine::Engine;
-use crate::page_cache::{Drop, Inode, Why};
+use crate::page_cache::{Droppable, Inode, Why};
 use crate::sync::Shared;
 
 /// One use of an open file. With the last one, the file's pages are written and dropped.
@@ -51,7 +51,7 @@ impl Clone for FileUse {
     }
 }
 
-impl std::ops::Drop for FileUse {
+impl Drop for FileUse {
     fn drop(&mut self) {
         // A forked child owns none of the pages.
         let Ok(_inside) = self.engine.enter() else { return };
@@ -61,9 +61,10 @@ impl std::ops::Drop for FileUse {
             write_back(engine, inode, 0..u64::MAX, Why::Close);
             let len_bytes = inode.len_bytes();
             inode.set_len_bytes(0);
-            truncate::drop_pages(engine, inode, 0..u64::MAX, Drop::All);
+            truncate::drop_pages(engine, inode, 0..u64::MAX, Droppable::All);
             // No write is under way any more.
-            let _ = truncate::leave_backing(inode, len_bytes);
+            let _resizing = inode.resizing.lock();
+            let _ = truncate::cut_backing(inode, len_bytes);
         });
     }
 }

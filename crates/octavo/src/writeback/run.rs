@@ -10,7 +10,7 @@ use octavo_platform::ArenaBytes;
 
 use crate::engine::Engine;
 use crate::frame::PinnedFrame;
-use crate::io::{Direction, Host, Job, NO_QUEUE, Submitted, Transfer, Urgency};
+use crate::io::{Direction, Host, Job, NO_QUEUE, Transfer, Urgency};
 use crate::page_cache::Inode;
 use crate::store::PageStore;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, Shared};
@@ -49,13 +49,7 @@ impl WriteRun {
         let (head, count) = (self.frames[0], self.frames.len() as u32);
         let job = Job { direction: Direction::Write, first: self.first, count, head, bytes: head };
         let host: Shared<dyn Host> = Shared::<Self>::clone(self);
-        match self.inode.backing.submit(Transfer::new(host, job, place as u32), urgency) {
-            Submitted::Accepted => true,
-            Submitted::Full(transfer) => {
-                transfer.take_back();
-                false
-            }
-        }
+        self.inode.submit(Transfer::new(host, job, place as u32), urgency)
     }
 
     pub(super) fn is_ended(&self) -> bool {

@@ -11,9 +11,9 @@ use std::io;
 use std::ops::Range;
 
 use crate::engine::Engine;
-use crate::error::{ErrorKind, Result};
-use crate::page_cache::{Drop, Dropping, Inode, Why};
-use crate::sync::{Shared, thread};
+use crate::error::{Error, ErrorKind, Result};
+use crate::page_cache::{Droppable, Dropping, Inode, Why};
+use crate::sync::{MutexGuard, Shared, thread};
 use crate::table::entry::State;
 use crate::units::{FrameId, PAGE_BYTES};
 use crate::writeback::write_back;
@@ -30,18 +30,17 @@ pub(crate) fn set_len(engine: &Engine, inode: &Shared<Inode>, bytes: u64) -> Res
     let _resizing = inode.resizing.lock();
     inode.check_len(bytes)?;
     let before = inode.len_bytes();
-    let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "change the length of", &error);
+    let refused = |error| refused_len(inode, &error);
     inode.backing.set_len_bytes(bytes).map_err(refused)?;
     inode.set_backing_len(if bytes < before { u64::MAX } else { bytes });
+    // No write of the page in which the file ends is under way when the end moves, and later ones write zeros
+    // behind it.
+    move_end(engine, inode, bytes);
     if bytes < before {
-        // No write of the page in which the file ends is under way when the end moves, and later ones write
-        // zeros behind it.
-        move_end(engine, inode, bytes);
-        drop_pages(engine, inode, bytes.div_ceil(PAGE)..u64::MAX, Drop::All);
+        drop_pages(engine, inode, bytes.div_ceil(PAGE)..u64::MAX, Droppable::All);
         // An earlier write may have made the backing longer again, by bytes that are gone.
         cut_backing(inode, bytes).map_err(refused)?;
     }
-    move_end(engine, inode, bytes);
     Ok(())
 }
 
@@ -64,17 +63,11 @@ pub(super) fn match_backing(inode: &Inode) -> io::Result<()> {
     cut_backing(inode, inode.len_bytes())
 }
 
-/// Makes the backing of a file that nobody uses any more as long as the file was.
-pub(super) fn leave_backing(inode: &Inode, bytes: u64) -> io::Result<()> {
-    let _resizing = inode.resizing.lock();
-    cut_backing(inode, bytes)
-}
-
 /// Makes the backing so long, unless it is. The caller holds `resizing`.
 ///
 /// A write that ends meanwhile may make it longer again. It notes that before or after the mark is lowered,
 /// and the length before that. So the next call knows.
-fn cut_backing(inode: &Inode, bytes: u64) -> io::Result<()> {
+pub(super) fn cut_backing(inode: &Inode, bytes: u64) -> io::Result<()> {
     if inode.backing_len() != bytes {
         inode.set_backing_len(u64::MAX);
         inode.cut_backed(bytes);
@@ -116,10 +109,10 @@ pub(crate) fn punch(engine: &Engine, inode: &Shared<Inode>, bytes: Range<u64>) -
     write_back(engine, inode, pages.clone(), Why::Sync);
     // A backing that refuses does so before a page is dropped.
     punch_backing()?;
-    drop_pages(engine, inode, pages.clone(), Drop::All);
+    drop_pages(engine, inode, pages.clone(), Droppable::All);
     // Writes that were under way have filled the hole again, and pages were read in between.
     punch_backing()?;
-    drop_pages(engine, inode, pages, Drop::All);
+    drop_pages(engine, inode, pages, Droppable::All);
     Ok(edges)
 }
 
@@ -129,24 +122,23 @@ pub(crate) fn before_direct(engine: &Engine, inode: &Shared<Inode>, bytes: &Rang
         return Ok(());
     }
     write_back(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE), Why::Sync);
-    let refused = |error: io::Error| inode.failed(ErrorKind::FileWrite, "change the length of", &error);
-    match_backing(inode).map_err(refused)
+    match_backing(inode).map_err(|error| refused_len(inode, &error))
 }
 
 /// Notes that a device has got bytes by itself, up to `reached`, and perhaps more of the range. Clean pages
-/// in memory are out of date, and go. `may_grow` says that the caller holds `resizing`, and the end may
-/// move.
+/// in memory are out of date, and go. The end may move only if the caller has held `resizing` all the while.
 pub(crate) fn after_direct_write(
     engine: &Engine,
     inode: &Shared<Inode>,
     bytes: Range<u64>,
     reached: u64,
-    may_grow: bool,
+    resizing: Option<MutexGuard<'_, ()>>,
 ) {
     if bytes.is_empty() {
         return;
     }
-    let _resizing = (!may_grow).then(|| inode.resizing.lock());
+    let may_grow = resizing.is_some();
+    let _resizing = resizing.unwrap_or_else(|| inode.resizing.lock());
     let reached = inode.whole_if_lent(reached);
     if may_grow && reached > inode.len_bytes() {
         move_end(engine, inode, reached);
@@ -159,8 +151,13 @@ pub(crate) fn after_direct_write(
         let _ = cut_backing(inode, inode.len_bytes());
     }
     if engine.page_cache.has_pages(inode) {
-        drop_pages(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE), Drop::Clean);
+        drop_pages(engine, inode, bytes.start / PAGE..bytes.end.div_ceil(PAGE), Droppable::Clean);
     }
+}
+
+#[cold]
+fn refused_len(inode: &Inode, error: &io::Error) -> Error {
+    inode.failed(ErrorKind::FileWrite, "change the length of", error)
 }
 
 /// Changes the length that programs see.
@@ -172,11 +169,11 @@ fn move_end(engine: &Engine, inode: &Shared<Inode>, bytes: u64) {
 }
 
 /// Drops pages of a range from memory.
-pub(crate) fn drop_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>, what: Drop) {
+pub(crate) fn drop_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>, what: Droppable) {
     let (mut from, mut tries) = (pages.start, 0);
     while let Some((at, page, pin)) = engine.page_cache.next_cached(&engine.frames, inode, from..pages.end) {
         let frame = pin.frame();
-        let goes = what == Drop::All || !engine.frames.words(frame).holds.load().is_dirty();
+        let goes = what == Droppable::All || !engine.frames.words(frame).holds.load().is_dirty();
         if goes {
             clear_entries(engine, frame);
         }

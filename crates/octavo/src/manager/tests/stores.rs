@@ -58,7 +58,7 @@ impl Shown {
     /// Pages of the file that have a frame.
     fn in_memory(&self) -> u64 {
         let (engine, cache) = (self.engine(), &self.engine().page_cache);
-        let inode = &cache.all()[0];
+        let inode = &cache.files().next().unwrap();
         let (mut from, mut count) = (0, 0);
         while let Some((at, _, pin)) = cache.next_cached(&engine.frames, inode, from..u64::MAX) {
             engine.unpin(pin);
