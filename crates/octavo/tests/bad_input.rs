@@ -3,13 +3,13 @@
 mod common;
 
 use std::fs::{self, OpenOptions};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::device::TestDevice;
+use common::mounted::Mounted;
 use common::{MIB, PAGE, run_woken, says};
 use octavo::io::SwapArea;
 use octavo::{
@@ -115,28 +115,6 @@ fn a_block_device_that_is_missing_or_none_is_refused_before_it_is_opened() {
             says(area().check(), ErrorKind::SwapUnavailable, &[path, why]);
             says(builder().swap_area(area()).build(), ErrorKind::SwapUnavailable, &[path, why]);
         }
-    }
-}
-
-/// A small file system in memory, mounted until this value is dropped. If mounting is not allowed, `new`
-/// prints the reason and returns `None`.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn new(at: &Path, options: &str) -> Option<Self> {
-        let status =
-            Command::new("mount").args(["-t", "tmpfs", "-o", options, "octavo-test"]).arg(at).status();
-        if status.as_ref().is_ok_and(|status| status.success()) {
-            return Some(Self(at.into()));
-        }
-        eprintln!("SKIPPED: cannot mount a small file system here ({status:?}); run as root");
-        None
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 

@@ -6,10 +6,10 @@ mod common;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use common::mounted::Mounted;
 use common::{MIB, PAGE, Random, seed_or};
 use octavo::file::{File, FileOptions};
 use octavo::{Access, Counter, ErrorKind, Manager, PinPath, Protection, RegionOptions, Space, SwapFile};
@@ -282,20 +282,12 @@ fn transfers_that_cannot_be_are_refused_with_what_to_do() {
 #[test]
 fn a_full_file_system_ends_a_write_and_says_so_at_the_next() {
     let (folder, manager) = (folder(), manager());
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=2m", "octavo-test"])
-        .arg(folder.path())
-        .status();
-    if !mounted.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: cannot mount a small file system here; run as root");
-        return;
-    }
+    let Some(mounted) = Mounted::new(folder.path(), "size=2m") else { return };
     let file = opened(&manager, &folder.path().join("file"));
     let (space, at) = mapped(&manager, 4 * MIB);
     let moved = file.direct_write(0, &space, at, 4 << 20).unwrap();
     let refused = file.direct_write(3 << 20, &space, at, 1 << 20);
-    let unmounted = Command::new("umount").arg("-l").arg(folder.path()).status();
-    assert!(unmounted.unwrap().success());
+    drop(mounted);
     assert!((1 << 20..=2 << 20).contains(&moved), "{moved}");
     says(refused, ErrorKind::FileWrite, &["No space left", "3145728"]);
 }

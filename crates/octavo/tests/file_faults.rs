@@ -4,12 +4,12 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::device::{EIO, Manner, TestDevice, TestFile};
+use common::mounted::Mounted;
 use common::{MIB, PAGE, Watchdog, assert_nothing_is_left, says};
 use octavo::file::{File, FileOptions, Sharing, WriteGate};
 use octavo::{Access, Advice, Counter, ErrorKind, Manager, Protection, RegionOptions};
@@ -44,28 +44,6 @@ fn byte_at(file: &File, at: u64) -> u8 {
     let mut byte = [0];
     assert_eq!(file.read_at(at, &mut byte).unwrap(), 1);
     byte[0]
-}
-
-/// A small file system in memory, mounted as long as this lives.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    /// Returns `None`, and prints why, if this process may not mount.
-    fn new(at: &Path, options: &str) -> Option<Self> {
-        let status =
-            Command::new("mount").args(["-t", "tmpfs", "-o", options, "octavo-test"]).arg(at).status();
-        if status.as_ref().is_ok_and(|status| status.success()) {
-            return Some(Self(at.to_path_buf()));
-        }
-        eprintln!("SKIPPED: cannot mount a small file system here ({status:?}); run as root");
-        None
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }
 
 #[test]
@@ -291,8 +269,7 @@ fn a_file_that_may_only_be_read_is_mapped_and_copied_on_write() {
     let Some(mounted) = Mounted::new(folder.path(), "size=1m") else { return };
     let (manager, path) = (manager(), folder.path().join("data"));
     fs::write(&path, [8; 2 * PAGE_LEN]).unwrap();
-    let status = Command::new("mount").args(["-o", "remount,ro"]).arg(&mounted.0).status().unwrap();
-    assert!(status.success());
+    mounted.make_read_only();
     says(manager.open(&path, FileOptions::new().write(true)), ErrorKind::FileUnavailable, &["Read-only"]);
     let file = manager.open(&path, FileOptions::new()).unwrap();
     let space = manager.space().unwrap();

@@ -5,6 +5,7 @@
 
 pub mod device;
 pub mod futures;
+pub mod mounted;
 pub mod target;
 
 use std::io::Write;

@@ -7,12 +7,9 @@ use octavo::{
 };
 
 use super::pages::{MappedPages, SharedBytes};
-use crate::common::device::{TestDevice, Whims};
+use crate::common::device::{Raw, TestDevice, Whims};
 use crate::common::futures::PendingFault;
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept, run_woken};
-
-/// Raw numbers that become an operation. Small numbers become simple operations, so that shrinking helps.
-pub type Raw = (u8, u16, u16, u8);
 
 /// A case to run.
 #[derive(Clone, Debug)]
@@ -26,12 +23,7 @@ pub struct OracleCase {
 
 impl OracleCase {
     pub fn random(random: &mut Random, steps: u64) -> Self {
-        let ops = (0..steps)
-            .map(|_| {
-                let word = random.next();
-                (word as u8, (word >> 8) as u16, (word >> 24) as u16, (word >> 40) as u8)
-            })
-            .collect();
+        let ops = random.ops(steps);
         Self {
             switches: Switches::random(random),
             background: random.one_in(2),
@@ -138,10 +130,16 @@ impl<'s> OracleRun<'s> {
 
     /// If an operation finds no room, retries it without pins and ballast. Without these, there is room for
     /// everything that the model does.
+    ///
+    /// A device that has failed counts as failing until a write succeeds. While pins and ballast hold all
+    /// memory, there is nothing to write, so a device that is well again may still be the reason given.
     fn with_room<T>(&mut self, mut op: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         match self.insist(&mut op) {
             Err(error)
-                if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::SwapFull) =>
+                if matches!(
+                    error.kind(),
+                    ErrorKind::OutOfMemory | ErrorKind::Busy | ErrorKind::SwapFull | ErrorKind::SwapWrite
+                ) =>
             {
                 self.settle(0, u64::MAX);
                 assert!(

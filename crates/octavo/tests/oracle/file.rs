@@ -9,11 +9,8 @@ use std::path::Path;
 use octavo::file::{File, FileOptions, Sharing};
 use octavo::{Access, Advice, Error, ErrorKind, FrameId, Manager, Order, Pin, RegionOptions, Result, Space};
 
-use crate::common::device::{CrashDisk, SECTOR};
+use crate::common::device::{CrashDisk, Raw, SECTOR, Sector, sector_of};
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept};
-
-/// Raw numbers that become an operation.
-pub type Raw = (u8, u16, u16, u8);
 
 /// A case to run.
 #[derive(Clone, Debug)]
@@ -35,12 +32,7 @@ pub struct Case {
 
 impl Case {
     pub fn random(random: &mut Random, steps: u64) -> Self {
-        let ops = (0..steps)
-            .map(|_| {
-                let word = random.next();
-                (word as u8, (word >> 8) as u16, (word >> 24) as u16, (word >> 40) as u8)
-            })
-            .collect();
+        let ops = random.ops(steps);
         Self {
             switches: Switches::random(random),
             background: random.one_in(2),
@@ -60,8 +52,6 @@ const MOST_BYTES: u64 = 400 * PAGE;
 const MOST_MAPS: usize = 5;
 const MOST_PINS: usize = 4;
 const NAME: &str = "data";
-
-type Sector = [u8; SECTOR];
 
 /// What the file's bytes are, and what they have been since the last sync.
 #[derive(Default)]
@@ -149,15 +139,6 @@ pub fn run(case: &Case) {
     drop(spaces);
     assert_only_kept(&manager, case.switches.keeps_huge_zero(), case.switches.encrypt);
     manager.shutdown().map_err(|refused| refused.error().to_string()).unwrap();
-}
-
-/// The sector of a file that is zeros behind its end.
-fn sector_of(bytes: &[u8], sector: usize) -> Sector {
-    let mut found = [0; SECTOR];
-    let rest = bytes.get(sector * SECTOR..).unwrap_or_default();
-    let len = rest.len().min(SECTOR);
-    found[..len].copy_from_slice(&rest[..len]);
-    found
 }
 
 impl Model {

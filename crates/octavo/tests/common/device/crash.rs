@@ -29,7 +29,7 @@ const PAGE: usize = octavo::PAGE_BYTES;
 /// What a disk keeps or loses at once.
 pub const SECTOR: usize = 512;
 
-type Sector = [u8; SECTOR];
+pub type Sector = [u8; SECTOR];
 
 /// The disk. Clones are handles to the same one.
 #[derive(Clone, Default)]
@@ -219,7 +219,7 @@ fn grow_to(bytes: &mut Vec<u8>, len: usize) {
 }
 
 /// The sector of a file that is zeros behind its end.
-fn sector_of(bytes: &[u8], sector: usize) -> Sector {
+pub fn sector_of(bytes: &[u8], sector: usize) -> Sector {
     let mut found = [0; SECTOR];
     let rest = bytes.get(sector * SECTOR..).unwrap_or_default();
     let len = rest.len().min(SECTOR);

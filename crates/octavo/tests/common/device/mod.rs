@@ -30,12 +30,13 @@ use std::time::Duration;
 use octavo::io::{Device, Direction, Submitted, Transfer, Urgency, Waited};
 
 #[allow(unused_imports, reason = "each test uses some of it")]
-pub use crash::{CrashDisk, SECTOR};
+pub use crash::{CrashDisk, SECTOR, Sector, sector_of};
 #[allow(unused_imports, reason = "each test uses some of it")]
 pub use file::TestFile;
 pub use orders::DeviceSide;
 use queue::DeviceQueue;
-pub use random::Random;
+#[allow(unused_imports, reason = "each test uses some of it")]
+pub use random::{Random, Raw};
 pub use whims::{Happened, Whims};
 
 pub const EIO: i32 = 5;

@@ -4,6 +4,9 @@
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
+/// Raw numbers that become an operation. Small numbers become simple operations, so that shrinking helps.
+pub type Raw = (u8, u16, u16, u8);
+
 impl Random {
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -27,5 +30,10 @@ impl Random {
 
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
+    }
+    /// So many operations.
+    pub fn ops(&mut self, steps: u64) -> Vec<Raw> {
+        let op = |word: u64| (word as u8, (word >> 8) as u16, (word >> 24) as u16, (word >> 40) as u8);
+        (0..steps).map(|_| op(self.next())).collect()
     }
 }
