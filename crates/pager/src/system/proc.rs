@@ -294,7 +294,8 @@ pub(crate) fn cpu_seconds_of_own(name: &str) -> f64 {
         let ticks = |index| stat_field(stat.as_bytes(), index).map(number);
         Some((ticks(14)? + ticks(15)?) as f64 / clock_ticks_per_second() as f64)
     };
-    threads(pid).unwrap_or_default().into_iter().filter_map(seconds).sum()
+    // An empty sum of `f64` is -0.0, which prints its sign.
+    threads(pid).unwrap_or_default().into_iter().filter_map(seconds).fold(0.0, |sum, one| sum + one)
 }
 
 /// Returns the threads of a process. A process that has ended has none.
@@ -433,6 +434,11 @@ mod tests {
         let stack = maps.iter().find(|map| map.start <= here && here < map.end).unwrap();
         assert!(stack.is_writable && stack.is_private && stack.file.is_none() && !stack.is_executable);
         assert!(maps.iter().any(|map| map.file.is_some() && map.is_executable && map.name.starts_with('/')));
+    }
+
+    #[test]
+    fn threads_that_do_not_exist_took_no_time_and_no_sign() {
+        assert_eq!(format!("{:.1}", cpu_seconds_of_own("no such thread")), "0.0");
     }
 
     #[test]
