@@ -25,7 +25,8 @@ use crate::guardian::{Entrusted, Guardian};
 use crate::messages;
 use crate::monitor::Failed;
 use crate::monitor::standstill::Standstill;
-use crate::report::summary::{Files as FileFigures, Summary};
+use crate::report::rungs::Files as FileFigures;
+use crate::report::summary::Summary;
 use crate::system::proc::{self, Statm, StatusFile};
 use crate::system::{priority, signals};
 use crate::tree::Tree;
@@ -173,7 +174,11 @@ impl Files {
             shares_took: Duration::ZERO,
             told_pinned: BTreeSet::new(),
             has_told_failure: false,
-            summary: Summary { budget_bytes: limit_bytes, ..Summary::default() },
+            summary: Summary {
+                budget_bytes: limit_bytes,
+                files: Some(FileFigures::default()),
+                ..Summary::default()
+            },
         })
     }
 
@@ -247,6 +252,9 @@ impl Files {
             return self.measure();
         }
         self.growth.note(sum);
+        let known = self.refused.keys().filter_map(|pid| self.known.get(pid));
+        let unmanaged = known.map(|known| known.anonymous_bytes).sum();
+        self.summary.unpaged_bytes = self.summary.unpaged_bytes.max(unmanaged);
         self.summary.used_bytes = sum;
         self.summary.peak_bytes = self.summary.peak_bytes.max(sum);
         sum
@@ -518,7 +526,8 @@ impl Backing for Files {
         let figures = self.cleaner.figures();
         let summary = &mut self.summary;
         summary.seconds = self.began.elapsed().as_secs_f64();
-        summary.program_cpu_seconds = usage::of_children().since(self.earlier_children).cpu.as_secs_f64();
+        let ended = usage::of_children().since(self.earlier_children);
+        summary.program_cpu_seconds = ended.cpu.as_secs_f64();
         summary.own_cpu_seconds = priority::cpu_time_of_all().as_secs_f64();
         summary.written_bytes = figures.written_bytes;
         summary.swapped_out_bytes = figures.converted_bytes + figures.cleaned_bytes;
@@ -530,6 +539,7 @@ impl Backing for Files {
             converted_bytes: figures.converted_bytes,
             cleaned_bytes: figures.cleaned_bytes,
             changed_bytes: figures.changed_bytes,
+            disk_faults: ended.major_faults,
         });
         summary
     }

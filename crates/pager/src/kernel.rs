@@ -23,7 +23,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
 use crate::kernel::group::Group;
 use crate::kernel::keeper::Keeper;
+use crate::report::rungs::KernelPaging;
 use crate::report::summary::Summary;
+use crate::system::priority;
 use crate::system::signals::{self, Signals};
 use crate::{End, sleep};
 
@@ -66,7 +68,8 @@ pub fn run_in_kernel_swap(program: &Command, swap: &KernelSwap) -> io::Result<(E
     let began = Instant::now();
     let earlier_children = usage::of_children();
     let mut signals = Signals::new()?;
-    let mut summary = Summary { budget_bytes: swap.limit_bytes, ..Summary::default() };
+    let kernel = Some(KernelPaging::default());
+    let mut summary = Summary { budget_bytes: swap.limit_bytes, kernel, ..Summary::default() };
     let mut keeper = match Keeper::start(swap) {
         Ok(keeper) => keeper,
         Err(why) => return Ok((End::Refused(why), summary)),
@@ -77,13 +80,20 @@ pub fn run_in_kernel_swap(program: &Command, swap: &KernelSwap) -> io::Result<(E
         Ok(child) => watch(child.id(), &group, &mut signals, &mut summary)?,
     };
     summary.peak_bytes = group.peak_bytes().unwrap_or(summary.peak_bytes);
+    if let Some(kernel) = &mut summary.kernel {
+        kernel.waited_seconds = group.waited().map(|waited| waited.as_secs_f64());
+    }
     summary.seconds = began.elapsed().as_secs_f64();
+    // Until the keeper ends, only the program's processes count as children that have ended.
+    signals::reap(0, |_| {});
+    let program_cpu = usage::of_children().since(earlier_children).cpu;
     let end = match keeper.finish() {
         Ok(()) => end,
         Err(why) => End::Stopped(why),
     };
-    // The keeper's own time counts as the runner's.
-    summary.program_cpu_seconds = usage::of_children().since(earlier_children).cpu.as_secs_f64();
+    let keeper_cpu = usage::of_children().since(earlier_children).cpu.saturating_sub(program_cpu);
+    summary.program_cpu_seconds = program_cpu.as_secs_f64();
+    summary.own_cpu_seconds = (priority::cpu_time_of_all() + keeper_cpu).as_secs_f64();
     Ok((end, summary))
 }
 
@@ -94,9 +104,11 @@ fn watch(program: u32, group: &Group, signals: &mut Signals, summary: &mut Summa
     loop {
         signals.pass_on(program);
         status = signals::reap(program, |_| ()).or(status);
-        let used = group.read_figures();
+        let figures = group.read_figures();
+        let used = figures.anonymous_bytes;
         summary.used_bytes = used;
         summary.anonymous_peak_bytes = summary.anonymous_peak_bytes.max(used);
+        summary.kernel.get_or_insert_default().note(figures);
         match status {
             Some(status) if group.processes().is_empty() => return Ok(End::Program(status)),
             Some(_) => std::thread::sleep(FAST),

@@ -1,5 +1,6 @@
 //! The reports of a run: its figures, during the run and at its end, and an explanation of its time.
 
 pub(crate) mod explain;
+pub(crate) mod rungs;
 pub(crate) mod socket;
 pub(crate) mod summary;

@@ -28,6 +28,8 @@ pub struct ChildrensUse {
     pub peak_resident_bytes: u64,
     /// The time that CPUs spent on all of them.
     pub cpu: Duration,
+    /// Their faults that waited for a disk.
+    pub major_faults: u64,
 }
 
 impl ChildrensUse {
@@ -38,6 +40,7 @@ impl ChildrensUse {
         Self {
             peak_resident_bytes: if is_new { self.peak_resident_bytes } else { 0 },
             cpu: self.cpu.saturating_sub(earlier.cpu),
+            major_faults: self.major_faults.saturating_sub(earlier.major_faults),
         }
     }
 }
@@ -56,6 +59,7 @@ pub fn of_children() -> ChildrensUse {
     ChildrensUse {
         peak_resident_bytes: (usage.ru_maxrss as u64) << 10,
         cpu: time(usage.ru_utime) + time(usage.ru_stime),
+        major_faults: usage.ru_majflt as u64,
     }
 }
 

@@ -3,6 +3,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use octavo::PAGE_BYTES;
 
 /// Returns the version (1 or 2) and the folder of this process's memory control group, if it can see one.
 #[must_use]
@@ -15,6 +18,19 @@ pub fn memory_group() -> Option<(u8, PathBuf)> {
 pub(crate) struct Group {
     folder: PathBuf,
     is_unified: bool,
+}
+
+/// What the kernel counts for a group. A figure is missing if this kernel does not count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupFigures {
+    /// Its anonymous memory now, present and in swap.
+    pub(crate) anonymous_bytes: u64,
+    /// See `anonymous_bytes`.
+    pub(crate) swap_bytes: Option<u64>,
+    /// Pages that have come back from swap.
+    pub(crate) came_back_bytes: Option<u64>,
+    /// Faults that waited for a disk, to read swap or a file.
+    pub(crate) disk_faults: Option<u64>,
 }
 
 impl Group {
@@ -113,12 +129,35 @@ impl Group {
         fs::read_to_string(self.file("memory.max_usage_in_bytes", "memory.peak")).ok()?.trim().parse().ok()
     }
 
-    /// Makes the kernel sum the group's figures. Returns its anonymous memory in bytes.
-    pub(crate) fn read_figures(&self) -> u64 {
+    /// Makes the kernel sum the group's figures, and returns them.
+    pub(crate) fn read_figures(&self) -> GroupFigures {
         let text = fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
-        let name = if self.is_unified { "anon " } else { "total_rss " };
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
+        let figure = |v1: &str, v2: &str| {
+            let name = if self.is_unified { v2 } else { v1 };
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
+        };
+        let swap_bytes = if self.is_unified {
+            let current = fs::read_to_string(self.folder.join("memory.swap.current")).ok();
+            current.and_then(|text| text.trim().parse().ok())
+        } else {
+            figure("total_swap", "")
+        };
+        let back = figure("total_workingset_refault_anon", "workingset_refault_anon");
+        GroupFigures {
+            anonymous_bytes: figure("total_rss", "anon").unwrap_or(0),
+            swap_bytes,
+            came_back_bytes: back.map(|pages| pages * PAGE_BYTES as u64),
+            disk_faults: figure("total_pgmajfault", "pgmajfault"),
+        }
+    }
+
+    /// Returns for how long some thread of the group has waited for memory. Version 1 does not count it.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        let text = fs::read_to_string(self.folder.join("memory.pressure")).ok()?;
+        let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+        let total = some.split_ascii_whitespace().find_map(|field| field.strip_prefix("total="))?;
+        total.parse().ok().map(Duration::from_micros)
     }
 
     fn file(&self, v1: &str, v2: &str) -> PathBuf {
@@ -167,8 +206,29 @@ mod tests {
         let made = group.make("inner", 1 << 30).unwrap();
         assert_eq!(fs::read_to_string(folder.path().join("cgroup.subtree_control")).unwrap(), "+memory");
         assert_eq!(fs::read_to_string(made.folder().join("memory.max")).unwrap(), "1073741824");
-        fs::write(made.folder().join("memory.stat"), "file 1\nanon 77\n").unwrap();
-        assert_eq!(made.read_figures(), 77);
+    }
+
+    #[test]
+    fn figures_are_read_under_both_versions_and_missing_ones_are_missing() {
+        let unified = folder_with(&[
+            ("cgroup.controllers", "memory"),
+            ("memory.stat", "file 1\nanon 77\nworkingset_refault_anon 3\npgmajfault 5\n"),
+            ("memory.swap.current", "4096\n"),
+            ("memory.pressure", "some avg10=0.00 avg60=0.00 total=1500000\nfull avg10=0.00 total=7\n"),
+        ]);
+        let group = Group::at(unified.path().into());
+        let figures = GroupFigures {
+            anonymous_bytes: 77,
+            swap_bytes: Some(4096),
+            came_back_bytes: Some(3 * PAGE_BYTES as u64),
+            disk_faults: Some(5),
+        };
+        assert_eq!((group.read_figures(), group.waited()), (figures, Some(Duration::from_millis(1500))));
+        let stat = "rss 1\nswap 2\npgmajfault 3\ntotal_rss 77\ntotal_swap 4096\ntotal_pgmajfault 5\n";
+        let first = folder_with(&[("memory.stat", stat)]);
+        let group = Group::at(first.path().into());
+        let figures = GroupFigures { came_back_bytes: None, ..figures };
+        assert_eq!((group.read_figures(), group.waited()), (figures, None));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::managed::Managed;
 use crate::managed::kinds::MemoryKind;
+use crate::report::rungs::{Files, KernelPaging};
 use crate::system::proc::Fixed;
 use crate::tree::Tree;
 
@@ -54,39 +55,6 @@ pub struct Waits {
     pub room_seconds: f64,
     /// How long processes stood still: to be taken over, or to wait for their turns.
     pub stood_seconds: f64,
-}
-
-/// What the file rung has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Files {
-    /// How often all processes were stopped for a moment, and how often that did not succeed.
-    pub stops: u64,
-    /// See `stops`.
-    pub failed_stops: u64,
-    /// The longest stop.
-    pub longest_stop_seconds: f64,
-    /// Memory that was mapped from the file, private copies that were dropped, and bytes that were written in
-    /// vain, since the program stored to them meanwhile.
-    pub converted_bytes: u64,
-    /// See `converted_bytes`.
-    pub cleaned_bytes: u64,
-    /// See `converted_bytes`.
-    pub changed_bytes: u64,
-}
-
-impl fmt::Display for Files {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "octavo: {} mapped from files, {} of copies dropped, {} written in vain; {} stops of all processes, the longest {:.0} ms, {} failed",
-            bytes_for_people(self.converted_bytes),
-            bytes_for_people(self.cleaned_bytes),
-            bytes_for_people(self.changed_bytes),
-            self.stops,
-            1e3 * self.longest_stop_seconds,
-            self.failed_stops
-        )
-    }
 }
 
 /// The figures of a run.
@@ -174,6 +142,9 @@ pub struct Summary {
     /// What the file rung has done, if the run took it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<Files>,
+    /// What the kernel has done, if the run took the kernel rung.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelPaging>,
     /// The swap area with the longest median time of a read, and this time in nanoseconds.
     #[serde(skip)]
     pub(crate) slowest: Option<(String, u64)>,
@@ -323,6 +294,16 @@ impl fmt::Display for Summary {
         if !unpaged.is_empty() {
             writeln!(f, "octavo: what cannot be paged, at the most: {}", unpaged.join(", "))?;
         }
+        match (&self.files, &self.kernel) {
+            (Some(files), _) => self.show_files(f, files),
+            (_, Some(kernel)) => self.show_kernel(f, kernel),
+            _ => self.show_pool(f),
+        }
+    }
+}
+
+impl Summary {
+    fn show_pool(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "octavo: {} of {} processes managed, {:.1} % of their private memory",
@@ -342,15 +323,64 @@ impl fmt::Display for Summary {
         if let Some(ratio) = self.compression_ratio {
             writeln!(f, "octavo: packed pages took one part in {ratio:.1}")?;
         }
-        if let Some(files) = &self.files {
-            writeln!(f, "{files}")?;
-        }
         write!(
             f,
-            "octavo: {:.1} s, in which threads waited {:.1} s for pages, and processes stood still for {:.1} s",
+            "octavo: {:.1} s. Its threads together waited {:.1} s for pages, and its processes together stood still for {:.1} s",
             self.seconds,
             self.waits.device_seconds + self.waits.unpacking_seconds + self.waits.room_seconds,
             self.waits.stood_seconds
         )
+    }
+
+    fn show_files(&self, f: &mut fmt::Formatter<'_>, files: &Files) -> fmt::Result {
+        writeln!(f, "octavo: {} of {} processes managed", self.managed_processes, self.processes)?;
+        writeln!(
+            f,
+            "octavo: {} went out, {} written to files; {} faults waited for a disk",
+            bytes_for_people(self.swapped_out_bytes),
+            bytes_for_people(self.written_bytes),
+            files.disk_faults
+        )?;
+        writeln!(f, "octavo: {files}")?;
+        write!(
+            f,
+            "octavo: {:.1} s. Its processes together stood still for {:.1} s. How long threads waited for pages is not measured",
+            self.seconds, self.waits.stood_seconds
+        )
+    }
+
+    fn show_kernel(&self, f: &mut fmt::Formatter<'_>, kernel: &KernelPaging) -> fmt::Result {
+        writeln!(f, "octavo: {kernel}")?;
+        match kernel.waited_seconds {
+            Some(waited) => {
+                write!(
+                    f,
+                    "octavo: {:.1} s. Some thread waited for memory for {waited:.1} s of it",
+                    self.seconds
+                )
+            }
+            None => {
+                write!(f, "octavo: {:.1} s. How long threads waited for pages is not measured", self.seconds)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rung_shows_only_what_it_measures() {
+        let pool = Summary { processes: 3, managed_processes: 2, seconds: 2.7, ..Summary::default() };
+        let told = pool.to_string();
+        assert!(told.contains("octavo: 2 of 3 processes managed, 0.0 %"), "{told}");
+        let waited = "2.7 s. Its threads together waited 0.0 s for pages, and its processes together stood still for 0.0 s";
+        assert!(told.ends_with(waited), "{told}");
+        let told = Summary { kernel: Some(KernelPaging::default()), ..Summary::default() }.to_string();
+        assert!(!["managed", "went out", "waited 0.0"].iter().any(|words| told.contains(words)), "{told}");
+        let told = Summary { files: Some(Files::default()), ..pool }.to_string();
+        assert!(told.contains("octavo: 2 of 3 processes managed\n"), "{told}");
+        assert!(!["%", "came back", "waited 0.0"].iter().any(|words| told.contains(words)), "{told}");
     }
 }
