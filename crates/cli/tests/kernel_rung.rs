@@ -27,7 +27,8 @@ fn folder() -> TempDir {
 
 fn run_in(folder: &Path, seconds: &str) -> Command {
     let place = format!("{}:512M", folder.display());
-    let options = ["--rung", "kernel", "--memory", "64M", "--swap", &place, "--json", "-"];
+    let options = ["--rung", "kernel", "--memory", "64M", "--swap", &place];
+    let options = [&options[..], &["--json", "-", "--stats", "--explain"]].concat();
     let arguments = ["--memory", "128M", "--only", "writers", "--seed", "1", "--seconds", seconds];
     octavo(&options, torture(), &arguments)
 }
@@ -59,7 +60,17 @@ fn a_program_runs_in_half_of_its_memory_and_leaves_nothing_behind() {
     let summary: Value = serde_json::from_str(&last).unwrap();
     let peak = summary["peak_bytes"].as_u64().unwrap();
     assert!((32 << 20..=64 << 20).contains(&peak), "{summary}");
-    assert!(text(&output.stderr).contains("takes the kernel rung"), "{}", text(&output.stderr));
+    let told = text(&output.stderr);
+    assert!(told.contains("takes the kernel rung"), "{told}");
+    // Half of the program's memory was in swap, and the kernel tells so.
+    let swapped = summary["kernel"]["swap_peak_bytes"].as_u64();
+    assert!(swapped.is_none_or(|bytes| bytes > 32 << 20), "{summary}");
+    let words = ["octavo: the kernel paged: ", "faults waited for a disk", "for pages was not measured"];
+    let counts_waits = !summary["kernel"]["waited_seconds"].is_null();
+    assert!(counts_waits || words.iter().all(|words| told.contains(words)), "{told}");
+    let wrong = ["processes managed", "0 bytes", "hardly waited", "-0.0", "packing"];
+    assert!(!wrong.iter().any(|words| told.contains(words)), "{told}");
+    assert!(swapped.is_none() || told.contains("what would help most: --memory "), "{told}");
     assert!(is_empty(folder.path()) && !is_swapped_to(folder.path()));
 }
 

@@ -52,7 +52,11 @@ fn a_run_says_what_its_time_went_on_and_what_to_change_first() {
     assert_passed(&output);
     let errors = text(&output.stderr);
     // The advice depends on the disk.
-    for words in ["octavo: it ran for ", "its threads waited ", "octavo: what would help most: "] {
+    for words in [
+        "octavo: it ran for ",
+        "its threads and processes together waited ",
+        "octavo: what would help most: ",
+    ] {
         assert!(errors.contains(words), "{errors}");
     }
     let short = octavo(&["--memory", "512M"], "true", &[]).output().unwrap();

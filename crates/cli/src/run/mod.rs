@@ -79,7 +79,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let was_stopped = matches!(end, End::Stopped(_));
     let is_explained = has_started && (args.explain || (was_stopped || summary.is_slow()) && !args.quiet);
     if is_explained && !was_stopped {
-        tell(summary.explain(false));
+        tell(summary.explain(None));
     }
     if let Some(target) = &args.json {
         summary_file::write(target, &summary)?;
@@ -90,7 +90,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         End::Refused(why) => Err(Failure::Said(format!("not started: {why}"))),
         // Print the reason before the explanation.
         End::Stopped(why) if is_explained => {
-            Err(Failure::Said(format!("the program was stopped: {why}\n{}", summary.explain(true))))
+            let explained = summary.explain(Some(&why));
+            Err(Failure::Said(format!("the program was stopped: {why}\n{explained}")))
         }
         End::Stopped(why) => Err(Failure::Said(format!("the program was stopped: {why}"))),
     }

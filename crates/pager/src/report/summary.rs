@@ -145,6 +145,15 @@ pub struct Summary {
     /// What the kernel has done, if the run took the kernel rung.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelPaging>,
+    /// The memory that the tree has without the runner, present or out, and the most that it had.
+    #[serde(skip)]
+    pub(crate) tree_bytes: u64,
+    /// See `tree_bytes`.
+    #[serde(skip)]
+    pub(crate) tree_peak_bytes: u64,
+    /// The part of `tree_bytes` that is present.
+    #[serde(skip)]
+    pub(crate) tree_present_bytes: u64,
     /// The swap area with the longest median time of a read, and this time in nanoseconds.
     #[serde(skip)]
     pub(crate) slowest: Option<(String, u64)>,
@@ -183,6 +192,7 @@ impl Traffic {
 impl Summary {
     /// Records how much memory the tree has.
     pub(crate) fn note_peaks(&mut self, anonymous: u64, fixed: Fixed) {
+        self.tree_present_bytes = anonymous + fixed.shared + fixed.tables;
         self.anonymous_peak_bytes = self.anonymous_peak_bytes.max(anonymous);
         self.shared_peak_bytes = self.shared_peak_bytes.max(fixed.shared);
         self.page_tables_peak_bytes = self.page_tables_peak_bytes.max(fixed.tables);
@@ -226,6 +236,8 @@ impl Summary {
         let slots_bytes = stats.swap_slots * PAGE_BYTES as u64;
         let out = slots_bytes.min(traffic.out_bytes.saturating_sub(traffic.in_bytes));
         (self.managed_bytes, self.swapped_bytes, self.mapped_bytes) = (resident + out, out, mapped);
+        self.tree_bytes = self.tree_present_bytes + out;
+        self.tree_peak_bytes = self.tree_peak_bytes.max(self.tree_bytes);
         if resident + out > self.managed_peak_bytes {
             self.managed_peak_bytes = resident + out;
             self.managed_share = ((resident + out) as f64 / (anonymous + out).max(1) as f64).min(1.0);
