@@ -136,14 +136,20 @@ mod slow {
             eprintln!("SKIPPED: there is no `script` here, which makes a terminal");
             return;
         }
-        let arguments = ["--memory", "160M", "--seconds", "25", "--seed", "1", "--only", "writers"].join(" ");
         let json = tempfile::NamedTempFile::new().unwrap();
         let json_path = json.path().display();
-        let run =
-            format!("{OCTAVO} run --memory 48M --json {json_path} -- {} {arguments}", torture().display());
-        let on_terminal = Command::new("script").args(["-qec", &run, "/dev/null"]).output().unwrap();
-        assert_passed(&on_terminal);
-        let said = text(&on_terminal.stdout);
+        let run = |options: &str, seconds: u32| {
+            format!(
+                "{OCTAVO} run --memory 48M {options} --json {json_path} -- {} --memory 160M --seconds {seconds} --seed 1 --only writers",
+                torture().display()
+            )
+        };
+        let on_terminal = |run: &str| {
+            let output = Command::new("script").args(["-qec", run, "/dev/null"]).output().unwrap();
+            assert_passed(&output);
+            text(&output.stdout)
+        };
+        let said = on_terminal(&run("", 25));
         let words = said.matches("and waited for pages: ").count();
         // If the disk is so fast that the program hardly waited, there is no message.
         let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
@@ -153,7 +159,12 @@ mod slow {
             (summary["seconds"].as_f64().unwrap(), summary["program_cpu_seconds"].as_f64().unwrap());
         let must_be_said = waited > 0.8 * seconds && cpu < 0.2 * seconds;
         assert!((usize::from(must_be_said)..=1).contains(&words), "{said} {summary}");
-        let piped = Command::new("sh").args(["-c", &run]).output().unwrap();
+        if words == 1 {
+            assert!(said.contains("all of its memory would fit, now "), "{said}");
+        }
+        let quiet = on_terminal(&run("--quiet", 25));
+        assert!(!quiet.contains("and waited for pages: "), "{quiet}");
+        let piped = Command::new("sh").args(["-c", &run("", 25)]).output().unwrap();
         assert_passed(&piped);
         assert!(!text(&piped.stderr).contains("and waited for pages: "), "{}", text(&piped.stderr));
     }

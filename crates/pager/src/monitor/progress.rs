@@ -7,6 +7,7 @@ use octavo_platform::usage;
 
 use super::Monitor;
 use crate::messages::as_option;
+use crate::report::explain::limit_for;
 use crate::system::{priority, proc};
 
 /// Progress is judged over periods of this length.
@@ -25,9 +26,8 @@ struct ProgramFigures {
     /// The time for which the program's threads and processes have waited.
     waited_seconds: f64,
     back_bytes: u64,
-    /// With this much more memory, half of the pages that came back would have stayed.
-    more_bytes: Option<u64>,
-    limit_bytes: u64,
+    /// The memory that the program has now, in memory and in swap.
+    tree_bytes: u64,
 }
 
 /// Decides when to give a message.
@@ -57,12 +57,10 @@ impl ProgressMessages {
         self.quiet_until = Some(now + QUIET);
         let back =
             bytes_for_people((seen.back_bytes.saturating_sub(before.back_bytes) as f64 / seconds) as u64);
-        let remedy = seen.more_bytes.filter(|more| *more <= seen.limit_bytes).map_or(String::new(), |more| {
-            let enough = as_option(seen.limit_bytes + more);
-            format!("; with --memory {enough} half of what has come back so far would have stayed")
-        });
+        let (all, now) = (as_option(limit_for(seen.tree_bytes)), bytes_for_people(seen.tree_bytes));
         Some(format!(
-            "in the last {seconds:.0} s the program ran for {cpu:.1} s and waited for pages: {back} came back each second{remedy}"
+            "in the last {seconds:.0} s the program ran for {cpu:.1} s and waited for pages: {back} came back each second; with \
+             --memory {all} all of its memory would fit, now {now}"
         ))
     }
 }
@@ -89,8 +87,7 @@ impl Monitor {
             cpu_seconds: living + usage::of_children().cpu.as_secs_f64(),
             waited_seconds: figures.waited(),
             back_bytes: figures.swapped_in_bytes,
-            more_bytes: figures.more_bytes_for_half,
-            limit_bytes: figures.budget_bytes,
+            tree_bytes: figures.tree_bytes,
         };
         if let Some(word) = self.progress.note(now, seen) {
             say!("octavo: {word}");
@@ -103,23 +100,41 @@ mod tests {
     use super::*;
 
     fn seen(cpu_seconds: f64, waited_seconds: f64) -> ProgramFigures {
-        let (back_bytes, limit_bytes) = ((waited_seconds * 1e6) as u64, 64 << 20);
-        ProgramFigures { cpu_seconds, waited_seconds, back_bytes, more_bytes: Some(40 << 20), limit_bytes }
+        let back_bytes = (waited_seconds * 1e6) as u64;
+        ProgramFigures { cpu_seconds, waited_seconds, back_bytes, tree_bytes: 128 << 20 }
     }
 
     #[test]
-    fn a_program_that_only_waits_is_told_of_once_a_minute() {
+    fn a_program_that_only_waits_is_told_of_with_its_rate_and_its_memory() {
         let (start, mut progress) = (Instant::now(), ProgressMessages::default());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(progress.is_due(start));
         assert_eq!(progress.note(start, seen(0.0, 0.0)), None);
         assert!(!progress.is_due(at(9)) && progress.is_due(at(10)));
         let said = progress.note(at(10), seen(1.0, 8.0)).unwrap();
-        let expected = "in the last 10 s the program ran for 1.0 s and waited for pages: 781.2 KiB came back each second; with --memory 104M \
-                        half of what has come back so far would have stayed";
+        let expected = "in the last 10 s the program ran for 1.0 s and waited for pages: 781.2 KiB came back each second; with --memory 152M \
+                        all of its memory would fit, now 128 MiB";
         assert_eq!(said, expected);
-        assert_eq!(progress.note(at(20), seen(2.0, 17.0)), None, "it was said");
-        assert!(progress.note(at(75), seen(3.0, 70.0)).is_some());
+    }
+
+    #[test]
+    fn a_program_that_only_waits_is_never_told_of_twice_a_minute() {
+        // Looks may be late, so periods have all lengths from 10 s on.
+        for period in 10..=60 {
+            let (start, mut progress) = (Instant::now(), ProgressMessages::default());
+            let mut said = Vec::new();
+            for seconds in (0..600).step_by(period) {
+                let waited = seconds as f64;
+                if progress.note(start + Duration::from_secs(seconds), seen(0.0, waited)).is_some() {
+                    said.push(seconds);
+                }
+            }
+            assert_eq!(said.first(), Some(&(period as u64)), "the first period is over");
+            let between: Vec<_> = said.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            // It comes with the first period that ends a minute later.
+            let expected = 60_u64.next_multiple_of(period as u64);
+            assert!(between.iter().all(|seconds| *seconds == expected) && !between.is_empty(), "{said:?}");
+        }
     }
 
     #[test]
