@@ -109,6 +109,15 @@ impl Known {
     }
 }
 
+/// A process that could not be taken in.
+#[derive(Debug)]
+struct RefusedProcess {
+    why: String,
+    program: String,
+    /// The time of the next try.
+    again_at: Instant,
+}
+
 /// Watches a tree by the file rung.
 pub(crate) struct Files {
     began: Instant,
@@ -122,7 +131,7 @@ pub(crate) struct Files {
     /// Processes that may have the filter: those that were taken in, and their children.
     filtered: BTreeSet<u32>,
     entrusted: BTreeMap<u32, Entrusted>,
-    refused: BTreeMap<u32, (String, Instant)>,
+    refused: BTreeMap<u32, RefusedProcess>,
     growth: Growth,
     /// How long cleaning rests since it freed nothing, and until when.
     vain: Duration,
@@ -285,7 +294,7 @@ impl Files {
         let now = Instant::now();
         let managed: BTreeSet<_> = self.cleaner.managed().into_iter().map(|(pid, _)| pid).collect();
         let is_new = |(pid, known): &(&u32, &Known)| {
-            let may_be_tried = self.refused.get(pid).is_none_or(|(_, again_at)| now >= *again_at);
+            let may_be_tried = self.refused.get(pid).is_none_or(|refused| now >= refused.again_at);
             known.anonymous_bytes >= LEAST_PROCESS && !managed.contains(pid) && may_be_tried
         };
         let largest = self.known.iter().filter(is_new).max_by_key(|(_, known)| known.anonymous_bytes);
@@ -300,7 +309,9 @@ impl Files {
             Ok(mapper) => {
                 self.tree.helpers.push(mapper);
                 self.filtered.insert(pid);
-                self.refused.remove(&pid);
+                if let Some(refused) = self.refused.remove(&pid) {
+                    self.summary.forget_refused(&refused.why, &refused.program);
+                }
                 let stack = proc::stat(pid).map_or(0, |stat| stat.stack);
                 let guardian = self.guardian.as_ref().expect("it was just made");
                 let entrusted = guardian.entrust(Some(pid), stack);
@@ -317,14 +328,18 @@ impl Files {
     fn refuse(&mut self, pid: u32, why: String) -> Result<(), Failed> {
         let again_at = Instant::now() + TRIED_AGAIN_AFTER;
         self.standstill.go_on(pid, self.guardian.as_ref());
-        if self.refused.insert(pid, (why.clone(), again_at)).is_some() {
+        if let Some(refused) = self.refused.get_mut(&pid) {
+            // The summary keeps the first reason.
+            refused.again_at = again_at;
             return Ok(());
         }
+        let program = proc::name(pid);
+        let refused = RefusedProcess { why: why.clone(), program: program.clone(), again_at };
+        self.refused.insert(pid, refused);
         if !proc::has_memory(pid) {
             return Ok(());
         }
-        *self.summary.refused.entry(why.clone()).or_default() += 1;
-        let program = proc::name(pid);
+        self.summary.note_refused(&why, &program);
         let words: [(&str, &dyn std::fmt::Display); 3] =
             [("program", &program), ("pid", &pid), ("why", &why)];
         self.tell(messages::NOT_MANAGED.with(&words))

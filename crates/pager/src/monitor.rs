@@ -166,6 +166,7 @@ struct RefusedProcess {
     /// The time of the next try, if the reason may pass.
     again_at: Option<Instant>,
     why: String,
+    program: String,
 }
 
 impl RefusedProcess {
@@ -445,9 +446,11 @@ impl Monitor {
                     // The summary keeps the first reason.
                     known.again_at = again_at;
                 } else {
-                    self.refused.insert(pid, RefusedProcess { stack, again_at, why: why.clone() });
-                    *self.summary.refused.entry(why.clone()).or_default() += 1;
                     let program = proc::name(pid);
+                    self.summary.note_refused(&why, &program);
+                    let refused =
+                        RefusedProcess { stack, again_at, why: why.clone(), program: program.clone() };
+                    self.refused.insert(pid, refused);
                     let words: [(&str, &dyn Display); 3] =
                         [("program", &program), ("pid", &pid), ("why", &why)];
                     self.tell(pid, messages::NOT_MANAGED.with(&words))?;
@@ -459,11 +462,9 @@ impl Monitor {
 
     /// Records that a process that could not be managed is managed now.
     fn forget_refusal(&mut self, pid: u32) {
-        let Some(refused) = self.refused.remove(&pid) else { return };
-        if let Some(processes) = self.summary.refused.get_mut(&refused.why) {
-            *processes -= 1;
+        if let Some(refused) = self.refused.remove(&pid) {
+            self.summary.forget_refused(&refused.why, &refused.program);
         }
-        self.summary.refused.retain(|_, processes| *processes > 0);
     }
 
     fn manage(&mut self, pid: u32, managed: Managed) {

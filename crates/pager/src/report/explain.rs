@@ -1,5 +1,7 @@
 //! Explains a run from its figures: how its time was spent, and what would help most.
 
+use std::collections::BTreeSet;
+
 use octavo::bytes_for_people;
 use octavo_platform::usage;
 
@@ -19,6 +21,8 @@ const LEAST_WAITED: f64 = 0.1;
 const SLOW_READ_NS: u64 = 2_000_000;
 /// The most reasons that are reported.
 const MOST_REASONS: usize = 3;
+/// The most programs that are named with a reason.
+const MOST_NAMES: usize = 5;
 
 /// Room that a run keeps free below its limit: an eighth of it, within these bounds.
 const LEAST_MARGIN: u64 = 16 << 20;
@@ -46,9 +50,11 @@ impl Summary {
         let mut reasons: Vec<_> = self.refused.iter().filter(|(why, _)| !is_told(why)).collect();
         reasons.sort_by_key(|(_, processes)| std::cmp::Reverse(**processes));
         for (why, processes) in reasons.into_iter().take(MOST_REASONS) {
-            let whom =
-                if *processes == 1 { "a process was".into() } else { format!("{processes} processes were") };
-            lines.push(format!("{whom} not managed: {why}"));
+            let names = self.names_of(why);
+            lines.push(match processes {
+                1 => format!("a process{names} was not managed: {why}"),
+                _ => format!("{processes} processes{names} were not managed: {why}"),
+            });
         }
         if stopped.is_none() {
             lines.extend(self.what_would_help().map(|help| format!("what would help most: {help}")));
@@ -63,6 +69,16 @@ impl Summary {
             ));
         }
         lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Returns some names of programs that were not managed for a reason, in parentheses after a space.
+    fn names_of(&self, why: &str) -> String {
+        let programs: BTreeSet<_> = self.refused_programs.get(why).into_iter().flatten().collect();
+        let mut names: Vec<_> = programs.iter().take(MOST_NAMES).map(|name| name.as_str()).collect();
+        if programs.len() > MOST_NAMES {
+            names.push("others");
+        }
+        if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
     }
 
     fn cpu_line(&self) -> String {
@@ -400,10 +416,16 @@ mod tests {
 
     #[test]
     fn a_run_that_was_stopped_names_what_was_not_managed_unless_that_ended_it() {
-        let refused = BTreeMap::from([("it is traced".into(), 2), ("it has 32 bits".into(), 1)]);
-        let told = Summary { refused, ..run(12.0) }.explain(Some("sh (7) is not managed: it is traced"));
-        assert!(told.contains("octavo: a process was not managed: it has 32 bits"), "{told}");
+        let mut stopped = run(12.0);
+        stopped.note_refused("it is traced", "sh");
+        ["b", "a", "b"].iter().for_each(|program| stopped.note_refused("it has 32 bits", program));
+        let told = stopped.explain(Some("sh (7) is not managed: it is traced"));
+        assert!(told.contains("octavo: 3 processes (a, b) were not managed: it has 32 bits"), "{told}");
         assert!(!told.contains("it is traced"), "the reason of its end says that: {told}");
+        ["c", "d", "e", "f"].iter().for_each(|program| stopped.note_refused("it has 32 bits", program));
+        let told = stopped.explain(None);
+        assert!(told.contains("7 processes (a, b, c, d, e, others) were"), "{told}");
+        assert!(told.contains("a process (sh) was not managed: it is traced"), "{told}");
     }
 
     #[test]

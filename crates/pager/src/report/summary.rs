@@ -137,6 +137,9 @@ pub struct Summary {
     pub most_managed: u64,
     /// How many processes could not be managed, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// The names of these processes' programs, by reason.
+    #[serde(skip)]
+    pub(crate) refused_programs: BTreeMap<String, Vec<String>>,
     /// The most memory that could not be paged, of all kinds together, near the limit.
     pub unpaged_bytes: u64,
     /// What the file rung has done, if the run took it.
@@ -204,6 +207,23 @@ impl Summary {
     pub(crate) fn note_unpaged(&mut self, kind: MemoryKind, bytes: u64) {
         let most = self.unpaged_peak_bytes.entry(kind).or_default();
         *most = bytes.max(*most);
+    }
+
+    /// Records that a process could not be managed.
+    pub(crate) fn note_refused(&mut self, why: &str, program: &str) {
+        *self.refused.entry(why.into()).or_default() += 1;
+        self.refused_programs.entry(why.into()).or_default().push(program.into());
+    }
+
+    /// Records that a process that could not be managed is managed now.
+    pub(crate) fn forget_refused(&mut self, why: &str, program: &str) {
+        let Some(programs) = self.refused_programs.get_mut(why) else { return };
+        let Some(at) = programs.iter().position(|known| known == program) else { return };
+        programs.remove(at);
+        if let Some(processes) = self.refused.get_mut(why) {
+            *processes -= 1;
+        }
+        self.refused.retain(|_, processes| *processes > 0);
     }
 
     /// Records the figures of the manager and of managed processes. The processes in `ending` have ended, and
@@ -381,6 +401,19 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_is_managed_after_all_counts_no_more() {
+        let mut summary = Summary::default();
+        ["sh", "gdb"].iter().for_each(|program| summary.note_refused("it is traced", program));
+        summary.forget_refused("it is traced", "other");
+        assert_eq!(summary.refused["it is traced"], 2);
+        summary.forget_refused("it is traced", "sh");
+        assert_eq!(summary.refused["it is traced"], 1);
+        assert!(summary.explain(None).contains("a process (gdb) was not managed: it is traced"));
+        summary.forget_refused("it is traced", "gdb");
+        assert!(summary.refused.is_empty() && !summary.explain(None).contains("not managed"));
+    }
 
     #[test]
     fn each_rung_shows_only_what_it_measures() {
