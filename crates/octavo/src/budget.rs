@@ -30,6 +30,16 @@ pub(crate) struct Budget {
     shared_bytes: AtomicU64,
 }
 
+/// What a budget says at one moment. The parts are at most `used_bytes`, except while other threads charge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) limit_bytes: u64,
+    pub(crate) used_bytes: u64,
+    pub(crate) tables_bytes: u64,
+    pub(crate) outside_bytes: u64,
+    pub(crate) shared_bytes: u64,
+}
+
 impl Budget {
     /// Makes a budget whose whole limit may go to chunks.
     pub(crate) fn new(limit_bytes: u64) -> Self {
@@ -101,6 +111,17 @@ impl Budget {
 
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Reads each figure once.
+    pub(crate) fn reading(&self) -> Reading {
+        Reading {
+            limit_bytes: self.limit_bytes(),
+            used_bytes: self.used_bytes(),
+            tables_bytes: self.tables_bytes.load(Ordering::Relaxed),
+            outside_bytes: self.outside_bytes(),
+            shared_bytes: self.shared_bytes(),
+        }
     }
 
     /// Returns the bytes that may still be charged. The number is negative if the limit was lowered below the

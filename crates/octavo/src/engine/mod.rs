@@ -15,6 +15,7 @@
 //! | `growth` | making new pages leave room for pages that come in |
 //! | `homecoming` | bringing away pages home |
 //! | `immovable` | pages that cannot go, and when they are tried again |
+//! | `out_of_memory` | the error of an access that finds no room, and what uses the budget |
 //! | `unmap` | clearing a range of a table, and protecting one |
 //! | `validate` | checking tables, frames and slots against each other |
 //! | `space_use` | how much each space uses, and its quota |
@@ -37,6 +38,7 @@ mod fork;
 mod growth;
 mod homecoming;
 mod immovable;
+mod out_of_memory;
 mod pin_share;
 mod relocate;
 mod space_state;
@@ -59,7 +61,7 @@ use crate::backoff::Backoff;
 use crate::budget::Budget;
 use crate::config::{HugePolicy, HugeZeroWrite, PinPath};
 use crate::counters::Counters;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::frame::latch::{Hold, Latches};
 use crate::frame::state::Kind;
 use crate::frame::zero_page::HugeZero;
@@ -78,9 +80,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, Duration, Machine, Mutex, Ordering
 use crate::table::entry::EntryWord;
 use crate::table::translation::Translation;
 use crate::table::{SpaceId, Table};
-use crate::units::{
-    CHUNK_FRAMES, FrameId, PAGE_BYTES, PAGE_SHIFT, StoreId, StoredPage, SwapSlot, bytes_for_people,
-};
+use crate::units::{CHUNK_FRAMES, FrameId, StoreId, StoredPage, SwapSlot};
 
 pub(crate) use batch::{Batch, ask_for};
 pub(crate) use build::EngineConfig;
@@ -491,59 +491,5 @@ impl Engine {
         if let Some(first) = first {
             self.pin_share_changed(first);
         }
-    }
-
-    /// Makes the error for an access for which no room could be made. It says what uses the budget, and what
-    /// to do.
-    #[cold]
-    pub(crate) fn out_of_memory(&self) -> Error {
-        let spaces: Vec<_> =
-            self.spaces.lock().iter().map(|(id, record)| (*id, record.name.clone())).collect();
-        let mut sizes: Vec<_> = spaces
-            .into_iter()
-            .map(|(id, name)| (self.space_use.get(id, Figure::Resident) << PAGE_SHIFT, name))
-            .collect();
-        sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let largest: Vec<_> = sizes
-            .iter()
-            .take(3)
-            .map(|(bytes, name)| format!("{name} ({})", bytes_for_people(*bytes)))
-            .collect();
-        let largest = if largest.is_empty() { "none".to_string() } else { largest.join(", ") };
-        let tables = (self.table.nodes.in_use() * PAGE_BYTES) as u64;
-        let immovable = self.immovable_bytes();
-        let remedy = if tables > self.budget.limit_bytes() / 2 {
-            // Each page that is out needs an entry, and more if it is isolated.
-            "page tables take most of it, as they grow with what is out: unmap ranges or drop a space, or raise the budget to a hundredth of your data or more"
-        } else if immovable > self.budget.limit_bytes() / 2 {
-            "memory that cannot be moved takes most of it: have the program lock less, or raise the budget"
-        } else if self.swap.is_available() {
-            "drop pins, unmap ranges or drop a space, or raise the budget"
-        } else {
-            "configure a swap file, unmap ranges or drop a space, or raise the budget"
-        };
-        // Spaces may share pages, and immovable memory lies in spaces or outside. So the figures do not add
-        // up to the budget.
-        let in_spaces: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
-        let pool = self.swap.pool().map_or(0, |pool| pool.stats().used_bytes);
-        let (free, outside) = (self.frames.free_frames() << PAGE_SHIFT, self.budget.outside_bytes());
-        let others = self.budget.limit_bytes().saturating_sub(in_spaces + tables + pool + free + outside);
-        let immovable = match immovable {
-            0 => String::new(),
-            bytes => format!("{} of all that cannot be moved, as locked memory; ", bytes_for_people(bytes)),
-        };
-        Error::new(
-            ErrorKind::OutOfMemory,
-            format!(
-                "the budget of {} is used up and nothing more can be moved out; in spaces: {}, the largest: {largest}; page tables: {}; compressed pages: {}; free frames: {}; outside of Octavo: {}; records of pages and the rest: {}; {immovable}{remedy}",
-                bytes_for_people(self.budget.limit_bytes()),
-                bytes_for_people(in_spaces),
-                bytes_for_people(tables),
-                bytes_for_people(pool),
-                bytes_for_people(free),
-                bytes_for_people(outside),
-                bytes_for_people(others),
-            ),
-        )
     }
 }
