@@ -4,6 +4,8 @@
 //! An increment costs one add on a cache line that only this CPU writes. A block counts as `1 << order` in
 //! every mode, so that modes can be compared.
 
+use std::fmt;
+
 use crate::sync::percpu::PerCpuCells;
 
 macro_rules! counters {
@@ -128,8 +130,9 @@ impl Counters {
 }
 
 /// All counters at about one moment, from [`Manager::counters`](crate::Manager::counters). For an
-/// interval, take two and call [`CounterSnapshot::since`].
-#[derive(Clone, Debug)]
+/// interval, take two and call [`CounterSnapshot::since`]. `{:?}` writes one line with the counters that are
+/// not 0.
+#[derive(Clone)]
 pub struct CounterSnapshot {
     values: Vec<u64>,
 }
@@ -153,10 +156,37 @@ impl CounterSnapshot {
     }
 }
 
+/// One line with the counters that are not 0, by their names in results.
+impl fmt::Debug for CounterSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted = self.iter().filter(|(_, value)| *value > 0);
+        let counters: Vec<_> =
+            counted.map(|(counter, value)| format!("{} {value}", counter.name())).collect();
+        let counters = if counters.is_empty() { "all 0".to_string() } else { counters.join(", ") };
+        write!(f, "CounterSnapshot({counters})")
+    }
+}
+
 /// A map from the counters' names to their values.
 #[cfg(feature = "serde")]
 impl serde::Serialize for CounterSnapshot {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter().map(|(counter, value)| (counter.name(), value)))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_are_not_0_are_written_on_one_line() {
+        let counters = Counters::new().unwrap();
+        assert_eq!(format!("{:?}", counters.snapshot()), "CounterSnapshot(all 0)");
+        counters.add(Counter::PageFault, 12);
+        counters.count(Counter::TableNode);
+        let line = "CounterSnapshot(pgfault 12, table_node 1)";
+        assert_eq!(format!("{:?}", counters.snapshot()), line);
+        assert_eq!(format!("{:#?}", counters.snapshot()), line);
     }
 }

@@ -9,6 +9,8 @@
 //! faults whose page is taken away as soon as it has come in. A timed wait costs two clock reads and one
 //! addition on a line that only this CPU writes.
 
+use std::fmt;
+
 use hdrhistogram::Histogram;
 
 use crate::sync::Duration;
@@ -113,8 +115,8 @@ impl Latencies {
 
 /// How long accesses waited since the manager was built, by [`Latency`], from
 /// [`Manager::latencies`](crate::Manager::latencies). For an interval, take two and call
-/// [`LatencySnapshot::since`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// [`LatencySnapshot::since`]. `{:?}` writes one line with the usual, rare and longest waits.
+#[derive(Clone, PartialEq, Eq)]
 pub struct LatencySnapshot {
     counts: Vec<u64>,
 }
@@ -160,6 +162,28 @@ impl LatencySnapshot {
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = self.counts.iter().zip(&earlier.counts).map(|(now, then)| now.wrapping_sub(*then));
         Self { counts: counts.collect() }
+    }
+}
+
+/// One line with the kinds that had waits.
+impl fmt::Debug for LatencySnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_kind = |(latency, quantiles): (Latency, Quantiles)| {
+            let time = Duration::from_nanos;
+            (quantiles.count > 0).then(|| {
+                format!(
+                    "{}: {} timed, p50 {:.1?}, p99 {:.1?}, max {:.1?}",
+                    latency.name(),
+                    quantiles.count,
+                    time(quantiles.p50_ns),
+                    time(quantiles.p99_ns),
+                    time(quantiles.max_ns)
+                )
+            })
+        };
+        let kinds: Vec<_> = self.iter().filter_map(of_kind).collect();
+        let kinds = if kinds.is_empty() { "no waits".to_string() } else { kinds.join("; ") };
+        write!(f, "LatencySnapshot({kinds})")
     }
 }
 
@@ -257,5 +281,17 @@ mod tests {
         );
         assert_eq!(noted.since(&before), noted);
         assert_eq!(noted.since(&noted).quantiles(Latency::Device).count, 0);
+    }
+    #[test]
+    fn waits_are_written_on_one_line() {
+        let latencies = Latencies::new(0).unwrap();
+        assert_eq!(format!("{:?}", latencies.snapshot()), "LatencySnapshot(no waits)");
+        (0..99).for_each(|_| latencies.note(Latency::Device, Duration::from_nanos(6)));
+        latencies.note(Latency::Device, Duration::from_nanos(7));
+        latencies.note(Latency::Stall, Duration::from_nanos(2));
+        let line = "LatencySnapshot(device: 100 timed, p50 6.0ns, p99 6.0ns, max 7.0ns; \
+                    stall: 1 timed, p50 2.0ns, p99 2.0ns, max 2.0ns)";
+        assert_eq!(format!("{:?}", latencies.snapshot()), line);
+        assert_eq!(format!("{:#?}", latencies.snapshot()), line);
     }
 }
