@@ -162,12 +162,11 @@ impl Error {
         self.details.message.split(';').next().unwrap_or_default()
     }
 
-    /// Makes an error from a refusal by the system. If the reason may be a lack of addresses, the text says
-    /// what to do.
+    /// Makes an error from a refusal by the system. If the reason may be a limit on threads or a lack of
+    /// addresses, the text says what to do.
     #[cold]
     pub(crate) fn system(what: &str, error: &std::io::Error) -> Self {
-        let remedy = if is_for_want_of_room(error) { remedy() } else { String::new() };
-        Self::new(ErrorKind::System, format!("{what}: {error}{remedy}"))
+        Self::new(ErrorKind::System, format!("{what}: {error}{}", Limits::now().remedy(error)))
     }
 
     #[cold]
@@ -179,20 +178,45 @@ impl Error {
     }
 }
 
-/// Returns whether the kernel had no memory or addresses for a mapping, or for the stack of a thread.
-fn is_for_want_of_room(error: &std::io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOMEM | Errno::AGAIN))
-        || error.kind() == std::io::ErrorKind::OutOfMemory
+/// The limits that may be the reason for a refusal. `None` means that there is no such limit.
+#[derive(Clone, Copy)]
+struct Limits {
+    processes: Option<u64>,
+    address_bytes: Option<u64>,
 }
 
-fn remedy() -> String {
-    match getrlimit(Resource::As).current {
-        Some(limit) => format!(
-            "; this process may have {} of addresses (`ulimit -v`, RLIMIT_AS): raise that limit, or build the manager \
-             with a smaller budget_bytes, max_budget_bytes or swap limit",
-            bytes_for_people(limit)
-        ),
-        None => "; build the manager with a smaller budget_bytes, max_budget_bytes or swap limit".into(),
+impl Limits {
+    fn now() -> Self {
+        let of = |resource| getrlimit(resource).current;
+        Self { processes: of(Resource::Nproc), address_bytes: of(Resource::As) }
+    }
+
+    /// Says what to do if the kernel had no memory or addresses for a mapping, or no thread or no stack for
+    /// one. Otherwise the text is empty.
+    fn remedy(self, error: &std::io::Error) -> String {
+        let errno = Errno::from_io_error(error);
+        // Only the start of a thread fails with this error.
+        let processes = self.processes.filter(|_| errno == Some(Errno::AGAIN)).map(|limit| {
+            format!(
+                "; this user may have {limit} processes (RLIMIT_NPROC, ulimit -u), threads included: end some, or \
+                 raise that limit"
+            )
+        });
+        let is_for_want_of_room = matches!(errno, Some(Errno::NOMEM | Errno::AGAIN))
+            || error.kind() == std::io::ErrorKind::OutOfMemory;
+        let addresses = match self.address_bytes {
+            _ if !is_for_want_of_room => None,
+            Some(limit) => Some(format!(
+                "; this process may have {} of addresses (`ulimit -v`, RLIMIT_AS): raise that limit, or build the manager \
+                 with a smaller budget_bytes, max_budget_bytes or swap limit",
+                bytes_for_people(limit)
+            )),
+            None if processes.is_some() => None,
+            None => Some(
+                "; build the manager with a smaller budget_bytes, max_budget_bytes or swap limit".to_string(),
+            ),
+        };
+        processes.into_iter().chain(addresses).collect()
     }
 }
 
@@ -238,5 +262,27 @@ mod tests {
         for kind in ErrorKind::ALL {
             assert_eq!(format!("{kind:?}"), kind.name());
         }
+    }
+    #[test]
+    fn the_limits_that_may_be_the_reason_are_named_with_their_values() {
+        let (no_thread, no_memory) = (Errno::AGAIN.into(), Errno::NOMEM.into());
+        let both = Limits { processes: Some(7), address_bytes: Some(64 << 20) };
+        let says = |told: String, first: &str, then: Option<&str>| {
+            let parts: Vec<_> = told.split("; ").collect();
+            assert!(parts[0].is_empty() && parts[1].starts_with(first), "{told}");
+            assert_eq!(parts.len(), if then.is_some() { 3 } else { 2 }, "{told}");
+            assert!(then.is_none_or(|then| parts[2].starts_with(then)), "{told}");
+        };
+        let (processes, addresses) = (
+            "this user may have 7 processes (RLIMIT_NPROC, ulimit -u)",
+            "this process may have 64 MiB of addresses",
+        );
+        says(both.remedy(&no_thread), processes, Some(addresses));
+        says(both.remedy(&no_memory), addresses, None);
+        says(Limits { address_bytes: None, ..both }.remedy(&no_thread), processes, None);
+        says(Limits { processes: None, ..both }.remedy(&no_thread), addresses, None);
+        let none = Limits { processes: None, address_bytes: None };
+        says(none.remedy(&no_thread), "build the manager with a smaller budget_bytes", None);
+        assert_eq!(both.remedy(&Errno::PERM.into()), "");
     }
 }
