@@ -4,7 +4,6 @@
 //! If the reader closes its end, the program ends without a message.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use serde::Serialize;
 
 use crate::choices::JsonTarget;
 use crate::failure::Failure;
+use crate::result_file::ResultFile;
 
 /// Writes a line to standard error.
 pub fn tell(line: impl fmt::Display) {
@@ -45,34 +45,27 @@ impl Text {
     }
 }
 
-/// The target of a report. It is opened before the work, so that a wrong path fails at once.
+/// The target of a report. It is checked before the work, so that a wrong path fails at once.
 #[derive(Debug)]
 pub enum JsonSink {
     /// Standard output.
     Stdout,
-    /// A file, with its path for messages.
-    File {
-        /// The file.
-        file: File,
-        /// The path of the file.
-        name: String,
-    },
+    /// A file, which is written aside and renamed.
+    File(ResultFile),
 }
 
 impl JsonSink {
-    /// Opens the target; an existing file keeps its contents until the report is written.
+    /// Checks the target; an existing file keeps its contents until the report is written.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written to.
     pub fn open(target: &JsonTarget) -> Result<Self, Failure> {
-        let path = match target {
-            JsonTarget::Stdout => return Ok(Self::Stdout),
-            JsonTarget::File(path) => path,
-        };
-        let name = path.display().to_string();
-        open_for_writing(path)
-            .map(|file| Self::File { file, name: name.clone() })
-            .map_err(|error| Failure::system(format!("cannot write the report to {name}"), error))
+        match target {
+            JsonTarget::Stdout => Ok(Self::Stdout),
+            JsonTarget::File(path) => {
+                ResultFile::open(path).map(Self::File).map_err(|error| cannot_write(path, error))
+            }
+        }
     }
 
     /// Writes the report and a newline.
@@ -84,27 +77,42 @@ impl JsonSink {
             .map_err(|error| Failure::Said(format!("the report cannot be written as JSON: {error}")))?;
         match self {
             Self::Stdout => writeln!(io::stdout().lock(), "{json}").map_err(output_failure),
-            Self::File { mut file, name } => replace_contents(&mut file, &json)
-                .map_err(|error| Failure::system(format!("cannot write the report to {name}"), error)),
+            Self::File(file) => {
+                let path = file.path().to_path_buf();
+                file.write(&json).map_err(|error| cannot_write(&path, error))
+            }
         }
     }
 }
 
-fn open_for_writing(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).open(path)
-}
-
-fn replace_contents(file: &mut File, text: &str) -> io::Result<()> {
-    // A device or a pipe (/dev/stderr, a FIFO) cannot be truncated.
-    if file.metadata()?.is_file() {
-        file.set_len(0)?;
-    }
-    writeln!(file, "{text}")
+fn cannot_write(path: &Path, error: io::Error) -> Failure {
+    Failure::system(format!("cannot write the report to {}", path.display()), error)
 }
 
 fn output_failure(error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::OutputClosed,
         _ => Failure::system("cannot write to standard output", error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_report_does_not_change_the_file_that_it_replaces() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        fs::write(&path, "old").unwrap();
+        let before = fs::File::open(&path).unwrap();
+        let sink = JsonSink::open(&JsonTarget::File(path.clone())).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        sink.write(&[1, 2]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "[1,2]\n");
+        assert_eq!(io::read_to_string(before).unwrap(), "old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left aside");
     }
 }

@@ -14,6 +14,7 @@ use octavo::{ErrorKind, PAGE_BYTES, bytes_for_people};
 use octavo_command::choices::JsonTarget;
 use octavo_command::failure::Failure;
 use octavo_command::output::Text;
+use octavo_command::result_file::{ResultFile, folder_of};
 use octavo_pager::Raised;
 use octavo_platform::accessed::AccessedBits;
 use octavo_platform::{Reservation, usage};
@@ -25,7 +26,6 @@ use crate::run::lookup::{Lookup, look_up};
 use crate::run::messages::{self, said_of};
 use crate::run::outer::{Outer, outer};
 use crate::run::settings::{builder, places};
-use crate::run::summary_file::{aside, folder_of};
 use crate::rungs::{Rung, RungChoice};
 
 /// With fewer descriptors, a run of one process fails midway.
@@ -267,8 +267,8 @@ fn inside(outer: &Outer) -> String {
 fn summary(target: &JsonTarget) -> Result<String, String> {
     match target {
         JsonTarget::Stdout => Ok("to standard output".into()),
-        JsonTarget::File(path) => match aside(path) {
-            Ok(_) => Ok(format!("to {}", path.display())),
+        JsonTarget::File(path) => match ResultFile::check(path) {
+            Ok(()) => Ok(format!("to {}", path.display())),
             Err(error) => Err(said_of(&messages::NO_SUMMARY, path, &error)),
         },
     }
