@@ -1,7 +1,8 @@
 //! The command line of `run`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
@@ -124,14 +125,29 @@ impl FromStr for SwapPlace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // A colon without a size behind it is part of the path.
-        let split = text.rsplit_once(':').and_then(|(path, size)| Some((path, size.parse::<Size>().ok()?)));
-        let (path, size) = split.map_or((text, None), |(path, size)| (path, Some(size.bytes)));
+        let (path, size) = match text.rsplit_once(':') {
+            Some((path, size)) => match size.parse::<Size>() {
+                Ok(size) => (path, Some(size.bytes)),
+                Err(_) if is_mistyped_size(size) && !Path::new(text).exists() => {
+                    let words: [(&str, &dyn Display); 3] =
+                        [("size", &size), ("path", &text), ("place", &path)];
+                    return Err(messages::NO_SWAP_SIZE.with(&words));
+                }
+                // A colon without a size behind it is part of the path.
+                Err(_) => (text, None),
+            },
+            None => (text, None),
+        };
         if path.is_empty() {
             return Err("a swap place is a path, with a size behind a colon if it is to be limited".into());
         }
         Ok(Self { path: path.into(), limit_bytes: size })
     }
+}
+
+/// Returns whether a text that is not a size was probably meant as one.
+fn is_mistyped_size(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('/')
 }
 
 #[cfg(test)]
@@ -150,5 +166,25 @@ mod tests {
         assert!("much".parse::<MemoryLimit>().is_err());
         assert_eq!("64".parse::<MemoryLimit>(), Err("that is 64 bytes; did you mean 64M?".into()));
         assert_eq!("268435456".parse(), Ok(MemoryLimit::Bytes(256 << 20)));
+    }
+
+    #[test]
+    fn a_mistyped_size_of_a_swap_place_is_no_path() {
+        let place = |text: &str| text.parse::<SwapPlace>().map(|place| (place.path, place.limit_bytes));
+        let told = "12Q is not a size, and there is no file /var/tmp:12Q; give a size behind the last colon, as in \
+                    --swap /var/tmp:20G";
+        assert_eq!(place("/var/tmp:12Q"), Err(told.into()));
+        for size in ["1,5G", "2 GiB", "10GG", "0xG", "99999999999999999999"] {
+            assert!(place(&format!("/var/tmp:{size}")).is_err(), "{size}");
+        }
+        // A folder with a colon in its name, and a file that is there.
+        assert_eq!(place("/a:1/b"), Ok(("/a:1/b".into(), None)));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("swap:1f.2");
+        let text = path.to_str().unwrap();
+        assert!(place(text).is_err());
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(place(text), Ok((path.clone(), None)));
+        assert_eq!(place(&format!("{text}:1G")), Ok((path.clone(), Some(1 << 30))));
     }
 }

@@ -36,6 +36,12 @@ pub const NO_PAGE: Message = Message {
     remedy: "give at least 4 KiB behind the colon",
     cause: "The size after the last colon of --swap is the most that Octavo uses there",
 };
+pub const NO_SWAP_SIZE: Message = Message {
+    happened: "{size} is not a size, and there is no file {path}",
+    remedy: "give a size behind the last colon, as in --swap {place}:20G",
+    cause: "(With exit code 2.) What follows the last colon of --swap begins with a digit, so it looks like a size. A path that ends like \
+            this is taken if it exists",
+};
 pub const PLACE_TAKEN: Message = Message {
     happened: "{why}",
     remedy: "give --swap another path, or add --force to overwrite this one",
@@ -129,12 +135,13 @@ mod tests {
     use super::*;
 
     /// All messages of this file.
-    const AT_START: [&Message; 21] = [
+    const AT_START: [&Message; 22] = [
         &LIMIT_ABOVE_MACHINE,
         &LIMIT_TOO_SMALL,
         &NO_UNIT,
         &NO_PLACE,
         &NO_PAGE,
+        &NO_SWAP_SIZE,
         &PLACE_TAKEN,
         &LITTLE_ROOM,
         &NO_ADDRESSES,
