@@ -179,6 +179,10 @@ impl Userfaultfd {
         });
         let descriptor = match by_device {
             Ok(descriptor) => descriptor,
+            // The system call would fail, too, but perhaps for want of a right that the device does not need.
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => {
+                return Err(error);
+            }
             Err(_) => {
                 // SAFETY: the call takes numbers only.
                 let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags as usize) };

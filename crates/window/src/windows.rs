@@ -26,10 +26,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use octavo::translation::TranslatedSpace;
-use octavo::{Advice, Error, ErrorKind, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats};
+use octavo::{
+    Advice, Error, ErrorKind, Manager, PAGE_BYTES, RegionOptions, Space, SpaceStats, bytes_for_people,
+};
 use octavo_platform::userfaultfd::{Features, Userfaultfd};
 use octavo_platform::{Backing, ForkCanary, Inside, Reservation};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::bell::Bell;
@@ -275,12 +278,26 @@ fn not_allowed(error: &io::Error) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// Makes the error that says what the kernel has refused.
+/// Makes the error that says what the kernel has refused. It names the limit that may be the reason, with its
+/// value.
 fn refused(what: &str, error: &io::Error) -> Error {
-    let message = format!(
-        "{what}: {error}; raise the limits of this process on addresses, descriptors and threads (`ulimit -a`)"
-    );
-    Error::new(ErrorKind::System, message)
+    let limit_of = |resource| getrlimit(resource).current;
+    let reason = match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => limit_of(Resource::Nofile)
+            .map(|most| format!("this process may have {most} open files (RLIMIT_NOFILE, `ulimit -n`)")),
+        Some(Errno::NOMEM) => limit_of(Resource::As).map(|most| {
+            format!("this process may have {} of addresses (RLIMIT_AS, `ulimit -v`)", bytes_for_people(most))
+        }),
+        Some(Errno::AGAIN) => limit_of(Resource::Nproc).map(|most| {
+            format!("this user may have {most} processes (RLIMIT_NPROC, `ulimit -u`), threads included")
+        }),
+        _ => None,
+    };
+    let remedy = match reason {
+        Some(reason) => format!("{reason}: raise that limit"),
+        None => "raise the limits of this process on addresses, descriptors and threads (`ulimit -a`)".into(),
+    };
+    Error::new(ErrorKind::System, format!("{what}: {error}; {remedy}"))
 }
 
 /// Addresses of a window, mapped in its space while this lives.
