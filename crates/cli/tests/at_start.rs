@@ -23,7 +23,11 @@ fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
         text(&output.stderr)
     );
     let mistyped = Command::new(OCTAVO).args(["run", "--memroy", "64M", "--", "true"]).output().unwrap();
-    assert!(text(&mistyped.stderr).contains("there is no option --memroy"), "{}", text(&mistyped.stderr));
+    assert!(
+        text(&mistyped.stderr).contains("there is no option --memroy, and no program of that name"),
+        "{}",
+        text(&mistyped.stderr)
+    );
     let output = octavo(&["--swap", "/nowhere/swap"], "/bin/true", &[]).output().unwrap();
     assert!(text(&output.stderr).contains("there is no folder /nowhere"), "{}", text(&output.stderr));
     let output = octavo(&["--swap", "/dev/shm"], "/bin/true", &[]).output().unwrap();
@@ -36,6 +40,12 @@ fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
         "{}",
         text(&output.stderr)
     );
+    let output = octavo(&["--swap", "/var/tmp:12Q"], "/bin/true", &[]).output().unwrap();
+    assert!(
+        text(&output.stderr).contains("12Q is not a size, and there is no file"),
+        "{}",
+        text(&output.stderr)
+    );
     let few = Command::new("bash").args(["-c", "ulimit -n 20 && exec $0 run true", OCTAVO]).output().unwrap();
     assert!(text(&few.stderr).contains("20 open files here (RLIMIT_NOFILE)"), "{}", text(&few.stderr));
     let output = octavo(&["--json", "/nowhere/summary"], "/bin/true", &[]).output().unwrap();
@@ -43,9 +53,13 @@ fn a_program_that_is_not_there_and_a_limit_that_is_too_small_are_said() {
     let output = octavo(&["--memory", "64"], "/bin/true", &[]).output().unwrap();
     assert!(text(&output.stderr).contains("did you mean 64M?"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "100T"], "/bin/true", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("give --memory less, or `auto`"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("is more than the"), "{}", text(&output.stderr));
     let output = octavo(&["--memory", "1M"], "/bin/true", &[]).output().unwrap();
-    assert!(text(&output.stderr).contains("give --memory at least 32M"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("bytes is too small to run a program; give --memory at least 32M"),
+        "{}",
+        text(&output.stderr)
+    );
     let output = octavo(&["--memory", "much"], "/bin/true", &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
@@ -85,11 +99,21 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
             "--memory 64M",
             "20 open files here (RLIMIT_NOFILE), and a run needs 64; allow more",
         ),
-        ("ulimit -v 400000;", "--memory 64M", "a process may have 390.6 MiB of addresses here (RLIMIT_AS)"),
+        (
+            "ulimit -v 400000;",
+            "--memory 64M",
+            "a process may have 390.6 MiB of addresses here (RLIMIT_AS), and the runner takes",
+        ),
         ("ulimit -f 1000;", "--memory 64M", "/var/tmp has room for 1000 KiB only; free some there"),
-        ("TMPDIR=/nowhere;export TMPDIR;", "", "there is no folder /nowhere; give --swap a folder"),
+        (
+            "TMPDIR=/nowhere;export TMPDIR;",
+            "",
+            "there is no folder /nowhere; give --swap a folder, a file or a disk",
+        ),
         ("", "--swap /dev/shm", "the file system there is memory (tmpfs)"),
-        ("", "--swap /var/tmp/x:10", "10 bytes"),
+        ("", "--swap /etc/passwd", "give --swap another path, or add --force to overwrite this one"),
+        ("", "--swap /var/tmp/x:10", "a swap limit of 10 bytes holds no page"),
+        ("", "--swap /var/tmp/x --swap /var/tmp/../tmp/x:1G", "/var/tmp/../tmp/x is given twice"),
         ("", "--json /nowhere/x", "cannot write the summary to /nowhere/x"),
         ("", "-- /nowhere/program", "cannot run /nowhere/program: there is no such program"),
         ("", "-- /etc/passwd", "cannot run /etc/passwd"),
@@ -117,6 +141,23 @@ fn limits_of_the_process_are_named_before_the_program_starts() {
         assert!(!run.status.success() && run.stdout.is_empty(), "{limits}");
         assert!(text(&run.stderr).contains(expected), "{limits} {}", text(&run.stderr));
     }
+}
+
+/// Advice that does not help is worse than none.
+#[test]
+fn the_swap_that_is_advised_needs_no_more_addresses_than_there_are() {
+    for place in ["", "--swap /var/tmp:1G"] {
+        let refused = check("ulimit -v 500000;", &format!("--memory 64M {place}"));
+        let said = text(&refused.stdout);
+        let Some(advice) = said.split("or use less swap, as by ").nth(1) else {
+            assert!(said.contains("addresses      enough"), "{said}");
+            continue;
+        };
+        let advised = check("ulimit -v 500000;", &format!("--memory 64M {}", advice.lines().next().unwrap()));
+        assert!(text(&advised.stdout).contains("addresses      enough"), "{said} {}", text(&advised.stdout));
+    }
+    let hopeless = check("ulimit -v 280000;", "--memory 64M");
+    assert!(text(&hopeless.stdout).contains("`ulimit -v unlimited`\n"), "{}", text(&hopeless.stdout));
 }
 
 /// A soft limit that the process may raise itself does not count.
@@ -157,7 +198,8 @@ fn a_script_whose_interpreter_is_missing_is_told_apart_from_one_that_is_not_ther
 #[test]
 fn without_rights_a_run_says_so_at_the_start_and_a_strict_one_does_not_start() {
     let Some((_folder, octavo)) = without_rights() else { return };
-    let words = "Octavo may not manage memory here, so it can keep no limit: the kernel refuses userfaultfd";
+    let words =
+        "Octavo may not manage memory here, so it can keep no limit: the kernel refuses userfaultfd to it";
     let lenient =
         as_nobody(&octavo).arg("run").args(["--memory", "64M", "--", "echo", "started"]).output().unwrap();
     assert_passed(&lenient);
@@ -220,7 +262,7 @@ fn a_run_inside_of_a_run_leaves_the_limit_to_the_outer_one() {
     let output = octavo(&outer, OCTAVO, &inner).output().unwrap();
     assert_passed(&output);
     let errors = text(&output.stderr);
-    assert!(errors.contains("whose limit of 96 MiB holds for all of it"), "{errors}");
+    assert!(errors.contains("whose limit of 96 MiB holds for all of it. The options"), "{errors}");
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
     assert_eq!(summary["managed_processes"], 1, "{summary}");
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");

@@ -40,7 +40,7 @@ fn is_told(role: &str, kind: &str, words: &str) {
     };
     let mut run = start(&options);
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let said = lines.find(|line| line.contains("the limit of 40 MiB cannot be kept"));
+    let said = lines.find(|line| line.contains("the limit of 40 MiB cannot be kept, because "));
     let said = said.expect("the run says that it cannot keep its limit");
     assert!(said.contains(words) && said.contains("(octavo-kinds)") && said.contains("--memory"), "{said}");
     drop(run.stdin.take());
@@ -53,7 +53,10 @@ fn is_told(role: &str, kind: &str, words: &str) {
     let strict = strict.wait_with_output().unwrap();
     assert!(!strict.status.success());
     let errors = text(&strict.stderr);
-    assert!(errors.contains("the program was stopped: the limit of 40 MiB cannot be kept"), "{errors}");
+    assert!(
+        errors.contains("the program was stopped: the limit of 40 MiB cannot be kept, because "),
+        "{errors}"
+    );
     assert!(errors.contains(words), "{errors}");
 }
 
@@ -159,7 +162,8 @@ fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
     let said = unmanaged(octavo(&options, kinds(), &["traced", "96"]));
     assert!(
         said.contains("octavo-kinds (")
-            && said.contains("traces it; start it without that, and attach while it runs"),
+            && said.contains("traces it, so its memory counts, but cannot be paged until ")
+            && said.contains("lets go; start it without that, and attach while it runs"),
         "{said}"
     );
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
@@ -186,8 +190,13 @@ fn a_program_whose_filter_forbids_the_work_is_told_why_it_is_not_managed() {
 }
 
 #[test]
-fn a_program_that_locks_more_than_the_limit_is_told_why_it_ends() {
-    let output = octavo(&["--memory", "48M"], kinds(), &["all-locked", "96"]).output().unwrap();
-    assert!(!output.status.success());
-    assert!(text(&output.stderr).contains("MiB of locked memory in process"), "{}", text(&output.stderr));
+fn a_program_that_locks_more_than_the_limit_is_told_what_would_be_enough() {
+    let locks =
+        |memory: &str| octavo(&["--memory", memory], kinds(), &["all-locked", "96"]).output().unwrap();
+    let stopped = locks("48M");
+    let errors = text(&stopped.stderr);
+    assert!(!stopped.status.success(), "{errors}");
+    assert!(errors.contains("96 MiB of its memory cannot be moved, such as locked memory"), "{errors}");
+    let advice = errors.split("have the program lock less, or give --memory ").nth(1).expect(&errors);
+    assert_passed(&locks(advice.split(' ').next().unwrap()));
 }

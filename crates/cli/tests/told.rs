@@ -82,7 +82,7 @@ fn a_run_that_is_stopped_explains_itself_unless_it_is_to_be_quiet() {
     let told = stopped(&[]);
     assert!(told.contains("octavo: it ran for ") && told.contains("the program was stopped"), "{told}");
     assert!(!told.contains("what would help most"), "the reason of its end has its own remedy: {told}");
-    assert!(told.contains("is full (") && told.contains("give --swap more room"), "{told}");
+    assert!(told.contains("is full (") && told.contains("give --swap more room: another"), "{told}");
     assert!(
         told.contains("octavo: when it was stopped, ") && told.contains("certain to be enough"),
         "{told}"
@@ -109,6 +109,7 @@ fn a_program_whose_swap_somebody_spoils_is_told_how() {
         }
         let errors = text(&run.wait_with_output().unwrap().stderr);
         assert!(errors.contains("octavo: the program was stopped: process "), "{errors}");
+        assert!(errors.contains(" needs memory that cannot be had: "), "{errors}");
         assert!(
             words.iter().any(|words| errors.contains(words)) && errors.contains("check the device"),
             "{errors}"

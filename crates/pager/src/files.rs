@@ -203,7 +203,7 @@ impl Files {
         let mappers = self.cleaner.managed();
         self.tree.helpers.extend(mappers.iter().map(|(_, mapper)| *mapper));
         self.tree.helpers.extend(self.guardian.iter().flat_map(Guardian::guards));
-        let found = self.tree.find().map_err(|error| Failed::new(&messages::BLIND, &error))?;
+        let found = self.tree.find().map_err(|error| Failed::refused(&messages::BLIND, &error))?;
         self.known.retain(|pid, _| found.iter().any(|(found, _)| found == pid));
         for (pid, parent) in found {
             if self.known.contains_key(&pid) {
@@ -316,7 +316,7 @@ impl Files {
                 let guardian = self.guardian.as_ref().expect("it was just made");
                 let entrusted = guardian.entrust(Some(pid), stack);
                 self.entrusted
-                    .insert(pid, entrusted.map_err(|error| Failed::new(&messages::NO_GUARDIAN, &error))?);
+                    .insert(pid, entrusted.map_err(|error| Failed::refused(&messages::NO_GUARDIAN, &error))?);
                 self.summary.managed_processes += 1;
                 self.summary.most_managed = self.summary.most_managed.max(self.entrusted.len() as u64);
             }
@@ -355,7 +355,7 @@ impl Files {
 
     /// Starts the guardians, which end the tree if the runner dies: calls of its programs would fail.
     fn guard(&mut self) -> Result<(), Failed> {
-        let failed = |error: std::io::Error| Failed::new(&messages::NO_GUARDIAN, &error);
+        let failed = |error: std::io::Error| Failed::refused(&messages::NO_GUARDIAN, &error);
         if self.guardian.is_none() {
             self.guardian = Some(Guardian::new().map_err(failed)?);
             self.lacks_guardian = true;
@@ -393,7 +393,7 @@ impl Files {
             };
             cleaner.clean(bounds.batch, &mut list, &mut look)
         };
-        let freed = freed.map_err(|error| Failed::new(&messages::BLIND, &error))?;
+        let freed = freed.map_err(|error| Failed::refused(&messages::BLIND, &error))?;
         self.note_freed(freed);
         if let Some(why) = self.cleaner.why_failed()
             && !std::mem::replace(&mut self.has_told_failure, true)

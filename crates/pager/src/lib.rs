@@ -113,7 +113,7 @@ pub fn run(
 ) -> io::Result<(End, Summary)> {
     let ledger = Arc::new(Ledger::new(options.limit_bytes));
     let budget_bytes = ledger.budget_bytes();
-    let make = Box::new(move || make_manager(budget_bytes).map_err(|error| error.to_string()));
+    let make = Box::new(move || make_manager(budget_bytes).map_err(|error| messages::not_managed(&error)));
     let mut monitor = Monitor::new(Arc::clone(&ledger), make, options.is_strict)?;
     let end = watch(&mut command, options, &mut monitor)?;
     Ok((end, monitor.finish(options.leaves_manager)))

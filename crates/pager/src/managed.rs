@@ -28,6 +28,7 @@ use std::thread::JoinHandle;
 
 use octavo::translation::TranslatedSpace;
 use octavo_platform::process_memory::share_memory;
+use octavo_platform::refusal;
 use octavo_stub::{Inherited, InjectError, InjectErrorKind, Mover};
 use octavo_window::{Bell, Driver, Reach, Served, Target, Watch, Window};
 use rustix::io::Errno;
@@ -135,6 +136,11 @@ impl std::fmt::Debug for Managed {
     }
 }
 
+/// Returns a function that says that the kernel refused a step.
+fn failed(step: &'static str) -> impl Fn(io::Error) -> String {
+    move |error| format!("{step} failed: {}", refusal::in_words(&error))
+}
+
 impl Managed {
     /// Takes a process over.
     ///
@@ -152,12 +158,12 @@ impl Managed {
     fn engage_only(common: ProcessContext<'_>, pid: u32) -> Result<Self, Refusal> {
         let stat = proc::stat(pid).ok_or_else(|| "it has ended".to_string())?;
         let mover = Mover::inject(pid, STAGING)?.mover;
-        let events = mover.faults().share().map_err(|error| error.to_string())?;
+        let events = mover.faults().share().map_err(failed("sharing its userfaultfd"))?;
         let name = format!("{} ({pid})", proc::name(pid));
         let program = ProgramToManage { pid: Some(pid), stack: stat.stack, name };
         let claim = Claim::new(common.guardian, &program, events);
         let managed = Self::serve(common, program, &claim, ProcessRanges::default(), |_| Ok(()))?;
-        managed.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
+        managed.window.reach().equip(pid, mover).map_err(failed("giving it a mover"))?;
         Ok(managed)
     }
 
@@ -188,8 +194,8 @@ impl Managed {
             served: Mutex::default(),
             unserved: Mutex::default(),
         });
-        let bell = Bell::new().map_err(|error| error.to_string())?;
-        reader.look_after(&window, &bell).map_err(|error| error.to_string())?;
+        let bell = Bell::new().map_err(failed("making a bell for its thread"))?;
+        reader.look_after(&window, &bell).map_err(failed("reading its events"))?;
         let mut managed = Self {
             stack,
             parent: 0,
@@ -208,7 +214,7 @@ impl Managed {
             is_refused: false,
             droppers: None,
         };
-        managed.start().map_err(|error| error.to_string())?;
+        managed.start().map_err(failed("starting its thread"))?;
         Ok(managed)
     }
 
@@ -245,8 +251,8 @@ impl Managed {
     /// # Errors
     /// Fails if the process is not the child, cannot be asked just now, or cannot be managed.
     pub(crate) fn equip(&mut self, pid: u32) -> Result<(), Unequipped> {
-        let faults = self.window.reach().events().share().map_err(|error| error.to_string())?;
-        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let faults = self.window.reach().events().share().map_err(failed("sharing its userfaultfd"))?;
+        let mappings = proc::mappings(pid).map_err(|error| refusal::in_words(&error))?;
         let watched = self.watched_in(&mappings);
         let is_changing = |page: &u64| watches(&self.window, *page) == Err(Errno::AGAIN);
         if !self.is_settled() || watched.first().is_some_and(is_changing) {
@@ -264,7 +270,7 @@ impl Managed {
         }
         // From here on, pages go out. If pages of the child were mistaken for pages of its parent, they would
         // read as zeros later.
-        self.window.reach().equip(pid, mover).map_err(|error| error.to_string())?;
+        self.window.reach().equip(pid, mover).map_err(failed("giving it a mover"))?;
         let _ = self.look();
         Ok(())
     }

@@ -19,7 +19,7 @@ pub const NOTICES: [&Message; 7] = [
 ];
 
 /// Why a run was ended. Each follows "the program was stopped: ".
-pub const ENDS: [&Message; 12] = [
+pub const ENDS: [&Message; 13] = [
     &NO_PAGE,
     &NOT_TAKEN,
     &CHANGE_LOST,
@@ -28,6 +28,7 @@ pub const ENDS: [&Message; 12] = [
     &HELPER_LOST,
     &UNSERVED,
     &NO_MANAGER,
+    &NO_MANAGER_HERE,
     &NO_THREAD,
     &NO_GUARDIAN,
     &BLIND,
@@ -35,17 +36,8 @@ pub const ENDS: [&Message; 12] = [
 ];
 
 /// Why memory was not available. Each follows one of [`ENDS`].
-pub const LACKS: [&Message; 9] = [
-    &OUT_OF_MEMORY,
-    &IMMOVABLE,
-    &SWAP_FULL,
-    &FILE_SIZE,
-    &READ_FAILED,
-    &WRITE_FAILED,
-    &SILENT,
-    &CORRUPT,
-    &ENGINE,
-];
+pub const LACKS: [&Message; 8] =
+    [&OUT_OF_MEMORY, &IMMOVABLE, &SWAP_FULL, &FILE_SIZE, &READ_FAILED, &WRITE_FAILED, &CORRUPT, &ENGINE];
 
 pub(crate) const LIMIT_IMPOSSIBLE: Message = Message {
     happened: "the limit of {limit} MiB cannot be kept, because {what}",
@@ -124,8 +116,13 @@ pub(crate) const UNSERVED: Message = Message {
 };
 pub(crate) const NO_MANAGER: Message = Message {
     happened: "memory cannot be managed: {why}",
-    remedy: "",
-    cause: "The swap places or addresses that were available at the start no longer are",
+    remedy: "give --swap a folder, a file or a disk that stays until the run has ended",
+    cause: "A swap place was there at the start, and is not any more when the program nears its limit",
+};
+pub(crate) const NO_MANAGER_HERE: Message = Message {
+    happened: NO_MANAGER.happened,
+    remedy: "allow this user more processes (RLIMIT_NPROC, `ulimit -u`), or the runner more addresses (RLIMIT_AS, `ulimit -v`)",
+    cause: "As above, but the kernel refused Octavo a thread or addresses",
 };
 pub(crate) const NO_THREAD: Message = Message {
     happened: "no thread could be started: {why}",
@@ -155,7 +152,7 @@ pub(crate) const OUT_OF_MEMORY: Message = Message {
     cause: "Memory that cannot be paged, and the pages that the program uses at the same moment, fill the limit",
 };
 pub(crate) const IMMOVABLE: Message = Message {
-    happened: "{immovable} of the {budget} MiB cannot be moved, such as locked memory",
+    happened: "{stays} MiB of its memory cannot be moved, such as locked memory, and the limit leaves {budget} MiB for pages",
     remedy: "have the program lock less, or give --memory {enough} or more",
     cause: "Locked memory (`mlock`), and pages that the kernel holds for a device, stay where they are",
 };
@@ -178,11 +175,6 @@ pub(crate) const WRITE_FAILED: Message = Message {
     happened: "other pages could not be written to make room: {what}",
     remedy: "check the device",
     cause: "As above, for writes",
-};
-pub(crate) const SILENT: Message = Message {
-    happened: "{what}",
-    remedy: "check the device",
-    cause: "The swap device has not answered for a long time: a disk fails, or a network file system is gone",
 };
 pub(crate) const CORRUPT: Message = Message {
     happened: "its bytes on the device are not those that were written: {what}",
@@ -208,11 +200,20 @@ pub fn in_words(error: &octavo::Error) -> String {
         ErrorKind::SwapFull => &SWAP_FULL,
         ErrorKind::SwapRead => &READ_FAILED,
         ErrorKind::SwapWrite => &WRITE_FAILED,
-        ErrorKind::TimedOut => &SILENT,
         ErrorKind::Corrupt => &CORRUPT,
         _ => &ENGINE,
     };
     message.with(said)
+}
+
+/// Says why the manager could not be made.
+pub(crate) fn not_managed(error: &octavo::Error) -> String {
+    let message = if error.kind() == ErrorKind::System { &NO_MANAGER_HERE } else { &NO_MANAGER };
+    // The engine's advice names the limit, between words that are for programmers.
+    let limit = getrlimit(Resource::Nproc).current.filter(|_| error.to_string().contains("RLIMIT_NPROC"));
+    let limit =
+        limit.map(|most| format!(": this user may have {most} processes and threads here (RLIMIT_NPROC)"));
+    message.with(&[("why", &format!("{}{}", error.what_happened(), limit.unwrap_or_default()))])
 }
 
 /// Advice on memory sizes is a multiple of this.

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use octavo::Manager;
-use octavo_platform::usage;
+use octavo_platform::{refusal, usage};
 use octavo_stub::Message;
 
 use self::growth::{Growth, time_to_fill};
@@ -83,9 +83,14 @@ impl Failed {
     pub(crate) fn new(message: &Message, why: &dyn Display) -> Self {
         Self(message.with(&[("why", why)]))
     }
+
+    /// Like [`new`](Self::new), for a refusal by the kernel. Names the limit that may be its reason.
+    pub(crate) fn refused(message: &Message, error: &std::io::Error) -> Self {
+        Self::new(message, &refusal::in_words(error))
+    }
 }
 
-/// Makes the manager.
+/// Makes the manager, or says why the run cannot go on.
 pub(crate) type MakeManager = Box<dyn FnOnce() -> Result<Manager, String> + Send>;
 
 /// Watches a tree.
@@ -253,7 +258,7 @@ impl Monitor {
             make_manager()
         };
         let making = std::thread::Builder::new().name("octavo-make".into()).spawn(make);
-        self.making = Some(making.map_err(|error| Failed::new(&messages::NO_THREAD, &error))?);
+        self.making = Some(making.map_err(|error| Failed::refused(&messages::NO_THREAD, &error))?);
         Ok(())
     }
 
@@ -274,7 +279,8 @@ impl Monitor {
         // The guardian is a process, and must not inherit the monitor's priority.
         priority::starts_others();
         let guardian = Guardian::new().and_then(|guardian| Ok((guardian.complete()?, guardian)));
-        let (started, guardian) = guardian.map_err(|error| Failed::new(&messages::NO_GUARDIAN, &error))?;
+        let (started, guardian) =
+            guardian.map_err(|error| Failed::refused(&messages::NO_GUARDIAN, &error))?;
         started.into_iter().for_each(|guard| self.tree.leave_out(guard));
         self.guardian = Some(guardian);
         // Take the high priority again: the tree may be filling its limit just now.
@@ -298,7 +304,7 @@ impl Monitor {
         let guardian = self.guardian.as_ref().expect("it has been there");
         priority::starts_others();
         let started = guardian.complete();
-        let started = started.map_err(|error| Failed::new(&messages::NO_GUARDIAN, &error))?;
+        let started = started.map_err(|error| Failed::refused(&messages::NO_GUARDIAN, &error))?;
         started.into_iter().for_each(|guard| self.tree.leave_out(guard));
         Ok(())
     }
@@ -312,8 +318,9 @@ impl Monitor {
     fn finish_preparing(&mut self) -> Result<(), Failed> {
         self.prepare()?;
         if let Some(making) = self.making.take() {
-            let made = making.join().unwrap_or_else(|_| Err("the manager could not be made".into()));
-            let manager = made.map_err(|why| Failed::new(&messages::NO_MANAGER, &why))?;
+            let panicked =
+                |_| Err(messages::NO_MANAGER.with(&[("why", &"the thread that makes it has panicked")]));
+            let manager = making.join().unwrap_or_else(panicked).map_err(Failed)?;
             self.manager = Some(manager);
         }
         Ok(())

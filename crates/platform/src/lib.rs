@@ -34,6 +34,7 @@
 //! | `smaps` | the flags of a process's mappings |
 //! | `proc_text` | the text files about a process in `/proc` |
 //! | `process_memory` | copies between this process's memory and another's |
+//! | `refusal` | the kernel's refusals, in words that name the limit behind them |
 //! | `threads` | threads of other processes: signals to them, and their lists of robust mutexes |
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -51,6 +52,7 @@ pub mod pagemap;
 mod plain_memory;
 pub mod proc_text;
 pub mod process_memory;
+pub mod refusal;
 mod reservation;
 pub mod rseq;
 mod seccomp;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use octavo_platform::refusal;
 use rustix::io::Errno;
 
 use crate::message::Message;
@@ -54,7 +55,8 @@ impl InjectError {
 
     /// Makes an error of the kernel in a step that the sentence names.
     pub(crate) fn system(step: &str, error: impl Into<io::Error>) -> Self {
-        let words: [(&str, &dyn fmt::Display); 2] = [("step", &step), ("error", &error.into())];
+        let error = refusal::in_words(&error.into());
+        let words: [(&str, &dyn fmt::Display); 2] = [("step", &step), ("error", &error)];
         Self::new(InjectErrorKind::System, &reasons::KERNEL_REFUSED, &words)
     }
 

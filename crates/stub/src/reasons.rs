@@ -52,9 +52,10 @@ pub(crate) const NO_TRACING: Message = Message {
     cause: "Octavo stops a thread for a moment, to put a helper into the process. The administrator has forbidden that",
 };
 pub(crate) const TRACED: Message = Message {
-    happened: "{tracer} traces it",
+    happened: "{tracer} traces it, so its memory counts, but cannot be paged until {tracer} lets go",
     remedy: "start it without that, and attach while it runs: `strace -p` and `gdb -p` work on programs that Octavo manages",
-    cause: "A process has at most one tracer, and Octavo must be that tracer for a moment. Octavo tries again when the other tracer lets go",
+    cause: "A process has at most one tracer, and Octavo must be that tracer for a moment. Octavo tries again when the other tracer lets go. \
+            What traces a program from its start to its end, such as `rr`, cannot be had together with a limit",
 };
 pub(crate) const FILTERED: Message = Message {
     happened: "it has a seccomp filter, which cannot be suspended",

@@ -1,6 +1,7 @@
 //! Checks what a run needs. The checks come before the program starts. Without them, a run would notice a
 //! lack only when memory gets short.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::fs;
@@ -30,8 +31,13 @@ use crate::rungs::{Rung, RungChoice};
 
 /// With fewer descriptors, a run of one process fails midway.
 const LEAST_DESCRIPTORS: u64 = 64;
+/// About how many descriptors the runner keeps for itself, and how many for each process that it manages.
+const OWN_DESCRIPTORS: u64 = 30;
+const DESCRIPTORS_EACH: u64 = 10;
 /// A place for swap with less room than this is refused, unless the user limited it to less.
 const LEAST_ROOM: u64 = 16 << 20;
+/// The largest swap that is advised to a user who has too few addresses.
+const MOST_ADVISED_SWAP: u64 = 8 << 30;
 /// Bytes of addresses that the runner takes besides the manager: stacks and heaps of threads, and its
 /// program.
 const REST_BYTES: usize = 128 << 20;
@@ -171,8 +177,23 @@ fn limit(args: &RunArgs) -> Result<u64, String> {
 
 /// Checks the swap places.
 fn swap(args: &RunArgs) -> Result<String, String> {
-    let places = places(args).into_iter().map(|(place, area)| swap_at(&place, &area));
+    let places = places(args);
+    if let Some(twice) = twice(places.iter().map(|(place, _)| &*place.path)) {
+        return Err(messages::PLACE_TWICE.with(&[("place", &twice.display())]));
+    }
+    let places = places.into_iter().map(|(place, area)| swap_at(&place, &area));
     places.collect::<Result<Vec<_>, String>>().map(|places| places.join("; "))
+}
+
+/// Returns the first file or disk that is named twice. Two areas in one folder have a file each.
+fn twice<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<&'a Path> {
+    let mut seen = HashSet::new();
+    // A file that is not there yet counts by its folder.
+    let place = |path: &Path| {
+        let folder = folder_of(path).canonicalize().unwrap_or_default();
+        path.canonicalize().unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()))
+    };
+    paths.filter(|path| !path.is_dir()).find(|path| !seen.insert(place(path)))
 }
 
 fn swap_at(place: &SwapPlace, area: &SwapArea) -> Result<String, String> {
@@ -180,7 +201,7 @@ fn swap_at(place: &SwapPlace, area: &SwapArea) -> Result<String, String> {
     if limit_bytes < PAGE_BYTES as u64 {
         return Err(messages::NO_PAGE.with(&[("bytes", &limit_bytes)]));
     }
-    area.check().map_err(|error| refused(&error))?;
+    area.check().map_err(|error| refused(&error, None))?;
     let path = &place.path;
     let found = fs::metadata(path).ok();
     if found.as_ref().is_some_and(|found| found.file_type().is_block_device()) {
@@ -218,23 +239,41 @@ fn room_at(folder: &Path, kept_bytes: u64) -> Option<u64> {
 fn addresses(args: &RunArgs, limit_bytes: u64) -> Result<String, String> {
     // Leave room for the rest of the runner.
     let _rest = Reservation::new(REST_BYTES, PAGE_BYTES);
-    builder(args).budget_bytes(limit_bytes).check().map_err(|error| refused(&error))?;
+    let builder = |args: &RunArgs| builder(args).budget_bytes(limit_bytes);
+    if let Err(error) = builder(args).check() {
+        let fits = |swap_bytes: &u64| builder(&with_swap_of(args, *swap_bytes)).check().is_ok();
+        // Each half of the former.
+        let sizes = std::iter::successors(Some(MOST_ADVISED_SWAP), |bytes| Some(bytes / 2));
+        let less = sizes.take_while(|bytes| *bytes >= LEAST_ROOM).find(fits);
+        return Err(refused(&error, less));
+    }
     Ok(match getrlimit(Resource::As).current {
         Some(most) => format!("enough, of {}", bytes_for_people(most)),
         None => "as many as are wanted".into(),
     })
 }
 
-/// Describes an error of the engine to the user who gave these options.
-fn refused(error: &octavo::Error) -> String {
+/// Returns the options with this much swap in each place.
+fn with_swap_of(args: &RunArgs, bytes: u64) -> RunArgs {
+    let places = places(args).into_iter();
+    let swap = places.map(|(place, _)| SwapPlace { limit_bytes: Some(bytes), ..place }).collect();
+    RunArgs { swap, ..args.clone() }
+}
+
+/// Describes an error of the engine to the user who gave these options. With `less` bytes of swap there would
+/// be enough addresses.
+fn refused(error: &octavo::Error, less: Option<u64>) -> String {
     let why: &dyn Display = &error.what_happened();
     match (error.kind(), getrlimit(Resource::As).current) {
         (ErrorKind::SwapUnavailable, _) => messages::NO_PLACE.with(&[("why", why)]),
         (ErrorKind::SwapNotEmpty, _) => messages::PLACE_TAKEN.with(&[("why", why)]),
         (ErrorKind::System, Some(most)) => {
-            messages::NO_ADDRESSES.with(&[("why", why), ("limit", &bytes_for_people(most))])
+            let less = less.map_or_else(String::new, |bytes| {
+                format!(", or use less swap, as by --swap /var/tmp:{}M", bytes >> 20)
+            });
+            messages::NO_ADDRESSES.with(&[("why", why), ("limit", &bytes_for_people(most)), ("less", &less)])
         }
-        _ => error.to_string(),
+        _ => error.what_happened().into(),
     }
 }
 
@@ -244,7 +283,10 @@ fn descriptors() -> Result<String, String> {
         Some(most) if most < LEAST_DESCRIPTORS => {
             Err(messages::FEW_FILES.with(&[("most", &most), ("least", &LEAST_DESCRIPTORS)]))
         }
-        Some(most) => Ok(format!("up to {most}")),
+        Some(most) => {
+            let processes = (most - OWN_DESCRIPTORS) / DESCRIPTORS_EACH;
+            Ok(format!("up to {most}, enough for some {processes} processes at once"))
+        }
         None => Ok("as many as are wanted".into()),
     }
 }

@@ -47,6 +47,11 @@ pub const PLACE_TAKEN: Message = Message {
     remedy: "give --swap another path, or add --force to overwrite this one",
     cause: "The file or disk holds something that Octavo has not written. It was left as it is",
 };
+pub const PLACE_TWICE: Message = Message {
+    happened: "{place} is given twice",
+    remedy: "give each file or disk once",
+    cause: "Two areas in one place would overwrite each other. A folder may be given twice, since each area gets a file of its own there",
+};
 pub const LITTLE_ROOM: Message = Message {
     happened: "{place} has room for {room} only",
     remedy: "free some there, give --swap another place, or allow larger files (`ulimit -f`)",
@@ -54,7 +59,7 @@ pub const LITTLE_ROOM: Message = Message {
 };
 pub const NO_ADDRESSES: Message = Message {
     happened: "a process may have {limit} of addresses here (RLIMIT_AS), and the runner takes some for itself: {why}",
-    remedy: "lift that limit, by `ulimit -v unlimited`, or use less swap, as by --swap /var/tmp:1G",
+    remedy: "lift that limit, by `ulimit -v unlimited`{less}",
     cause: "Octavo reserves addresses for every page that it may ever manage. This takes no memory. In addition, the runner needs about \
             200 MiB of addresses",
 };
@@ -135,7 +140,7 @@ mod tests {
     use super::*;
 
     /// All messages of this file.
-    const AT_START: [&Message; 22] = [
+    const AT_START: [&Message; 23] = [
         &LIMIT_ABOVE_MACHINE,
         &LIMIT_TOO_SMALL,
         &NO_UNIT,
@@ -143,6 +148,7 @@ mod tests {
         &NO_PAGE,
         &NO_SWAP_SIZE,
         &PLACE_TAKEN,
+        &PLACE_TWICE,
         &LITTLE_ROOM,
         &NO_ADDRESSES,
         &FEW_FILES,

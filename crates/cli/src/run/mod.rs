@@ -18,6 +18,7 @@ use std::process::{Command, ExitStatus};
 use octavo_command::failure::Failure;
 use octavo_command::output::tell;
 use octavo_pager::{End, KernelSwap, Options, Summary};
+use octavo_platform::refusal;
 use rustix::process::{Resource, getrlimit};
 
 use crate::run::args::{RunArgs, SwapPlace};
@@ -123,7 +124,8 @@ fn in_pool(
         Failure::Said(match (&args.socket, error.kind()) {
             (Some(path), ErrorKind::AddrInUse) => messages::said_of(&messages::SOCKET_TAKEN, path, &error),
             (Some(path), ErrorKind::NotFound) => messages::said_of(&messages::NO_SOCKET, path, &error),
-            _ => messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]),
+            _ => messages::NO_WATCH
+                .with(&[("program", &program.display()), ("why", &refusal::in_words(&error))]),
         })
     })
 }
@@ -142,7 +144,9 @@ fn in_files(command: Command, args: &RunArgs, limit_bytes: u64) -> Result<(End, 
         leaves_manager: false,
     };
     octavo_pager::run_in_files(command, options, &folder.path).map_err(|error| {
-        Failure::Said(messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]))
+        Failure::Said(
+            messages::NO_WATCH.with(&[("program", &program.display()), ("why", &refusal::in_words(&error))]),
+        )
     })
 }
 
@@ -159,7 +163,9 @@ fn in_kernel_swap(command: &Command, args: &RunArgs, limit_bytes: u64) -> Result
     };
     octavo_pager::run_in_kernel_swap(command, &swap).map_err(|error| {
         let program = command.get_program();
-        Failure::Said(messages::NO_WATCH.with(&[("program", &program.display()), ("why", &error)]))
+        Failure::Said(
+            messages::NO_WATCH.with(&[("program", &program.display()), ("why", &refusal::in_words(&error))]),
+        )
     })
 }
 

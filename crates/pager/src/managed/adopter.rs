@@ -175,6 +175,23 @@ impl<'a> Adopter<'a> {
         self.shared.give_up(self.window.reach().pid(), message, why);
     }
 
+    /// Says what stays in memory, if it leaves pages no room.
+    fn what_stays(&self) -> Option<String> {
+        let immovable = self.shared.manager.immovable_bytes().unwrap_or(0);
+        // The kernel counts locked memory before it is there, so this says how much is still to come.
+        let locked = self.window.reach().pid().map_or(0, proc::locked_bytes);
+        let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);
+        let stays = immovable.max(locked);
+        if immovable <= budget / 2 && stays <= budget {
+            return None;
+        }
+        // Suggest the memory that stays, plus the present budget for everything else.
+        let enough = as_option(budget + stays);
+        let (stays, budget) = (stays >> 20, budget >> 20);
+        let words: [(&str, &dyn Display); 3] = [("stays", &stays), ("budget", &budget), ("enough", &enough)];
+        Some(messages::IMMOVABLE.with(&words))
+    }
+
     /// Adopts present pages, as far as there is room. Returns the end of the part that is done.
     fn adopt_run(&self, start: u64, end: u64) -> octavo::Result<u64> {
         let what = InPlace::Pages(Protection::READ_WRITE);
@@ -242,21 +259,16 @@ impl Listener for Adopter<'_> {
         if may_pass(&error) && is_adopting || self.has_patience_with(&error) {
             return true;
         }
-        self.give_up(&messages::NO_PAGE, &in_words(&error));
+        let is_for_lack = error.kind() == ErrorKind::OutOfMemory;
+        let stays = if is_for_lack { self.what_stays() } else { None };
+        self.give_up(&messages::NO_PAGE, &stays.unwrap_or_else(|| in_words(&error)));
         false
     }
 
     /// Pages come and go, and no page stays long enough. Immovable memory may leave them no room.
     fn stuck(&mut self, _: u64) {
-        let immovable = self.shared.manager.immovable_bytes().unwrap_or(0);
-        let budget = self.shared.manager.stats().map_or(u64::MAX, |stats| stats.budget_bytes);
-        if immovable > budget / 2 {
-            // Suggest the immovable bytes, plus the present budget for everything else.
-            let enough = as_option(budget + immovable);
-            let (immovable, budget) = (immovable >> 20, budget >> 20);
-            let words: [(&str, &dyn Display); 3] =
-                [("immovable", &immovable), ("budget", &budget), ("enough", &enough)];
-            self.give_up(&messages::NO_PAGE, &messages::IMMOVABLE.with(&words));
+        if let Some(stays) = self.what_stays() {
+            self.give_up(&messages::NO_PAGE, &stays);
         }
     }
 

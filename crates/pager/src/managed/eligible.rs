@@ -20,6 +20,7 @@ use std::os::unix::fs::FileExt;
 
 use octavo::PAGE_BYTES;
 use octavo_platform::pagemap::{Categories, Pagemap, ScanFilter};
+use octavo_platform::refusal;
 use rangemap::RangeSet;
 
 use crate::managed::bss;
@@ -61,11 +62,11 @@ impl SeenMemory {
     /// # Errors
     /// Returns a sentence if the process has ended or cannot be looked at.
     pub(crate) fn of(pid: u32) -> Result<Self, String> {
-        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
-        let memory = PresentMemory::of(pid).map_err(|error| error.to_string())?;
+        let mappings = proc::mappings(pid).map_err(|error| refusal::in_words(&error))?;
+        let memory = PresentMemory::of(pid).map_err(|error| refusal::in_words(&error))?;
         let bss = bss::find(&mappings, |at, bytes| memory.read(at, bytes));
         // Read the threads last, so that the stacks of new threads are included.
-        let threads = Threads::of(pid).map_err(|error| error.to_string())?;
+        let threads = Threads::of(pid).map_err(|error| refusal::in_words(&error))?;
         Ok(Self { mappings, threads, bss, taken_stacks: Vec::new() })
     }
 

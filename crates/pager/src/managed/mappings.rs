@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use octavo::ErrorKind;
+use octavo_platform::refusal;
 use rangemap::RangeSet;
 use rustix::io::Errno;
 
@@ -35,7 +36,7 @@ impl Managed {
             return Ok(Vec::new());
         }
         let mut found = Vec::new();
-        let mappings = proc::mappings(pid).map_err(|error| error.to_string())?;
+        let mappings = proc::mappings(pid).map_err(|error| refusal::in_words(&error))?;
         let bounds = mappings.iter().flat_map(|mapping| [mapping.start, mapping.end]);
         for part in layout.doubtful_parts(bounds.chain([own.start, own.end])) {
             let (start, len) = (part.start, part.end - part.start);

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 
 use octavo::Manager;
+use octavo_platform::refusal;
 use octavo_platform::userfaultfd::Userfaultfd;
 use octavo_stub::Message;
 use octavo_window::{Reach, Served, Target, Window};
@@ -69,7 +70,7 @@ impl Claim {
     /// Claims a program. From here on, only the runner may have pages of it.
     pub(crate) fn new(guardian: &Guardian, program: &ProgramToManage, events: Userfaultfd) -> Self {
         let entrusted = guardian.entrust(program.pid, program.stack);
-        let entrusted = entrusted.map(Arc::new).map_err(|error| error.to_string());
+        let entrusted = entrusted.map(Arc::new).map_err(|error| refusal::in_words(&error));
         Self { window: Arc::new(Window::new(Target::new(events))), entrusted }
     }
 

@@ -8,6 +8,7 @@ use octavo_window::{Target, Window};
 use rustix::io::Errno;
 
 use crate::managed::shared::DriverState;
+use crate::messages::in_words;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -29,7 +30,7 @@ pub(super) fn take(
         if watches(window, start) == Err(Errno::AGAIN) || window.is_unsettled(start, len) {
             continue;
         }
-        space.map_at(start, len, RegionOptions::default()).map_err(|error| error.to_string())?;
+        space.map_at(start, len, RegionOptions::default()).map_err(|error| in_words(&error))?;
         if window.reach().watch(start, len).is_err() {
             // The program itself watches the range, or the range has just been unmapped.
             let _ = space.unmap(start, len);

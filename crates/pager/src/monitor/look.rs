@@ -128,7 +128,7 @@ impl Monitor {
             }
             // Other threads or processes may have taken the last descriptors for a moment.
             Err(_) if self.blind_since.get_or_insert(now).elapsed() < PATIENCE => {}
-            Err(error) => return Err(Failed::new(&messages::BLIND, &error)),
+            Err(error) => return Err(Failed::refused(&messages::BLIND, &error)),
         }
         Ok(())
     }

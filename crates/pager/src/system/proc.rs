@@ -83,6 +83,11 @@ impl StatusFile {
     }
 }
 
+/// Returns how many bytes a process has locked, present or not.
+pub(crate) fn locked_bytes(pid: u32) -> u64 {
+    StatusFile::of(pid).map_or(0, |status| status.read().locked)
+}
+
 fn parse_status(status: &[u8]) -> StatusFigures {
     let mut told = StatusFigures::default();
     for line in status.split(|byte| *byte == b'\n') {
