@@ -1,0 +1,223 @@
+//! Runs that say the messages of `docs/messages.md` which no other test reads, and a check that every message
+//! has such a run.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::runs::{OCTAVO, assert_passed, kinds, octavo, octavo_without, text, torture};
+use rustix::process::geteuid;
+
+/// Goes through twice the limit of 64 MiB until its time is over.
+const WRITES: [&str; 8] = ["--memory", "128M", "--seconds", "4", "--seed", "1", "--only", "writers"];
+const LIMIT: [&str; 2] = ["--memory", "64M"];
+
+/// A user that no other test is, so that its processes can be counted.
+const USER: &str = "64123";
+
+/// Runs a program for a user who may have so many processes, and may take processes over.
+fn with_processes(most: u32, folder: &Path) -> Output {
+    let (user, group) = (format!("--reuid={USER}"), format!("--regid={USER}"));
+    let mut command = Command::new("setpriv");
+    command.args([&user, &group, "--clear-groups", "--inh-caps=-all,+sys_ptrace"]);
+    command.args(["--ambient-caps=-all,+sys_ptrace", "--bounding-set=-all,+sys_ptrace"]);
+    command.args(["prlimit", &format!("--nproc={most}")]).arg(folder.join("octavo")).arg("run");
+    command
+        .args(LIMIT)
+        .args(["--swap", "/var/tmp", "--"])
+        .arg(folder.join("octavo-kinds"))
+        .args(["read-only", "128"]);
+    command.output().unwrap()
+}
+
+/// With one process more each time, the next step of a run is the one that the kernel refuses.
+#[test]
+fn a_limit_on_processes_is_named_at_each_step_that_it_stops() {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: only root can become another user");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    for program in [Path::new(OCTAVO), &kinds()] {
+        fs::copy(program, folder.path().join(program.file_name().unwrap())).unwrap();
+    }
+    let mut all = String::new();
+    for most in 1..=8 {
+        let output = with_processes(most, folder.path());
+        let errors = text(&output.stderr);
+        let is_named =
+            errors.contains("(RLIMIT_NPROC)") || output.status.success() && !errors.contains("not managed");
+        assert!(is_named, "{most}: {errors}");
+        assert!(!errors.contains("budget_bytes") && !errors.contains("-0.0"), "{most}: {errors}");
+        all += &errors;
+    }
+    for words in [
+        "no guardian could be started: ",
+        "this user may have no more processes",
+        "no thread could be started: ",
+        "memory cannot be managed: ",
+        "or the runner more addresses (RLIMIT_AS, `ulimit -v`)",
+        "is not managed: ",
+    ] {
+        assert!(all.contains(words), "no step says {words:?}: {all}");
+    }
+}
+
+/// The runner opens its swap when memory gets short.
+#[test]
+fn a_swap_place_that_goes_while_the_program_runs_is_named() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let place = folder.path().join("inner/swap");
+    fs::create_dir_all(&place).unwrap();
+    let goes = format!("rm -r {} && exec \"$@\"", folder.path().join("inner").display());
+    let program = [&["-c", &goes, "sh", torture().to_str().unwrap()], &WRITES[..]].concat();
+    let options = [&LIMIT[..], &["--swap", place.to_str().unwrap()]].concat();
+    let output = octavo(&options, "sh", &program).output().unwrap();
+    let errors = text(&output.stderr);
+    let words =
+        ["memory cannot be managed: cannot make a swap file at ", "that stays until the run has ended"];
+    assert!(words.iter().all(|words| errors.contains(words)), "{errors}");
+}
+
+#[test]
+fn a_limit_on_file_sizes_is_named_when_swap_has_reached_it() {
+    let script = "ulimit -f 20480; exec $0 run --memory 64M --compression off --swap /var/tmp -- \"$@\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, OCTAVO]).arg(torture()).args(WRITES);
+    let errors = text(&command.output().unwrap().stderr);
+    assert!(errors.contains("A file may have no more than 20 MiB here (RLIMIT_FSIZE)"), "{errors}");
+}
+
+#[test]
+fn a_program_of_32_bits_is_not_managed_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("fill.c"), folder.path().join("fill"));
+    let text_of =
+        "static volatile char memory[96 << 20]; void _start(void) { for (int round = 0; round < 400; round++)
+        for (unsigned at = 0; at < sizeof memory; at += 4096) memory[at] = round;
+        __asm__ volatile(\"int $0x80\" : : \"a\"(1), \"b\"(0)); }";
+    fs::write(&source, text_of).unwrap();
+    let flags = ["-m32", "-O1", "-nostdlib", "-static", "-fno-pie", "-no-pie", "-ffreestanding", "-o"];
+    let built = Command::new("cc").args(flags).arg(&program).arg(&source).status();
+    if !built.is_ok_and(|status| status.success())
+        || !Command::new(&program).status().is_ok_and(|ran| ran.success())
+    {
+        eprintln!("SKIPPED: no program of 32 bits can be built or run here");
+        return;
+    }
+    let output = octavo(&LIMIT, &program, &[]).output().unwrap();
+    assert_passed(&output);
+    let errors = text(&output.stderr);
+    assert!(errors.contains("it runs 32-bit code; use its 64-bit build"), "{errors}");
+}
+
+/// Runs a torture while system calls of the runner's first thread fail as `faults` says.
+fn with_faults(faults: &str) -> Output {
+    let mut command = Command::new("strace");
+    command.args(["-qq", "-o", "/dev/null", "-e", &format!("inject={faults}"), OCTAVO, "run"]);
+    command.args(LIMIT).args(["--swap", "/var/tmp", "--"]).arg(torture()).args(WRITES);
+    command.output().unwrap()
+}
+
+#[test]
+fn what_the_kernel_refuses_to_the_runner_is_said() {
+    let can_inject = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
+    if !can_inject.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: there is no `strace` here, which injects faults");
+        return;
+    }
+    for (faults, words) in [
+        ("socketpair:error=EMFILE", "octavo: cannot watch "),
+        ("ppoll:error=ENOMEM:when=20+", "the program was stopped: cannot wait for the program to end: "),
+        ("eventfd2:error=EMFILE", "is not managed: making a bell for its thread failed: Too many open files"),
+    ] {
+        let errors = text(&with_faults(faults).stderr);
+        assert!(errors.contains(words), "{faults}: {errors}");
+    }
+    let errors = text(&with_faults("eventfd2:error=EMFILE").stderr);
+    assert!(errors.contains("open files here (RLIMIT_NOFILE)"), "{errors}");
+}
+
+/// A child of a managed program forbids itself what a helper needs, and then gets pages of its own.
+#[test]
+fn a_forks_child_that_cannot_be_managed_is_told() {
+    let mut run = octavo_without("sys_admin", &["--memory", "40M"], kinds(), &["filtered-child", "48"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let said =
+        lines.take_while(|line| !line.contains("it ran for")).find(|line| line.contains("a fork's child"));
+    // The program waits for the end of its input.
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success(), "{said:?}");
+    let said = said.expect("it is told before the end");
+    assert!(said.contains("a fork's child is served, but its pages cannot go out: it"), "{said}");
+}
+
+/// The keys of messages that no test makes a run say, and why.
+const WITHOUT_A_RUN: [(&str, &str); 19] = [
+    ("MiB is exceeded, with", "the limit holds wherever memory can be paged, also where it comes fast"),
+    ("or a child of it", "a new parent outside of the run takes a race with the end of two processes"),
+    ("use Linux 6.8 or later", "this kernel can move pages"),
+    ("no process may trace another", "this kernel has no Yama"),
+    ("it may not be traced", "who may have a userfaultfd that tells of forks may trace every process, too"),
+    ("it shares the memory of", "the process becomes the program within a moment"),
+    ("it has no code in", "the kernel puts a page with a system call into every process"),
+    ("it began another program just", "it takes a race with `exec`, and the next try succeeds"),
+    ("it was stopped and continued", "it takes a race with signals, and a later try succeeds"),
+    ("none of its threads could", "it takes a device that does not answer"),
+    ("it has ended", "a process that has ended is only told in a summary"),
+    ("the kernel does not say", "it takes a race with changes of mappings"),
+    ("it is another process than", "Octavo goes on looking, and finds the child"),
+    ("its memory cannot be taken", "said in place of the message before it while pages are taken over"),
+    ("a change of its mappings", "the unit tests of managed processes read it"),
+    ("a fork of it cannot", "the unit tests of managed processes read it"),
+    ("the faults of a process", "only a bug ends the thread"),
+    (
+        "the limit is used up,",
+        "the unit test of `in_words` reads it: in runs, memory that stays has a message of its own",
+    ),
+    ("", "any other error has the engine's own words"),
+];
+
+#[test]
+fn every_message_of_the_guide_is_read_from_a_run() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = fs::read_dir(folder.join("tests")).unwrap().map(|file| file.unwrap().path());
+    // This list is no run.
+    let tests = tests.filter_map(|path| fs::read_to_string(path).ok());
+    let tests: String =
+        tests.map(|text| text.split("const WITHOUT_A_RUN").next().unwrap_or_default().to_owned()).collect();
+    let guide = fs::read_to_string(folder.join("../../docs/messages.md")).unwrap();
+    let rows = guide.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| message"));
+    let keys: Vec<_> = rows.map(key_of).collect();
+    let is_listed = |key: &str| WITHOUT_A_RUN.iter().any(|(listed, _)| *listed == key);
+    let unread: Vec<_> = keys.iter().filter(|key| !tests.contains(&***key) && !is_listed(key)).collect();
+    assert!(unread.is_empty(), "messages that no test reads, by their keys: {unread:#?}");
+    let is_useless = |(key, _): &&(&str, &str)| {
+        !key.is_empty() && tests.contains(key) || !keys.iter().any(|row| row == key)
+    };
+    let useless: Vec<_> = WITHOUT_A_RUN.iter().filter(is_useless).collect();
+    assert!(useless.is_empty(), "messages that are listed without need: {useless:#?}");
+}
+
+/// The first words of a row's message by which a test reads it, or of its remedy if the message is another
+/// text. Empty if neither has words of its own.
+fn key_of(row: &str) -> String {
+    let cells: Vec<_> = row.trim_matches(['|', ' ']).split(" | ").collect();
+    let longest = |text: &str| {
+        let pieces = text.split('*').step_by(2);
+        let pieces = pieces.map(|piece| piece.trim_matches([' ', ',', ':', '.', '(', ')', ';']));
+        pieces.max_by_key(|piece| piece.split(' ').count()).unwrap_or_default().to_owned()
+    };
+    let piece = Some(longest(cells[0])).filter(|piece| piece.split(' ').count() >= 3);
+    let piece = piece.unwrap_or_else(|| cells.get(2).map_or_else(String::new, |remedy| longest(remedy)));
+    piece.split(' ').take(5).collect::<Vec<_>>().join(" ")
+}
