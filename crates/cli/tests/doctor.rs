@@ -68,7 +68,7 @@ fn a_user_without_rights_is_told_of_the_file_rung_and_it_works() {
     }
     assert!(text(&output.stderr).contains("With --rung file it keeps one."), "{}", text(&output.stderr));
     let run = as_nobody(&octavo).args(["run", "--memory", "64M", "--", "true"]).output().unwrap();
-    assert!(text(&run.stderr).contains("or give --rung file, which works here"), "{}", text(&run.stderr));
+    assert!(text(&run.stderr).contains("or add --rung file, which works here"), "{}", text(&run.stderr));
     let options = ["run", "--rung", "file", "--strict", "--memory", "64M", "--", "echo", "ran"];
     let run = as_nobody(&octavo).args(options).output().unwrap();
     assert_passed(&run);

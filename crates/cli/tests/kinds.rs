@@ -163,7 +163,7 @@ fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
     assert!(
         said.contains("octavo-kinds (")
             && said.contains("traces it, so its memory counts, but cannot be paged until ")
-            && said.contains("lets go; start it without that, and attach while it runs"),
+            && said.contains("lets go; start it without that tracer, and attach to it later"),
         "{said}"
     );
     let summary: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
@@ -196,7 +196,10 @@ fn a_program_that_locks_more_than_the_limit_is_told_what_would_be_enough() {
     let stopped = locks("48M");
     let errors = text(&stopped.stderr);
     assert!(!stopped.status.success(), "{errors}");
-    assert!(errors.contains("96 MiB of its memory cannot be moved, such as locked memory"), "{errors}");
+    assert!(
+        errors.contains("it has locked 96 MiB (`mlock`), which must all be in memory at once"),
+        "{errors}"
+    );
     let advice = errors.split("have the program lock less, or give --memory ").nth(1).expect(&errors);
     assert_passed(&locks(advice.split(' ').next().unwrap()));
 }

@@ -60,8 +60,7 @@ fn a_limit_on_processes_is_named_at_each_step_that_it_stops() {
         "no guardian could be started: ",
         "this user may have no more processes",
         "no thread could be started: ",
-        "memory cannot be managed: ",
-        "or the runner more addresses (RLIMIT_AS, `ulimit -v`)",
+        "no thread could be started: cannot start ",
         "is not managed: ",
     ] {
         assert!(all.contains(words), "no step says {words:?}: {all}");
@@ -143,6 +142,23 @@ fn what_the_kernel_refuses_to_the_runner_is_said() {
     assert!(errors.contains("open files here (RLIMIT_NOFILE)"), "{errors}");
 }
 
+#[test]
+fn a_program_under_a_tracer_is_told_what_becomes_of_the_limit() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("SKIPPED: there is no `strace` here");
+        return;
+    }
+    let traced = ["-f", "-o", "/dev/null", kinds().to_str().unwrap(), "mixed", "96"].map(str::to_owned);
+    let traced: Vec<&str> = traced.iter().map(String::as_str).collect();
+    let output = octavo(&["--memory", "48M", "--strict"], "strace", &traced).output().unwrap();
+    let errors = text(&output.stderr);
+    assert!(
+        errors.contains(") traces it, so its memory counts, but cannot be paged until strace ("),
+        "{errors}"
+    );
+    assert!(errors.contains("attach to it later: `strace -p` and `gdb -p` work on"), "{errors}");
+}
+
 /// A child of a managed program forbids itself what a helper needs, and then gets pages of its own.
 #[test]
 fn a_forks_child_that_cannot_be_managed_is_told() {
@@ -162,7 +178,7 @@ fn a_forks_child_that_cannot_be_managed_is_told() {
 }
 
 /// The keys of messages that no test makes a run say, and why.
-const WITHOUT_A_RUN: [(&str, &str); 19] = [
+const WITHOUT_A_RUN: [(&str, &str); 20] = [
     ("MiB is exceeded, with", "the limit holds wherever memory can be paged, also where it comes fast"),
     ("or a child of it", "a new parent outside of the run takes a race with the end of two processes"),
     ("use Linux 6.8 or later", "this kernel can move pages"),
@@ -180,6 +196,7 @@ const WITHOUT_A_RUN: [(&str, &str); 19] = [
     ("a change of its mappings", "the unit tests of managed processes read it"),
     ("a fork of it cannot", "the unit tests of managed processes read it"),
     ("the faults of a process", "only a bug ends the thread"),
+    ("MiB of its memory cannot", "it takes a device that holds half of the limit"),
     (
         "the limit is used up,",
         "the unit test of `in_words` reads it: in runs, memory that stays has a message of its own",

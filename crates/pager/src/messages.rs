@@ -36,8 +36,17 @@ pub const ENDS: [&Message; 13] = [
 ];
 
 /// Why memory was not available. Each follows one of [`ENDS`].
-pub const LACKS: [&Message; 8] =
-    [&OUT_OF_MEMORY, &IMMOVABLE, &SWAP_FULL, &FILE_SIZE, &READ_FAILED, &WRITE_FAILED, &CORRUPT, &ENGINE];
+pub const LACKS: [&Message; 9] = [
+    &OUT_OF_MEMORY,
+    &LOCKED,
+    &IMMOVABLE,
+    &SWAP_FULL,
+    &FILE_SIZE,
+    &READ_FAILED,
+    &WRITE_FAILED,
+    &CORRUPT,
+    &ENGINE,
+];
 
 pub(crate) const LIMIT_IMPOSSIBLE: Message = Message {
     happened: "the limit of {limit} MiB cannot be kept, because {what}",
@@ -121,8 +130,8 @@ pub(crate) const NO_MANAGER: Message = Message {
 };
 pub(crate) const NO_MANAGER_HERE: Message = Message {
     happened: NO_MANAGER.happened,
-    remedy: "allow this user more processes (RLIMIT_NPROC, `ulimit -u`), or the runner more addresses (RLIMIT_AS, `ulimit -v`)",
-    cause: "As above, but the kernel refused Octavo a thread or addresses",
+    remedy: "allow the runner more addresses (RLIMIT_AS, `ulimit -v`)",
+    cause: "As above, but the kernel refused Octavo addresses",
 };
 pub(crate) const NO_THREAD: Message = Message {
     happened: "no thread could be started: {why}",
@@ -151,10 +160,15 @@ pub(crate) const OUT_OF_MEMORY: Message = Message {
     remedy: "give --memory more",
     cause: "Memory that cannot be paged, and the pages that the program uses at the same moment, fill the limit",
 };
-pub(crate) const IMMOVABLE: Message = Message {
-    happened: "{stays} MiB of its memory cannot be moved, such as locked memory, and the limit leaves {budget} MiB for pages",
+pub(crate) const LOCKED: Message = Message {
+    happened: "it has locked {stays} MiB (`mlock`), which must all be in memory at once, and the limit leaves {budget} MiB for pages",
     remedy: "have the program lock less, or give --memory {enough} or more",
-    cause: "Locked memory (`mlock`), and pages that the kernel holds for a device, stay where they are",
+    cause: "Locked memory stays where it is. What the runner itself needs is a part of the limit, too",
+};
+pub(crate) const IMMOVABLE: Message = Message {
+    happened: "{stays} MiB of its memory cannot be moved, and the limit leaves {budget} MiB for pages",
+    remedy: "give --memory {enough} or more",
+    cause: "Pages that the kernel holds for a device stay where they are",
 };
 pub(crate) const SWAP_FULL: Message = Message {
     happened: "{what}",
@@ -208,12 +222,15 @@ pub fn in_words(error: &octavo::Error) -> String {
 
 /// Says why the manager could not be made.
 pub(crate) fn not_managed(error: &octavo::Error) -> String {
-    let message = if error.kind() == ErrorKind::System { &NO_MANAGER_HERE } else { &NO_MANAGER };
+    let why = error.what_happened();
     // The engine's advice names the limit, between words that are for programmers.
-    let limit = getrlimit(Resource::Nproc).current.filter(|_| error.to_string().contains("RLIMIT_NPROC"));
-    let limit =
-        limit.map(|most| format!(": this user may have {most} processes and threads here (RLIMIT_NPROC)"));
-    message.with(&[("why", &format!("{}{}", error.what_happened(), limit.unwrap_or_default()))])
+    let is_for_processes = error.to_string().contains("RLIMIT_NPROC");
+    if let Some(most) = getrlimit(Resource::Nproc).current.filter(|_| is_for_processes) {
+        let why = format!("{why}: this user may have {most} processes and threads here (RLIMIT_NPROC)");
+        return NO_THREAD.with(&[("why", &why)]);
+    }
+    let message = if error.kind() == ErrorKind::System { &NO_MANAGER_HERE } else { &NO_MANAGER };
+    message.with(&[("why", &why)])
 }
 
 /// Advice on memory sizes is a multiple of this.

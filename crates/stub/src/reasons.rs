@@ -53,7 +53,7 @@ pub(crate) const NO_TRACING: Message = Message {
 };
 pub(crate) const TRACED: Message = Message {
     happened: "{tracer} traces it, so its memory counts, but cannot be paged until {tracer} lets go",
-    remedy: "start it without that, and attach while it runs: `strace -p` and `gdb -p` work on programs that Octavo manages",
+    remedy: "start it without that tracer, and attach to it later: `strace -p` and `gdb -p` work on a program that Octavo manages already",
     cause: "A process has at most one tracer, and Octavo must be that tracer for a moment. Octavo tries again when the other tracer lets go. \
             What traces a program from its start to its end, such as `rr`, cannot be had together with a limit",
 };

@@ -2,6 +2,7 @@
 //! lack only when memory gets short.
 
 use std::collections::HashSet;
+use std::env;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::fs;
@@ -181,7 +182,10 @@ fn swap(args: &RunArgs) -> Result<String, String> {
     if let Some(twice) = twice(places.iter().map(|(place, _)| &*place.path)) {
         return Err(messages::PLACE_TWICE.with(&[("place", &twice.display())]));
     }
-    let places = places.into_iter().map(|(place, area)| swap_at(&place, &area));
+    // The user may not know who has set this variable.
+    let from = if args.swap.is_empty() && env::var_os("TMPDIR").is_some() { "TMPDIR: " } else { "" };
+    let at = |place: &SwapPlace, area: &SwapArea| swap_at(place, area).map_err(|why| format!("{from}{why}"));
+    let places = places.into_iter().map(|(place, area)| at(&place, &area));
     places.collect::<Result<Vec<_>, String>>().map(|places| places.join("; "))
 }
 

@@ -75,7 +75,7 @@ pub const NO_RIGHTS: Message = Message {
 };
 pub const NO_RIGHTS_BUT_FILES: Message = Message {
     happened: NO_RIGHTS.happened,
-    remedy: "or give --rung file, which works here",
+    remedy: "or add --rung file, which works here: it needs no such rights, and keeps the limit by files on disk, more slowly",
     cause: "As above. Another way to keep the limit needs no such rights ([rungs](rungs.md))",
 };
 pub const INSIDE: Message = Message {

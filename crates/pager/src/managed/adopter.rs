@@ -189,7 +189,8 @@ impl<'a> Adopter<'a> {
         let enough = as_option(budget + stays);
         let (stays, budget) = (stays >> 20, budget >> 20);
         let words: [(&str, &dyn Display); 3] = [("stays", &stays), ("budget", &budget), ("enough", &enough)];
-        Some(messages::IMMOVABLE.with(&words))
+        let message = if locked >= immovable { &messages::LOCKED } else { &messages::IMMOVABLE };
+        Some(message.with(&words))
     }
 
     /// Adopts present pages, as far as there is room. Returns the end of the part that is done.

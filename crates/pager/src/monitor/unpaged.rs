@@ -150,7 +150,7 @@ impl Monitor {
         if bytes < self.ledger.limit_bytes() / 4 {
             String::new()
         } else {
-            format!(" ({})", in_words(&unpaged))
+            format!(" (of what is in memory, {})", in_words(&unpaged))
         }
     }
 

@@ -65,7 +65,7 @@ impl Summary {
                 self.areas.iter().any(|area| area.used_bytes + area.used_bytes / 16 >= area.capacity_bytes);
             let advice = if is_full { ", and that much room for swap is certain to be enough" } else { "" };
             lines.push(format!(
-                "when it was stopped, {managed} of its memory could be paged, and {swapped} of that were in swap. It had asked for {mapped} in all{advice}"
+                "when it was stopped, Octavo managed {managed} of its memory, and {swapped} of that were in swap. It had asked for {mapped} in all{advice}"
             ));
         }
         lines.iter().map(|line| format!("octavo: {line}")).collect::<Vec<_>>().join("\n")
