@@ -197,7 +197,7 @@ fn where_the_runner_is_killed_the_program_ends_and_nothing_is_left() {
     let options = ["--memory", "512M", "--socket", socket.to_str().unwrap()];
     assert_passed(&octavo(&options, "/bin/true", &[]).output().unwrap());
     assert!(!socket.exists());
-    assert!(run.told("errors").contains("the runner has died"), "{}", run.told("errors"));
+    assert!(run.told("errors").contains("of its processes were killed: "), "{}", run.told("errors"));
 }
 
 #[test]

@@ -138,6 +138,15 @@ fn what_the_kernel_refuses_to_the_runner_is_said() {
         let errors = text(&with_faults(faults).stderr);
         assert!(errors.contains(words), "{faults}: {errors}");
     }
+    let rung = |faults: &str, rung: &str| {
+        let mut command = Command::new("strace");
+        command.args(["-qq", "-o", "/dev/null", "-e", &format!("inject={faults}"), OCTAVO, "run"]);
+        text(&command.args(["--rung", rung, "--", "true"]).output().unwrap().stderr)
+    };
+    let errors = rung("seccomp:error=EINVAL", "file");
+    assert!(errors.contains("system calls of the program cannot be listened to: "), "{errors}");
+    let errors = rung("clone,clone3,vfork:error=EAGAIN", "kernel");
+    assert!(errors.contains("the keeper of the swap file cannot be started: "), "{errors}");
     let errors = text(&with_faults("eventfd2:error=EMFILE").stderr);
     assert!(errors.contains("open files here (RLIMIT_NOFILE)"), "{errors}");
 }
@@ -159,6 +168,70 @@ fn a_program_under_a_tracer_is_told_what_becomes_of_the_limit() {
     assert!(errors.contains("attach to it later: `strace -p` and `gdb -p` work on"), "{errors}");
 }
 
+/// A rung refuses before the program starts. Each command has the program in `$0`.
+#[test]
+fn a_rung_that_cannot_be_had_says_why() {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: only root can mount");
+        return;
+    }
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let mounts =
+        format!("D={}; mount --bind $D $D && mount -o remount,bind,noexec $D", folder.path().display());
+    let nobody = "exec setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let closed = "C=/sys/fs/cgroup; [ ! -e $C/memory ] || C=$C/memory; mount -o remount,bind,ro $C";
+    let cases: [(&str, &str); 5] = [
+        (
+            &format!("{mounts} && exec $0 run --rung file --swap $D -- true"),
+            "is mounted noexec; name a folder",
+        ),
+        (
+            "mount -t tmpfs none /sys/fs/cgroup && exec $0 run --rung kernel -- true",
+            "no memory control group is visible here; run outside of the container",
+        ),
+        (
+            &format!("{nobody} $0 run --rung kernel -- true"),
+            "switching the kernel's swap on takes CAP_SYS_ADMIN",
+        ),
+        (
+            &format!("{closed} && exec $0 run --rung kernel -- true"),
+            "; run as root, outside of the container",
+        ),
+        (
+            "exec strace -qq -f -o /dev/null -e inject=swapon:error=EINVAL $0 run --rung kernel -- true",
+            "; name a folder on ext4 or xfs with --swap",
+        ),
+    ];
+    for (command, words) in cases {
+        let output = Command::new("unshare").args(["-m", "sh", "-c", command, OCTAVO]).output().unwrap();
+        let errors = text(&output.stderr);
+        assert!(errors.contains(words), "{command}: {errors}");
+    }
+}
+
+/// The file rung cannot keep the limit when its folder is full, and says so. The program goes on.
+#[test]
+fn a_full_folder_of_the_file_rung_is_told() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let disk = format!(
+        "cd {} && truncate -s 40M disk && mkfs.ext4 -q -m 0 disk && mkdir full && mount -o loop disk full",
+        folder.path().display()
+    );
+    let run = "exec $0 run --rung file --memory 64M --swap full -- \"$@\"";
+    let can_mount = Command::new("unshare").args(["-m", "sh", "-c", &disk]).output();
+    if !can_mount.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: there is no loop device here; run as root");
+        return;
+    }
+    fs::remove_dir(folder.path().join("full")).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &format!("{disk} && {run}"), OCTAVO]).arg(torture()).args(WRITES);
+    let output = command.output().unwrap();
+    assert_passed(&output);
+    let errors = text(&output.stderr);
+    assert!(errors.contains("; the program goes on without a limit; give --swap another folder"), "{errors}");
+}
+
 /// A child of a managed program forbids itself what a helper needs, and then gets pages of its own.
 #[test]
 fn a_forks_child_that_cannot_be_managed_is_told() {
@@ -178,7 +251,7 @@ fn a_forks_child_that_cannot_be_managed_is_told() {
 }
 
 /// The keys of messages that no test makes a run say, and why.
-const WITHOUT_A_RUN: [(&str, &str); 20] = [
+const WITHOUT_A_RUN: [(&str, &str); 23] = [
     ("MiB is exceeded, with", "the limit holds wherever memory can be paged, also where it comes fast"),
     ("or a child of it", "a new parent outside of the run takes a race with the end of two processes"),
     ("use Linux 6.8 or later", "this kernel can move pages"),
@@ -189,6 +262,9 @@ const WITHOUT_A_RUN: [(&str, &str); 20] = [
     ("it began another program just", "it takes a race with `exec`, and the next try succeeds"),
     ("it was stopped and continued", "it takes a race with signals, and a later try succeeds"),
     ("none of its threads could", "it takes a device that does not answer"),
+    ("stay in memory", "the check of swap places says so before; this is for `octavo doctor`"),
+    ("no process can be started", "`octavo doctor` says it, whose start takes as many processes"),
+    ("the swap file or its", "it takes memory that is too short to read swap back"),
     ("it has ended", "a process that has ended is only told in a summary"),
     ("the kernel does not say", "it takes a race with changes of mappings"),
     ("it is another process than", "Octavo goes on looking, and finds the child"),

@@ -398,8 +398,7 @@ impl Files {
         if let Some(why) = self.cleaner.why_failed()
             && !std::mem::replace(&mut self.has_told_failure, true)
         {
-            let sentence = format!("{why}; the program goes on without a limit. Give --swap another folder");
-            self.tell(sentence)?;
+            self.tell(messages::WITHOUT_LIMIT.with(&[("why", &why)]))?;
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ use octavo_platform::heir::Heir;
 use octavo_platform::userfaultfd::{KIND, Userfaultfd};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, waitpid};
 
+use crate::messages;
 use crate::system::proc;
 use crate::system::signals::kill;
 use list::{EntrustedList, EntrustedProcess, Trust};
@@ -265,10 +266,7 @@ fn tell_beside(killed: usize, work: impl FnOnce()) {
 fn tell(killed: usize) {
     if killed > 0 {
         // Standard error may be closed.
-        let _ = writeln!(
-            io::stderr(),
-            "octavo: the runner has died, and {killed} of its processes were killed: pages of theirs were in its hands only"
-        );
+        let _ = writeln!(io::stderr(), "octavo: {}", messages::RUNNER_DIED.with(&[("killed", &killed)]));
     }
 }
 

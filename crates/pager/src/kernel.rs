@@ -23,6 +23,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
 use crate::kernel::group::Group;
 use crate::kernel::keeper::Keeper;
+use crate::messages;
 use crate::report::rungs::KernelPaging;
 use crate::report::summary::Summary;
 use crate::system::priority;
@@ -54,7 +55,7 @@ pub struct KernelSwap {
 pub fn look_for_kernel_rung() -> Result<(), String> {
     use rustix::thread::{CapabilitySet, capabilities};
     if !capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN)) {
-        return Err("switching the kernel's swap on takes CAP_SYS_ADMIN; run as root".into());
+        return Err(messages::NO_SWAPON.with(&[]));
     }
     Group::of_this_process()?.try_one()
 }

@@ -8,7 +8,7 @@ use octavo_stub::Message;
 use rustix::process::{Resource, getrlimit};
 
 /// Notices about a program that continues.
-pub const NOTICES: [&Message; 7] = [
+pub const NOTICES: [&Message; 9] = [
     &LIMIT_IMPOSSIBLE,
     &LIMIT_IMPOSSIBLE_LOCKED,
     &LIMIT_IMPOSSIBLE_SHARED,
@@ -16,7 +16,13 @@ pub const NOTICES: [&Message; 7] = [
     &NOT_MANAGED,
     &FORK_NOT_MANAGED,
     &FORK_UNKNOWN,
+    &WITHOUT_LIMIT,
+    &RUNNER_DIED,
 ];
+
+/// Why a run cannot have the kernel rung. Each follows "not started: ", but for the last.
+pub const KERNEL_RUNG: [&Message; 7] =
+    [&NO_SWAPON, &NO_GROUP, &GROUP_REFUSED, &NO_SWAP_FILE, &NO_KEEPER, &KEEPER_ENDED, &SWAP_LEFT];
 
 /// Why a run was ended. Each follows "the program was stopped: ".
 pub const ENDS: [&Message; 13] = [
@@ -85,6 +91,52 @@ pub(crate) const FORK_UNKNOWN: Message = Message {
                is this child",
     remedy: "",
     cause: "The child's parent has ended, and its new parent is outside of the run",
+};
+
+pub(crate) const WITHOUT_LIMIT: Message = Message {
+    happened: "{why}; the program goes on without a limit",
+    remedy: "give --swap another folder",
+    cause: "(The file rung.) The folder for files of pages is full, or its disk fails. The program still has all of its memory",
+};
+pub(crate) const RUNNER_DIED: Message = Message {
+    happened: "the runner has died, and {killed} of its processes were killed: pages of theirs were in its hands only",
+    remedy: "",
+    cause: "Somebody has killed `octavo run`, or the kernel has. A guardian ends the program, which would have read zeros",
+};
+pub(crate) const NO_SWAPON: Message = Message {
+    happened: "switching the kernel's swap on takes CAP_SYS_ADMIN",
+    remedy: "run as root",
+    cause: "The kernel rung has a swap file of its own",
+};
+pub(crate) const NO_GROUP: Message = Message {
+    happened: "no memory control group is visible here",
+    remedy: "run outside of the container",
+    cause: "The kernel rung keeps the limit by a control group",
+};
+pub(crate) const GROUP_REFUSED: Message = Message {
+    happened: "cannot {what} {path}: {why}",
+    remedy: "run as root, outside of the container",
+    cause: "As above: only root may make one, or a user to whom a part of the tree was delegated",
+};
+pub(crate) const NO_SWAP_FILE: Message = Message {
+    happened: "cannot {what} {path}: {why}",
+    remedy: "name a folder on ext4 or xfs with --swap",
+    cause: "The kernel swaps only to some file systems, and to files without holes. The file system may also be full",
+};
+pub(crate) const NO_KEEPER: Message = Message {
+    happened: "the keeper of the swap file cannot be started: {why}",
+    remedy: "",
+    cause: "The keeper is a process that takes swap file and group down at the end, even if the runner is killed",
+};
+pub(crate) const KEEPER_ENDED: Message = Message {
+    happened: "the keeper of the swap file ended before it was ready",
+    remedy: "",
+    cause: "Somebody has killed it",
+};
+pub(crate) const SWAP_LEFT: Message = Message {
+    happened: "the swap file or its control group could not be taken down",
+    remedy: "start another run with --rung kernel, which takes down what earlier ones left",
+    cause: "(At the end of a run.) A process of the program is still in the group, or memory is too short to read swap back",
 };
 
 pub(crate) const NO_PAGE: Message = Message {

@@ -83,6 +83,31 @@ pub const INSIDE: Message = Message {
     remedy: "set --memory on the outer run, and leave out this `octavo run`",
     cause: "A script under `octavo run` calls `octavo run`. Two runs cannot manage one process. With --strict, the inner run does not start",
 };
+pub const NO_LISTENING: Message = Message {
+    happened: "system calls of the program cannot be listened to: {why}",
+    remedy: "use Linux 5.19 or later",
+    cause: "The file rung has to know what a program does to its memory",
+};
+pub const NOT_TRIED: Message = Message {
+    happened: "no process can be started: {why}",
+    remedy: "",
+    cause: "The file rung is tried on a process of its own",
+};
+pub const FOLDER_REFUSED: Message = Message {
+    happened: "{what} in {path}: {why}",
+    remedy: "",
+    cause: "The folder for files of pages is tried at the start: a file is made there, written, dropped and read again",
+};
+pub const FOLDER_IN_MEMORY: Message = Message {
+    happened: "files in {path} stay in memory",
+    remedy: "name a folder on a disk",
+    cause: "The folder is on tmpfs or the like, so its files would take the memory that they are to save",
+};
+pub const FOLDER_NOEXEC: Message = Message {
+    happened: "{path} is mounted noexec",
+    remedy: "name a folder elsewhere",
+    cause: "A program could not make memory executable any more that is mapped from there",
+};
 pub const NO_SUMMARY: Message = Message {
     happened: "cannot write the summary to {path}: {why}",
     remedy: "give --json a file in a folder that may be written to",
@@ -135,7 +160,7 @@ mod tests {
     use std::{env, fs};
 
     use octavo_pager::REASONS;
-    use octavo_pager::messages::{ENDS, LACKS, NOTICES};
+    use octavo_pager::messages::{ENDS, KERNEL_RUNG, LACKS, NOTICES};
 
     use super::*;
 
@@ -166,6 +191,10 @@ mod tests {
         &NO_PROCESS,
     ];
 
+    /// Why a run cannot have the file rung.
+    const FILE_RUNG: [&Message; 5] =
+        [&NO_LISTENING, &NOT_TRIED, &FOLDER_REFUSED, &FOLDER_IN_MEMORY, &FOLDER_NOEXEC];
+
     const HEAD: &str = "\
 # What `octavo run` says
 
@@ -194,7 +223,11 @@ The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo te
         let start = "The program does not start. The exit code is 1; if the program cannot be run, it is 126 or 127, as in a shell. There\n\
                      are two exceptions: without rights, and inside another run, the program starts unless --strict is given.";
         table(&mut page, "Before the program starts", start, &AT_START);
-        let notices = "The program goes on, and the run ends with the program's exit code.";
+        let rungs = "Each message follows \"not started: \", or \"Octavo may not manage memory here, so it can keep no limit: \"\n\
+                     ([rungs](rungs.md)).";
+        let of_rungs: Vec<&Message> = FILE_RUNG.into_iter().chain(KERNEL_RUNG).collect();
+        table(&mut page, "Why another rung cannot be had", rungs, &of_rungs);
+        let notices = "The program goes on, and the run ends with the program's exit code. After the last message, the program has ended.";
         table(&mut page, "While the program runs", notices, &NOTICES);
         let reasons = "Each message follows \"*program* (*pid*) is not managed: \".";
         table(&mut page, "Why a process is not managed", reasons, &REASONS);

@@ -6,6 +6,8 @@ use std::fmt::{self, Display};
 
 use clap::ValueEnum;
 
+use crate::run::messages;
+
 /// A way to keep a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
@@ -58,9 +60,7 @@ impl Display for Rung {
 /// Checks what the file rung needs from the kernel. Its folder is another matter.
 fn look_for_file_rung() -> Result<(), String> {
     octavo_pager::look_for_tracing().map_err(|error| error.to_string())?;
-    probes::listening().map_err(|error| {
-        format!("system calls of the program cannot be listened to: {error}; use Linux 5.19 or later")
-    })
+    probes::listening().map_err(|error| messages::NO_LISTENING.with(&[("why", &error)]))
 }
 
 /// The rung of a run, as the command line names it.

@@ -2,6 +2,7 @@
 //!
 //! Each probe is one function. It changes nothing that outlives it.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -12,11 +13,11 @@ use octavo::PAGE_BYTES;
 use octavo_platform::page_cache::cached_pages;
 use octavo_platform::pagemap::{Categories, Pagemap, SOFT_DIRTY, ScanFilter};
 use octavo_platform::userfaultfd::{Userfaultfd, open_device};
-use octavo_platform::{seccomp_listener, usage};
+use octavo_platform::{refusal, seccomp_listener, usage};
 use rustix::fs::{Advice, Mode, OFlags, StatVfsMountFlags, fadvise, open, statvfs};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::run::demo;
+use crate::run::{demo, messages};
 
 /// How much userfaultfd this process gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,8 @@ pub fn tracing() -> Result<(), String> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let mut child = start.map_err(|error| format!("no process can be started: {error}"))?;
+    let mut child =
+        start.map_err(|error| messages::NOT_TRIED.with(&[("why", &refusal::in_words(&error))]))?;
     let traced = octavo_pager::may_trace(child.id());
     // The process ends when its standard input is closed.
     drop(child.stdin.take());
@@ -139,7 +141,10 @@ pub struct Folder {
 /// Returns a sentence that says why pages cannot go there.
 pub fn folder(path: &Path) -> Result<Folder, String> {
     const PAGES: usize = 16;
-    let said = |what: &str, error: &dyn std::fmt::Display| format!("{what} in {}: {error}", path.display());
+    let path_words = path.display();
+    let said = |what: &str, error: &dyn Display| {
+        messages::FOLDER_REFUSED.with(&[("what", &what), ("path", &path_words), ("why", error)])
+    };
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     let mut file = match open(path, flags, mode) {
@@ -155,7 +160,7 @@ pub fn folder(path: &Path) -> Result<Folder, String> {
     fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| said("pages are not dropped", &error))?;
     match cached_pages(&file, PAGES) {
         Ok(0) => {}
-        Ok(_) => return Err(format!("files in {} stay in memory; name a folder on a disk", path.display())),
+        Ok(_) => return Err(messages::FOLDER_IN_MEMORY.with(&[("path", &path_words)])),
         Err(error) => return Err(said("no file can be mapped", &error)),
     }
     let mut again = Vec::new();
@@ -167,7 +172,7 @@ pub fn folder(path: &Path) -> Result<Folder, String> {
     let system = statvfs(path).map_err(|error| said("free space is not told", &error))?;
     if system.f_flag.contains(StatVfsMountFlags::NOEXEC) {
         // A program could not make such memory executable any more.
-        return Err(format!("{} is mounted noexec; name a folder elsewhere", path.display()));
+        return Err(messages::FOLDER_NOEXEC.with(&[("path", &path_words)]));
     }
     Ok(Folder { path: path.into(), free_bytes: system.f_bavail.saturating_mul(system.f_frsize) })
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use octavo::PAGE_BYTES;
 
+use crate::messages;
+
 /// Returns the version (1 or 2) and the folder of this process's memory control group, if it can see one.
 #[must_use]
 pub fn memory_group() -> Option<(u8, PathBuf)> {
@@ -40,8 +42,7 @@ impl Group {
     /// Returns a sentence if there is none.
     pub(crate) fn of_this_process() -> Result<Self, String> {
         let memberships = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::among(&memberships, Path::new("/sys/fs/cgroup"))
-            .ok_or_else(|| "no memory control group is visible here; run outside of the container".into())
+        Self::among(&memberships, Path::new("/sys/fs/cgroup")).ok_or_else(|| messages::NO_GROUP.with(&[]))
     }
 
     /// Finds the group in the text of `/proc/self/cgroup`. A container may see its own group as the root.
@@ -77,7 +78,7 @@ impl Group {
     /// Returns a sentence that says what the kernel refuses.
     pub(crate) fn make(&self, name: &str, limit_bytes: u64) -> Result<Self, String> {
         let refused = |what: &str, at: &Path, error: &io::Error| {
-            format!("cannot {what} {}: {error}; run as root, outside of the container", at.display())
+            messages::GROUP_REFUSED.with(&[("what", &what), ("path", &at.display()), ("why", error)])
         };
         let control = self.folder.join("cgroup.subtree_control");
         let lends = fs::read_to_string(&control).unwrap_or_default();

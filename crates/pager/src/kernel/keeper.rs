@@ -18,11 +18,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use octavo_platform::kernel_swap::{format, swap_off, swap_on};
+use octavo_platform::refusal;
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
 use rustix::process::Signal;
 
 use crate::kernel::KernelSwap;
 use crate::kernel::group::Group;
+use crate::messages;
 use crate::system::proc;
 use crate::system::signals::kill;
 
@@ -47,7 +49,7 @@ impl Keeper {
     /// # Errors
     /// Returns a sentence that says what cannot be made.
     pub(crate) fn start(swap: &KernelSwap) -> Result<Self, String> {
-        let cannot = |error: io::Error| format!("the keeper of the swap file cannot be started: {error}");
+        let cannot = |error: io::Error| messages::NO_KEEPER.with(&[("why", &refusal::in_words(&error))]);
         let mut child = Command::new("/proc/self/exe")
             .arg(SUBCOMMAND)
             .args([swap.limit_bytes.to_string(), swap.swap_bytes.to_string()])
@@ -67,7 +69,7 @@ impl Keeper {
                 let _ = child.wait();
                 Err(why.into())
             }
-            _ => Err("the keeper of the swap file ended before it was ready".into()),
+            _ => Err(messages::KEEPER_ENDED.with(&[])),
         }
     }
 
@@ -85,7 +87,7 @@ impl Keeper {
         match self.child.wait() {
             Ok(status) if status.success() => Ok(()),
             // Its own message says what is left.
-            _ => Err("the swap file or its control group could not be taken down".into()),
+            _ => Err(messages::SWAP_LEFT.with(&[])),
         }
     }
 }
@@ -139,7 +141,7 @@ fn switch_on(path: &Path, bytes: u64) -> Result<(), String> {
         Ok(file)
     };
     let refused = |what: &str, error: io::Error| {
-        format!("cannot {what} {}: {error}; name a folder on ext4 or xfs with --swap", path.display())
+        messages::NO_SWAP_FILE.with(&[("what", &what), ("path", &path.display()), ("why", &error)])
     };
     make().map_err(|error| refused("make the swap file", error))?;
     swap_on(path).map_err(|error| refused("swap to", error))
