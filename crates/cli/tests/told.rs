@@ -84,7 +84,7 @@ fn a_run_that_is_stopped_explains_itself_unless_it_is_to_be_quiet() {
     assert!(!told.contains("what would help most"), "the reason of its end has its own remedy: {told}");
     assert!(told.contains("is full (") && told.contains("give --swap more room: another"), "{told}");
     assert!(
-        told.contains("octavo: when it was stopped, ") && told.contains("certain to be enough"),
+        told.contains("octavo: when it was stopped, ") && told.contains("room for swap is enough for that"),
         "{told}"
     );
     let quiet = stopped(&["--quiet"]);

@@ -187,12 +187,12 @@ pub(crate) const NO_MANAGER_HERE: Message = Message {
 };
 pub(crate) const NO_THREAD: Message = Message {
     happened: "no thread could be started: {why}",
-    remedy: "allow this user more processes (RLIMIT_NPROC, `ulimit -u`), or the control group (pids.max)",
+    remedy: "allow this user some 20 processes more (RLIMIT_NPROC, `ulimit -u`), and the control group as well if it has such a limit (pids.max)",
     cause: "Octavo needs a few threads, and one more for each process that it manages",
 };
 pub(crate) const NO_GUARDIAN: Message = Message {
     happened: "no guardian could be started: {why}",
-    remedy: "allow this user more processes (RLIMIT_NPROC, `ulimit -u`), or the control group (pids.max)",
+    remedy: "allow this user some 20 processes more (RLIMIT_NPROC, `ulimit -u`), and the control group as well if it has such a limit (pids.max)",
     cause: "The guardian is a small process. If the runner is killed, it kills the program, whose pages would be lost",
 };
 pub(crate) const BLIND: Message = Message {

@@ -63,7 +63,7 @@ impl Summary {
                 [self.managed_bytes, self.swapped_bytes, self.mapped_bytes].map(bytes_for_people);
             let is_full =
                 self.areas.iter().any(|area| area.used_bytes + area.used_bytes / 16 >= area.capacity_bytes);
-            let advice = if is_full { ", and that much room for swap is certain to be enough" } else { "" };
+            let advice = if is_full { ", and that much room for swap is enough for that" } else { "" };
             lines.push(format!(
                 "when it was stopped, Octavo managed {managed} of its memory, and {swapped} of that were in swap. It had asked for {mapped} in all{advice}"
             ));
