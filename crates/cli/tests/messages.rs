@@ -244,7 +244,7 @@ fn a_full_folder_of_the_file_rung_is_told() {
     assert!(errors.contains("; the program goes on without a limit; give --swap another folder"), "{errors}");
 }
 
-/// A child of a managed program forbids itself what a helper needs, and then gets pages of its own.
+/// A child of a managed program may not do what a helper needs, and shares most of the limit.
 #[test]
 fn a_forks_child_that_cannot_be_managed_is_told() {
     let program = octavo_without("sys_admin", &["--memory", "40M"], kinds(), &["filtered-child", "48"]);
