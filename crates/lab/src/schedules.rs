@@ -1,7 +1,7 @@
 //! Runs the engine under chosen schedules.
 
-use std::cell::RefCell;
 use std::panic::Location;
+use std::sync::{Mutex, PoisonError};
 
 use clap::{Subcommand, ValueEnum};
 use octavo_check::{Case, Exhausted, MUTANTS, Mutant, Pair, Workload, exhaust};
@@ -66,11 +66,17 @@ fn mutant(name: &str) -> Result<&'static Mutant, String> {
     MUTANTS.iter().find(|mutant| mutant.name == name).ok_or_else(|| "no bug has this name".into())
 }
 
-thread_local! {
-    /// The place of the last panic.
-    static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
-    /// The running seed, and the command that repeats it.
-    static RUNNING: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+/// The place of the last panic, on whichever thread it was.
+static PANICKED: Mutex<String> = Mutex::new(String::new());
+/// The running seed, and the command that repeats it.
+static RUNNING: Mutex<(u64, String)> = Mutex::new((0, String::new()));
+
+fn take<T: Default>(value: &Mutex<T>) -> T {
+    std::mem::take(&mut *value.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn set<T>(value: &Mutex<T>, to: T) {
+    *value.lock().unwrap_or_else(PoisonError::into_inner) = to;
 }
 
 /// The standard library's message if a thread panics while it unwinds. The process would end then.
@@ -86,15 +92,15 @@ pub fn run(command: Schedules) -> Result<u8, Failure> {
     // A panic is a finding. It is reported as a finding, and not on standard error.
     std::panic::set_hook(Box::new(|info| {
         if info.payload_as_str() == Some(PANIC_UPON_PANIC) {
-            let (seed, again) = RUNNING.take();
+            let (seed, again) = take(&RUNNING);
             println!(
                 "seed {seed} failed: a thread panicked while it unwound\n  at {}\nagain: {again}",
-                PANICKED.take()
+                take(&PANICKED)
             );
             std::process::exit(1);
         }
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        PANICKED.set(place);
+        set(&PANICKED, place);
     }));
     match command {
         Schedules::Check { seed, runs, mutant, workload, interleaving } => {
@@ -193,13 +199,13 @@ fn check(
     }
     let repeat = |seed| format!("octavo-lab check --seed {seed} --runs 1{with} --interleaving {pieces}");
     for seed in (first..=u64::MAX).zip(0..runs).map(|(seed, _)| seed) {
-        RUNNING.set((seed, repeat(seed)));
+        set(&RUNNING, (seed, repeat(seed)));
         let case = Case { seed, workload, mutant };
         let explored = octavo_check::run(case, false);
         steps += explored.steps;
         switches += explored.switches;
         let Err(stopped) = explored.result else { continue };
-        let place = PANICKED.take();
+        let place = take(&PANICKED);
         if pieces > 0 {
             let again = octavo_check::run(case, true);
             let text = interleaving(&again.trace, place_for_people);
@@ -225,7 +231,7 @@ fn exhaust_all(pairs: &[Pair], mutant: Option<&'static Mutant>, preemptions: u32
         let Exhausted { tried, are_all, failed } = exhaust(pair, mutant, preemptions, schedules);
         match failed.map(|failed| failed.result) {
             Some(Err(stopped)) => {
-                println!("{name}: the {tried}th schedule failed: {stopped}\n  at {}", PANICKED.take());
+                println!("{name}: the {tried}th schedule failed: {stopped}\n  at {}", take(&PANICKED));
                 code = FOUND;
             }
             _ if are_all => println!("{name}: all {tried} schedules went well"),
