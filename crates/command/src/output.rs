@@ -77,10 +77,7 @@ impl JsonSink {
             .map_err(|error| Failure::Said(format!("the report cannot be written as JSON: {error}")))?;
         match self {
             Self::Stdout => writeln!(io::stdout().lock(), "{json}").map_err(output_failure),
-            Self::File(file) => {
-                let path = file.path().to_path_buf();
-                file.write(&json).map_err(|error| cannot_write(&path, error))
-            }
+            Self::File(file) => file.write(&json).map_err(|error| cannot_write(file.path(), error)),
         }
     }
 }

@@ -49,8 +49,8 @@ impl ResultFile {
     ///
     /// # Errors
     /// The error of the file system. A plain file then has its old contents.
-    pub fn write(self, text: &str) -> io::Result<()> {
-        if let Some(mut file) = self.direct {
+    pub fn write(&self, text: &str) -> io::Result<()> {
+        if let Some(mut file) = self.direct.as_ref() {
             // A device or a pipe (/dev/stderr, a FIFO) cannot be truncated.
             if file.metadata()?.is_file() {
                 file.set_len(0)?;

@@ -124,8 +124,7 @@ fn in_pool(
         Failure::Said(match (&args.socket, error.kind()) {
             (Some(path), ErrorKind::AddrInUse) => messages::said_of(&messages::SOCKET_TAKEN, path, &error),
             (Some(path), ErrorKind::NotFound) => messages::said_of(&messages::NO_SOCKET, path, &error),
-            _ => messages::NO_WATCH
-                .with(&[("program", &program.display()), ("why", &refusal::in_words(&error))]),
+            _ => not_watched(&program, &error),
         })
     })
 }
@@ -143,11 +142,8 @@ fn in_files(command: Command, args: &RunArgs, limit_bytes: u64) -> Result<(End, 
         tells_progress: false,
         leaves_manager: false,
     };
-    octavo_pager::run_in_files(command, options, &folder.path).map_err(|error| {
-        Failure::Said(
-            messages::NO_WATCH.with(&[("program", &program.display()), ("why", &refusal::in_words(&error))]),
-        )
-    })
+    octavo_pager::run_in_files(command, options, &folder.path)
+        .map_err(|error| Failure::Said(not_watched(&program, &error)))
 }
 
 /// Runs a program by the kernel rung.
@@ -161,12 +157,13 @@ fn in_kernel_swap(command: &Command, args: &RunArgs, limit_bytes: u64) -> Result
         swap_bytes: settings::kernel_swap_bytes(&place, limit_bytes),
         folder: place.path,
     };
-    octavo_pager::run_in_kernel_swap(command, &swap).map_err(|error| {
-        let program = command.get_program();
-        Failure::Said(
-            messages::NO_WATCH.with(&[("program", &program.display()), ("why", &refusal::in_words(&error))]),
-        )
-    })
+    octavo_pager::run_in_kernel_swap(command, &swap)
+        .map_err(|error| Failure::Said(not_watched(command.get_program(), &error)))
+}
+
+/// Says why the runner cannot watch the program.
+fn not_watched(program: &OsStr, error: &io::Error) -> String {
+    messages::NO_WATCH.with(&[("program", &program.display()), ("why", &refusal::in_words(error))])
 }
 
 /// Says why the program could not be started. Returns the exit code that a shell would return.

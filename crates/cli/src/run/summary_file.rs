@@ -1,8 +1,5 @@
 //! The summary of a run as a file, which is written whole or not at all.
 
-use std::io;
-use std::path::Path;
-
 use octavo_command::choices::JsonTarget;
 use octavo_command::failure::Failure;
 use octavo_command::result_file::ResultFile;
@@ -16,15 +13,9 @@ pub fn write(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
         .map_err(|error| Failure::Said(format!("the summary cannot be written as JSON: {error}")))?;
     match target {
         JsonTarget::Stdout => println!("{json}"),
-        JsonTarget::File(path) => write_file(path, &json).map_err(|error| cannot_write(path, error))?,
+        JsonTarget::File(path) => ResultFile::open(path)
+            .and_then(|file| file.write(&json))
+            .map_err(|error| Failure::Said(said_of(&messages::NO_SUMMARY, path, &error)))?,
     }
     Ok(())
-}
-
-fn write_file(path: &Path, text: &str) -> io::Result<()> {
-    ResultFile::open(path)?.write(text)
-}
-
-fn cannot_write(path: &Path, error: io::Error) -> Failure {
-    Failure::Said(said_of(&messages::NO_SUMMARY, path, &error))
 }
