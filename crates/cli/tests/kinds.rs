@@ -8,11 +8,11 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rustix::thread::CapabilitySet;
 
-use common::runs::{assert_passed, kinds, octavo, octavo_without, text};
+use common::runs::{assert_passed, kinds, octavo, octavo_without, said_once, text};
 
 /// Runs a program in half of the memory that it needs. All of the memory is managed, goes out and comes back.
 #[track_caller]
@@ -140,26 +140,13 @@ fn locked_memory_stays_and_the_rest_goes_out() {
     passes("locked", 96);
 }
 
-/// Runs a command until it says, once, that a program is not managed. Returns that sentence.
-#[track_caller]
-fn unmanaged(mut run: Command) -> String {
-    let mut run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let is_said = |line: &String| line.contains("is not managed");
-    let said = lines.find(is_said).expect("the run says that it is not managed");
-    drop(run.stdin.take());
-    assert_eq!(lines.filter(is_said).collect::<Vec<_>>(), [""; 0], "it is said once");
-    assert!(run.wait().unwrap().success());
-    said
-}
-
 /// A process under a debugger cannot be taken over, and the run says what to do. When the debugger detaches,
 /// the process is taken over.
 #[test]
 fn a_program_that_was_traced_is_managed_when_its_tracer_lets_go() {
     let json = tempfile::NamedTempFile::new().unwrap();
     let options = ["--memory", "48M", "--json", json.path().to_str().unwrap()];
-    let said = unmanaged(octavo(&options, kinds(), &["traced", "96"]));
+    let said = said_once(octavo(&options, kinds(), &["traced", "96"]), "is not managed");
     assert!(
         said.contains("octavo-kinds (")
             && said.contains("traces it, so its memory counts, but cannot be paged until ")
@@ -179,10 +166,10 @@ fn a_program_whose_filter_forbids_the_work_is_told_why_it_is_not_managed() {
         return;
     }
     let (options, arguments) = (["--memory", "48M"], ["filtered", "96"]);
-    let said = unmanaged(octavo(&options, kinds(), &arguments));
+    let said = said_once(octavo(&options, kinds(), &arguments), "is not managed");
     assert!(said.contains("its seccomp filter forbids a call that its helper needs: "), "{said}");
     // Only an administrator of the machine may suspend filters.
-    let said = unmanaged(octavo_without("sys_admin", &options, kinds(), &arguments));
+    let said = said_once(octavo_without("sys_admin", &options, kinds(), &arguments), "is not managed");
     assert!(
         said.contains("it has a seccomp filter, which cannot be suspended; run with CAP_SYS_ADMIN"),
         "{said}"

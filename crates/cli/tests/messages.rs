@@ -4,12 +4,11 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::runs::{OCTAVO, assert_passed, kinds, octavo, octavo_without, text, torture};
+use common::runs::{OCTAVO, assert_passed, kinds, octavo, octavo_without, said_once, text, torture};
 use rustix::process::geteuid;
 
 /// Goes through twice the limit of 64 MiB until its time is over.
@@ -114,60 +113,59 @@ fn a_program_of_32_bits_is_not_managed_and_told() {
         eprintln!("SKIPPED: no program of 32 bits can be built or run here");
         return;
     }
-    let said = said_before_its_input_ends(octavo(&LIMIT, &program, &[]), "is not managed");
+    let said = said_once(octavo(&LIMIT, &program, &[]), "is not managed");
     assert!(said.contains("it runs 32-bit code; use its 64-bit build"), "{said}");
 }
 
-/// Returns the line with these words that a run says while its program waits for the end of its input.
-fn said_before_its_input_ends(mut command: Command, words: &str) -> String {
-    let mut run = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let said = lines.take_while(|line| !line.contains("it ran for")).find(|line| line.contains(words));
-    drop(run.stdin.take());
-    assert!(run.wait().unwrap().success(), "{said:?}");
-    said.expect("it is told before the end")
+/// Returns whether there is `strace` here, which traces, and lets system calls fail.
+fn has_strace() -> bool {
+    let traced = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
+    let has_it = traced.is_ok_and(|status| status.success());
+    if !has_it {
+        eprintln!("SKIPPED: there is no `strace` here");
+    }
+    has_it
 }
 
-/// Runs a torture while system calls of the runner's first thread fail as `faults` says.
-fn with_faults(faults: &str) -> Output {
+/// Returns what a run says while system calls of its first thread fail as `faults` says.
+fn said_with_faults(faults: &str, run: &mut Command) -> String {
     let mut command = Command::new("strace");
-    command.args(["-qq", "-o", "/dev/null", "-e", &format!("inject={faults}"), OCTAVO, "run"]);
-    command.args(LIMIT).args(["--swap", "/var/tmp", "--"]).arg(torture()).args(WRITES);
-    command.output().unwrap()
+    command.args(["-qq", "-o", "/dev/null", "-e", &format!("inject={faults}")]);
+    text(&command.arg(run.get_program()).args(run.get_args()).output().unwrap().stderr)
 }
 
 #[test]
 fn what_the_kernel_refuses_to_the_runner_is_said() {
-    let can_inject = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
-    if !can_inject.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: there is no `strace` here, which injects faults");
+    if !has_strace() {
         return;
     }
+    let mut writes = octavo(&[&LIMIT[..], &["--swap", "/var/tmp"]].concat(), torture(), &WRITES);
     for (faults, words) in [
-        ("socketpair:error=EMFILE", "octavo: cannot watch "),
-        ("ppoll:error=ENOMEM:when=20+", "the program was stopped: cannot wait for the program to end: "),
-        ("eventfd2:error=EMFILE", "is not managed: making a bell for its thread failed: Too many open files"),
+        ("socketpair:error=EMFILE", &["octavo: cannot watch "][..]),
+        ("ppoll:error=ENOMEM:when=20+", &["the program was stopped: cannot wait for the program to end: "]),
+        (
+            "eventfd2:error=EMFILE",
+            &[
+                "is not managed: making a bell for its thread failed: Too many open files",
+                "open files here (RLIMIT_NOFILE)",
+            ],
+        ),
     ] {
-        let errors = text(&with_faults(faults).stderr);
+        let errors = said_with_faults(faults, &mut writes);
+        assert!(words.iter().all(|words| errors.contains(words)), "{faults}: {errors}");
+    }
+    for (faults, rung, words) in [
+        ("seccomp:error=EINVAL", "file", "system calls of the program cannot be listened to: "),
+        ("clone,clone3,vfork:error=EAGAIN", "kernel", "the keeper of the swap file cannot be started: "),
+    ] {
+        let errors = said_with_faults(faults, &mut octavo(&["--rung", rung], "true", &[]));
         assert!(errors.contains(words), "{faults}: {errors}");
     }
-    let rung = |faults: &str, rung: &str| {
-        let mut command = Command::new("strace");
-        command.args(["-qq", "-o", "/dev/null", "-e", &format!("inject={faults}"), OCTAVO, "run"]);
-        text(&command.args(["--rung", rung, "--", "true"]).output().unwrap().stderr)
-    };
-    let errors = rung("seccomp:error=EINVAL", "file");
-    assert!(errors.contains("system calls of the program cannot be listened to: "), "{errors}");
-    let errors = rung("clone,clone3,vfork:error=EAGAIN", "kernel");
-    assert!(errors.contains("the keeper of the swap file cannot be started: "), "{errors}");
-    let errors = text(&with_faults("eventfd2:error=EMFILE").stderr);
-    assert!(errors.contains("open files here (RLIMIT_NOFILE)"), "{errors}");
 }
 
 #[test]
 fn a_program_under_a_tracer_is_told_what_becomes_of_the_limit() {
-    if Command::new("strace").arg("-V").output().is_err() {
-        eprintln!("SKIPPED: there is no `strace` here");
+    if !has_strace() {
         return;
     }
     let traced = [&["-f", "-o", "/dev/null", torture().to_str().unwrap()], &WRITES[..]].concat();
@@ -214,7 +212,9 @@ fn a_rung_that_cannot_be_had_says_why() {
             "; name a folder on ext4 or xfs with --swap",
         ),
     ];
-    for (command, words) in cases {
+    for (command, words) in
+        cases.into_iter().filter(|(command, _)| !command.contains("strace") || has_strace())
+    {
         let output = Command::new("unshare").args(["-m", "sh", "-c", command, OCTAVO]).output().unwrap();
         let errors = text(&output.stderr);
         assert!(errors.contains(words), "{command}: {errors}");
@@ -248,7 +248,7 @@ fn a_full_folder_of_the_file_rung_is_told() {
 #[test]
 fn a_forks_child_that_cannot_be_managed_is_told() {
     let program = octavo_without("sys_admin", &["--memory", "40M"], kinds(), &["filtered-child", "48"]);
-    let said = said_before_its_input_ends(program, "a fork's child");
+    let said = said_once(program, "a fork's child");
     assert!(said.contains("a fork's child is served, but its pages cannot go out: it"), "{said}");
 }
 

@@ -1,9 +1,10 @@
 //! Runs of programs under `octavo run`, and the processes that belong to one.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -67,6 +68,20 @@ pub fn octavo_without(
     ]);
     command.args(octavo(options, program, arguments).get_args());
     command
+}
+
+/// Runs a program that waits for the end of its input, until the run says something with these words, as it
+/// must once. Returns that sentence.
+#[track_caller]
+pub fn said_once(mut run: Command, words: &str) -> String {
+    let mut run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let is_said = |line: &String| line.contains(words);
+    let said = lines.find(is_said).unwrap_or_else(|| panic!("the run does not say {words:?}"));
+    drop(run.stdin.take());
+    assert_eq!(lines.filter(is_said).collect::<Vec<_>>(), [""; 0], "it is said once");
+    assert!(run.wait().unwrap().success());
+    said
 }
 
 pub fn text(bytes: &[u8]) -> String {

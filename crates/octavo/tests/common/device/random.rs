@@ -31,6 +31,7 @@ impl Random {
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
+
     /// So many operations.
     pub fn ops(&mut self, steps: u64) -> Vec<Raw> {
         let op = |word: u64| (word as u8, (word >> 8) as u16, (word >> 24) as u16, (word >> 40) as u8);
