@@ -75,6 +75,11 @@ fn the_ends_of_threads_without_the_c_library_are_told() {
 }
 
 #[test]
+fn the_ends_of_threads_are_told_on_stacks_that_have_merged_with_a_heap() {
+    endure("bare-threads-merged", 96);
+}
+
+#[test]
 fn the_ends_of_threads_are_told_in_data_of_the_program() {
     endure("bare-threads-bss", 96);
 }

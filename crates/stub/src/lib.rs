@@ -77,4 +77,4 @@ pub use prepare::Inherited;
 pub use reasons::REASONS;
 pub use rights::{look_for_rights, look_for_tracing, look_for_userfaultfd, may_trace};
 pub use still::Still;
-pub use target::is_traced;
+pub use target::{is_traced, stack_pointer};

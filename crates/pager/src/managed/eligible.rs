@@ -70,17 +70,45 @@ impl SeenMemory {
         Ok(Self { mappings, threads, bss, taken_stacks: Vec::new() })
     }
 
+    /// Finds the stacks of running threads, if one may lie in a large mapping that is not taken: the kernel
+    /// merges a stack with the memory right behind it. `ask` returns the stack pointer of a thread, and stops
+    /// the thread for a moment.
+    pub(crate) fn find_hidden_stacks(
+        &mut self,
+        is_taken: impl Fn(&Range<u64>) -> bool,
+        ask: impl Fn(u32) -> Option<u64>,
+    ) {
+        let may_begin_with_a_stack = |(before, mapping): (&ProcessMapping, &ProcessMapping)| {
+            mapping.len() > LARGEST_STACK
+                && is_behind_a_guard(mapping, Some(before))
+                && self.kind_of(mapping, Some(before)) == MemoryKind::Private
+                && !is_taken(&(mapping.start..mapping.end))
+        };
+        let mut pairs = self.mappings.iter().zip(self.mappings.iter().skip(1));
+        if !self.threads.hidden.is_empty() && pairs.any(may_begin_with_a_stack) {
+            for thread in std::mem::take(&mut self.threads.hidden) {
+                match ask(thread) {
+                    Some(stack) => drop(self.threads.stacks.insert(thread, stack)),
+                    None => self.threads.hidden.push(thread),
+                }
+            }
+        }
+    }
+
     /// Adds the results of earlier looks. The bss that was found earlier still counts, even if the headers
-    /// have left memory since.
+    /// have left memory since. A running thread may still be on the stack that it was on when it last slept.
     #[must_use]
     pub(crate) fn after(mut self, found: &mut Ranges) -> Self {
         found.bss.extend(self.bss);
         self.bss = found.bss.clone();
+        let Threads { stacks, hidden, .. } = &mut self.threads;
+        stacks.extend(hidden.iter().filter_map(|thread| found.stacks.get_key_value(thread)));
+        found.stacks.clone_from(stacks);
         let is_divided = |at: &u64| {
             let ends_at_taken = |mapping: &ProcessMapping| found.mapped.contains(&mapping.end);
             found.mapped.contains(at) || self.mapping_at(*at).is_some_and(ends_at_taken)
         };
-        self.taken_stacks = self.threads.stacks.iter().copied().filter(is_divided).collect();
+        self.taken_stacks = self.threads.stacks.values().copied().filter(is_divided).collect();
         self
     }
 
@@ -194,15 +222,14 @@ impl SeenMemory {
     fn is_a_stack(&self, mapping: &ProcessMapping, before: Option<&ProcessMapping>) -> bool {
         let ends_with =
             |descriptor: &u64| mapping.contains(*descriptor) && mapping.end - descriptor <= DESCRIPTOR_BYTES;
-        let is_behind_a_guard = before.is_some_and(|before| {
-            before.end == mapping.start && is_inaccessible(before) && before.len() <= LARGEST_GUARD
-        });
         // Less is known about threads without a descriptor, so the guard before the stack must be there as
         // well.
-        let may_hold_a_thread =
-            || self.threads.has_hidden_stacks || self.threads.stacks.iter().any(|at| mapping.contains(*at));
+        let may_hold_a_thread = || {
+            !self.threads.hidden.is_empty() || self.threads.stacks.values().any(|at| mapping.contains(*at))
+        };
         mapping.len() <= LARGEST_STACK
-            && (self.threads.descriptors.iter().any(ends_with) || is_behind_a_guard && may_hold_a_thread())
+            && (self.threads.descriptors.iter().any(ends_with)
+                || is_behind_a_guard(mapping, before) && may_hold_a_thread())
     }
 
     /// Returns the parts of a mapping that are neither bss nor memory that the kernel writes to when threads
@@ -213,7 +240,7 @@ impl SeenMemory {
         others.extend(self.bss.overlapping(&whole).cloned());
         let descriptors = self.threads.descriptors.iter().chain(&self.threads.first_descriptor);
         others.extend(descriptors.map(around_descriptor));
-        others.extend(self.threads.stacks.iter().map(|at| self.behind_stack_pointer(*at)));
+        others.extend(self.threads.stacks.values().map(|at| self.behind_stack_pointer(*at)));
         others.gaps(&whole).map(|part| (part.start, part.end)).collect()
     }
 
@@ -263,6 +290,12 @@ impl PresentMemory {
 fn around_descriptor(at: &u64) -> Range<u64> {
     let page = at & !(PAGE - 1);
     page.saturating_sub(PAGE)..page.saturating_add(PAGE)
+}
+
+fn is_behind_a_guard(mapping: &ProcessMapping, before: Option<&ProcessMapping>) -> bool {
+    before.is_some_and(|before| {
+        before.end == mapping.start && is_inaccessible(before) && before.len() <= LARGEST_GUARD
+    })
 }
 
 fn is_inaccessible(mapping: &ProcessMapping) -> bool {
@@ -404,7 +437,7 @@ mod tests {
     #[test]
     fn what_lies_behind_the_mapping_of_a_stack_is_no_stack() {
         let behind = mapping(8 * MIB, 16 * MIB, "rw-p", "");
-        let threads = Threads { stacks: vec![8 * MIB - PAGE], ..Threads::default() };
+        let threads = Threads { stacks: [(7, 8 * MIB - PAGE)].into(), ..Threads::default() };
         let [guard, stack] = [mapping(0, PAGE, "---p", ""), mapping(PAGE, 8 * MIB, "rw-p", "")];
         let all = [guard, stack, behind.clone()];
         assert_eq!(seen(&all, &threads).eligible(), [(8 * MIB, 16 * MIB)]);
@@ -423,17 +456,60 @@ mod tests {
         assert!(taken(&Threads::default()));
         assert!(taken(&Threads { descriptors: vec![9 * MIB], ..Threads::default() }));
         assert!(!taken(&Threads { descriptors: vec![8 * MIB - 0x660], ..Threads::default() }));
-        assert!(!taken(&Threads { stacks: vec![5 * MIB], ..Threads::default() }));
-        assert!(!taken(&Threads { has_hidden_stacks: true, ..Threads::default() }));
+        assert!(!taken(&Threads { stacks: [(7, 5 * MIB)].into(), ..Threads::default() }));
+        assert!(!taken(&Threads { hidden: vec![7], ..Threads::default() }));
         let wide = [mapping(0, MIB, "---p", ""), mapping(MIB, 9 * MIB, "rw-p", "")];
-        let hidden = Threads { has_hidden_stacks: true, ..Threads::default() };
+        let hidden = Threads { hidden: vec![7], ..Threads::default() };
         assert_eq!(seen(&wide, &hidden).eligible(), [(MIB, 9 * MIB)], "a guard is small");
+    }
+
+    #[test]
+    fn a_running_thread_is_asked_where_its_stack_is_if_that_may_have_merged_with_a_heap() {
+        let all = [mapping(0, PAGE, "---p", ""), mapping(PAGE, 90 * MIB, "rw-p", "")];
+        let threads = Threads { hidden: vec![7, 8], ..Threads::default() };
+        let found = |mappings: &[ProcessMapping], is_taken: bool| {
+            let mut seen = seen(mappings, &threads);
+            seen.find_hidden_stacks(|_| is_taken, |thread| (thread == 7).then_some(2 * PAGE + 8));
+            assert!(seen.threads.hidden.contains(&8), "it does not stop");
+            seen.eligible()
+        };
+        let rest = 2 * PAGE + STACK_BYTES;
+        assert_eq!(found(&all, false), [(rest, 90 * MIB)]);
+        assert_eq!(found(&all, true), [(PAGE, 90 * MIB)], "not again at each look");
+        let others = [all[0].clone(), mapping(2 * PAGE, 90 * MIB, "rw-p", "")];
+        assert_eq!(found(&others, false), [(2 * PAGE, 90 * MIB)], "no guard is right before it");
+    }
+
+    /// The watch has divided the mapping, so the stack is no longer behind a guard.
+    #[test]
+    fn a_running_thread_is_still_on_the_stack_that_it_slept_on() {
+        let mut found = Ranges::default();
+        let whole = [mapping(0, PAGE, "---p", ""), mapping(PAGE, 90 * MIB, "rw-p", "")];
+        let sleeps = Threads { stacks: [(7, MIB)].into(), ..Threads::default() };
+        let behind = MIB + STACK_BYTES;
+        let (before, rest) = ((PAGE, MIB), (behind, 90 * MIB));
+        assert_eq!(seen(&whole, &sleeps).after(&mut found).eligible(), [before, rest]);
+        found.mapped.extend([before.0..before.1, rest.0..rest.1]);
+        let middle = mapping(MIB, behind, "rw-p", "");
+        let divided =
+            [whole[0].clone(), mapping(PAGE, MIB, "rw-p", ""), middle, mapping(behind, 90 * MIB, "rw-p", "")];
+        let runs = Threads { hidden: vec![7], ..Threads::default() };
+        for _ in 0..2 {
+            assert_eq!(seen(&divided, &runs).after(&mut found).eligible(), [rest]);
+        }
+        let all = [(MIB, behind), rest];
+        assert_eq!(
+            seen(&divided, &Threads::default()).after(&mut found).eligible()[1..],
+            all,
+            "it has ended"
+        );
+        assert!(found.stacks.is_empty());
     }
 
     #[test]
     fn of_heaps_with_stacks_all_is_taken_but_what_the_kernel_may_write_to() {
         let heap = [mapping(0, 200 * MIB, "rw-p", "")];
-        let stacks = Threads { stacks: vec![3 * MIB + 8], ..Threads::default() };
+        let stacks = Threads { stacks: [(7, 3 * MIB + 8)].into(), ..Threads::default() };
         let parts = [(0, 3 * MIB), (3 * MIB + STACK_BYTES, 200 * MIB)];
         assert_eq!(seen(&heap, &stacks).eligible(), parts);
         let at = 100 * MIB + 0x2e0;
@@ -478,7 +554,7 @@ mod tests {
         for other in others {
             assert_eq!(grown(&before, &now(other.clone()), &threads), both[..1], "{other:?}");
         }
-        let stacks = Threads { stacks: vec![12 * MIB], ..Threads::default() };
+        let stacks = Threads { stacks: [(7, 12 * MIB)].into(), ..Threads::default() };
         assert_eq!(grown(&before, &now(behind.clone()), &stacks), both[..1], "a stack");
         let descriptor = Threads { first_descriptor: Some(9 * MIB + 1), ..Threads::default() };
         assert_eq!(grown(&before, &now(behind.clone()), &descriptor), both[1..], "a descriptor");

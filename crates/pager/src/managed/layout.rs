@@ -9,7 +9,7 @@
 //! A range is recorded as soon as it is watched, so that every later event finds it here. The driver's thread
 //! takes events in, and the monitor's thread takes mappings over. One lock keeps the lists consistent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
@@ -28,6 +28,8 @@ pub(crate) struct Ranges {
     /// The bss that looks at the mappings have found. A fork's child has its parent's bss, but seldom the
     /// headers in memory.
     pub(crate) bss: RangeSet<u64>,
+    /// The stack pointers of threads without a descriptor, as last seen.
+    pub(crate) stacks: BTreeMap<u32, u64>,
     /// Ranges that may be adopted later: all ranges of a fork's child that has no mover yet, its ranges that
     /// changed while it got one, and new ranges until a second look has confirmed them.
     pub(crate) doubtful: RangeSet<u64>,

@@ -123,7 +123,10 @@ impl Managed {
     }
 
     fn see(&self, pid: u32) -> Result<SeenMemory, String> {
-        Ok(SeenMemory::of(pid)?.after(&mut self.shared.layout.lock()))
+        let mut seen = SeenMemory::of(pid)?;
+        let is_taken = |range: &_| self.shared.layout.lock().mapped.overlaps(range);
+        seen.find_hidden_stacks(is_taken, octavo_stub::stack_pointer);
+        Ok(seen.after(&mut self.shared.layout.lock()))
     }
 
     /// Pages that the program has dropped may still be present (`MADV_FREE`). Marks them to be adopted again.

@@ -2,6 +2,7 @@
 //!
 //! A look at a process's memory costs one system call on a kept descriptor.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -319,10 +320,10 @@ pub(crate) struct Threads {
     pub(crate) descriptors: Vec<u64>,
     /// The first thread's descriptor, which may lie anywhere.
     pub(crate) first_descriptor: Option<u64>,
-    /// The stack pointers of sleeping threads without such a descriptor.
-    pub(crate) stacks: Vec<u64>,
-    /// Whether a thread without such a descriptor is running, so that its stack is unknown.
-    pub(crate) has_hidden_stacks: bool,
+    /// The stack pointers of sleeping threads without such a descriptor, by thread.
+    pub(crate) stacks: BTreeMap<u32, u64>,
+    /// The running threads without such a descriptor, whose stacks are unknown.
+    pub(crate) hidden: Vec<u32>,
 }
 
 impl Threads {
@@ -341,8 +342,8 @@ impl Threads {
                 }
             } else if let Some(call) = answer(proc_text::read(pid, &format!("task/{thread}/syscall")))? {
                 match parse_stack(&call) {
-                    Some(stack) => found.stacks.push(stack),
-                    None => found.has_hidden_stacks = true,
+                    Some(stack) => drop(found.stacks.insert(thread, stack)),
+                    None => found.hidden.push(thread),
                 }
             }
         }
