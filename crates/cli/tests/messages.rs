@@ -252,8 +252,21 @@ fn a_forks_child_that_cannot_be_managed_is_told() {
     assert!(said.contains("a fork's child is served, but its pages cannot go out: it"), "{said}");
 }
 
+/// The child's own pages fill the limit. The tree does not wait for ever for others to go out.
+#[test]
+fn a_forks_child_that_cannot_be_managed_and_fills_the_limit_is_ended() {
+    let arguments = ["filtered-child-fills", "48"];
+    let output = octavo_without("sys_admin", &["--memory", "40M"], kinds(), &arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let errors = text(&output.stderr);
+    let why =
+        "a fork's child needs memory that cannot be had: the limit is used up, and nothing more can go out";
+    let cause = "MiB of processes that are not managed, such as process";
+    assert!(errors.contains(why) && errors.contains(cause), "{errors}");
+}
+
 /// The keys of messages that no test makes a run say, and why.
-const WITHOUT_A_RUN: [(&str, &str); 23] = [
+const WITHOUT_A_RUN: [(&str, &str); 22] = [
     ("MiB is exceeded, with", "the limit holds wherever memory can be paged, also where it comes fast"),
     ("or a child of it", "a new parent outside of the run takes a race with the end of two processes"),
     ("use Linux 6.8 or later", "this kernel can move pages"),
@@ -275,10 +288,6 @@ const WITHOUT_A_RUN: [(&str, &str); 23] = [
     ("a fork of it cannot", "the unit tests of managed processes read it"),
     ("the faults of a process", "only a bug ends the thread"),
     ("MiB of its memory cannot", "it takes a device that holds half of the limit"),
-    (
-        "the limit is used up,",
-        "the unit test of `in_words` reads it: in runs, memory that stays has a message of its own",
-    ),
     ("", "any other error has the engine's own words"),
 ];
 

@@ -44,13 +44,19 @@ pub(crate) struct Use {
 pub(crate) struct Ledger {
     limit_bytes: u64,
     peak_bytes: AtomicU64,
+    ended_faults: AtomicU64,
     /// Locked while memory outside is measured, and until the manager has the result.
     measuring: Mutex<()>,
 }
 
 impl Ledger {
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self { limit_bytes, peak_bytes: AtomicU64::new(0), measuring: Mutex::new(()) }
+        Self {
+            limit_bytes,
+            peak_bytes: AtomicU64::new(0),
+            ended_faults: AtomicU64::new(0),
+            measuring: Mutex::new(()),
+        }
     }
 
     pub(crate) fn limit_bytes(&self) -> u64 {
@@ -70,6 +76,17 @@ impl Ledger {
     /// Records that the tree and the runner use `total_bytes` now.
     pub(crate) fn note(&self, total_bytes: u64) {
         self.peak_bytes.fetch_max(total_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns how many faults of all processes have ended with their page, except the latest.
+    pub(crate) fn ended_faults(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.ended_faults.load(Ordering::Relaxed)
+    }
+
+    /// Records that `more` faults have ended with their page.
+    pub(crate) fn note_ended_faults(&self, more: u64) {
+        self.ended_faults.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Passes two numbers to the manager: the bytes outside, and the bytes that are charged more than once. A

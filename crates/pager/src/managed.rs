@@ -17,6 +17,7 @@ pub(crate) mod kinds;
 pub(crate) mod layout;
 mod mappings;
 mod outside;
+mod patience;
 mod shared;
 mod watched;
 

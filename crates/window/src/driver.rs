@@ -547,6 +547,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Makes the pages of a fault usable, and wakes their threads later.
     fn wake(&mut self, fault: DriverFault, start: u64, len: u64) {
+        self.served.ended += 1;
         if fault.is_protected {
             self.open(fault);
         }

@@ -10,15 +10,16 @@
 
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use octavo::translation::{InPlace, TranslatedSpace};
-use octavo::{Counter, ErrorKind, PAGE_BYTES, Protection, RegionOptions};
+use octavo::{ErrorKind, PAGE_BYTES, Protection, RegionOptions};
 use octavo_platform::pagemap::{Categories, ScanFilter};
 use octavo_stub::Message;
 use octavo_window::{Listener, Reach, RemainingWork, Served, Target, Window};
 use rustix::io::Errno;
 
+use crate::managed::patience::{Patience, Progress};
 use crate::managed::shared::DriverState;
 use crate::managed::watched::take;
 use crate::messages::{self, as_option, in_words};
@@ -27,9 +28,6 @@ use crate::system::proc;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// The bytes that are adopted between two checks for faults.
 const PIECE: u64 = 2 << 20;
-/// If there is no room for a page, or a device fails, the tree is stopped once no page has gone out for this
-/// long.
-const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Adopts present pages, between faults.
 pub(crate) struct Adopter<'a> {
@@ -38,17 +36,7 @@ pub(crate) struct Adopter<'a> {
     shared: &'a DriverState,
     /// Takes a fork's child in.
     fork: &'a dyn Fn(OwnedFd),
-    lacks_room: Option<LacksRoom>,
-}
-
-/// A time during which faults or adoption find no room.
-#[derive(Clone, Copy, Debug)]
-struct LacksRoom {
-    /// When the lack of room began, or when pages last went out.
-    since: Instant,
-    last: Instant,
-    /// Pages that had gone out by `last`.
-    gone_pages: u64,
+    patience: Patience,
 }
 
 /// The pages that a look has found in a range to adopt.
@@ -69,7 +57,7 @@ impl<'a> Adopter<'a> {
         shared: &'a DriverState,
         fork: &'a dyn Fn(OwnedFd),
     ) -> Self {
-        Self { space, window, shared, fork, lacks_room: None }
+        Self { space, window, shared, fork, patience: Patience::default() }
     }
 
     /// Adopts the present pages of a range, as far as there is room. Returns the end of the part that is
@@ -153,22 +141,11 @@ impl<'a> Adopter<'a> {
         }
     }
 
-    /// Returns whether to retry after an error: its reason may pass, and pages have gone out recently. The
-    /// patience is long because a device may be slow, and because in a tree with forks, pages become movable
-    /// only batch by batch, or when children end. All code that waits for room calls this function.
+    /// Returns whether to retry after an error: its reason may pass, and the tree has made progress recently.
+    /// All code that waits for room calls this function.
     fn has_patience_with(&mut self, error: &octavo::Error) -> bool {
-        if !may_pass(error) {
-            return false;
-        }
-        let now = Instant::now();
-        let counters = self.shared.manager.counters();
-        let gone_pages = counters.get(Counter::StealDirect) + counters.get(Counter::StealBackground);
-        // A device may take long to fail, and time without failures must not use up the patience. So each
-        // failure uses up at most a quarter of the patience.
-        let since = |lack: LacksRoom| lack.since + (now - lack.last).saturating_sub(ROOM_PATIENCE / 4);
-        let since = self.lacks_room.filter(|lack| gone_pages <= lack.gone_pages).map_or(now, since);
-        self.lacks_room = Some(LacksRoom { since, last: now, gone_pages });
-        now - since < ROOM_PATIENCE
+        let progress = Progress::of(&self.shared.manager, &self.shared.ledger);
+        may_pass(error) && self.patience.lasts(Instant::now(), progress)
     }
 
     fn give_up(&self, message: &Message, why: &dyn Display) {
@@ -274,7 +251,8 @@ impl Listener for Adopter<'_> {
     }
 
     fn counted(&mut self, served: Served) {
-        *self.shared.served.lock().expect("nobody panics here") = served;
+        let before = std::mem::replace(&mut *self.shared.served.lock().expect("nobody panics here"), served);
+        self.shared.ledger.note_ended_faults(served.ended - before.ended);
     }
 
     fn work(&mut self) -> RemainingWork {

@@ -13,6 +13,7 @@ use octavo_platform::usage;
 use octavo_stub::Message;
 
 use super::{Failed, LEAST_PROCESS, Monitor};
+use crate::managed::Managed;
 use crate::managed::kinds::MemoryKind;
 use crate::messages::{self, as_option};
 use crate::system::proc::{self, StatusFigures};
@@ -164,7 +165,11 @@ impl Monitor {
             add(MemoryKind::Shared, fixed.shared);
             add(MemoryKind::PageTables, fixed.tables);
             sum += anonymous;
-            if let Some(managed) = self.managed.get(pid) {
+            let managed = self.managed.get(pid);
+            let is_unmanaged = || self.refused.get(pid).is_some_and(|refused| refused.stack == process.stack);
+            if managed.is_some_and(Managed::is_refused) || is_unmanaged() {
+                add(MemoryKind::Unmanaged, anonymous);
+            } else if let Some(managed) = managed {
                 let mut rest = anonymous;
                 for (kind, bytes) in managed.outside_by_kind() {
                     let bytes = rest.min(*bytes);
@@ -173,8 +178,6 @@ impl Monitor {
                 }
                 // Locked memory that is shared was counted as shared.
                 add(MemoryKind::Locked, rest.min(locked.saturating_sub(fixed.shared)));
-            } else if self.refused.get(pid).is_some_and(|refused| refused.stack == process.stack) {
-                add(MemoryKind::Unmanaged, anonymous);
             } else if anonymous < LEAST_PROCESS {
                 add(MemoryKind::SmallProcesses, anonymous);
             }

@@ -70,6 +70,8 @@ pub struct Served {
     pub along: u64,
     /// Faults that waited for a device or for room.
     pub waited: u64,
+    /// Faults that ended with their page.
+    pub ended: u64,
     /// Faults that the driver served beside the thread that met them.
     pub beside: u64,
     /// Changes of mappings.
