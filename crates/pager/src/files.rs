@@ -25,6 +25,7 @@ use crate::guardian::{Entrusted, Guardian};
 use crate::messages;
 use crate::monitor::Failed;
 use crate::monitor::standstill::Standstill;
+use crate::report::progress::{CameBack, DiskWaits, ProgramFigures, ProgressMessages};
 use crate::report::rungs::Files as FileFigures;
 use crate::report::summary::Summary;
 use crate::system::proc::{self, Statm, StatusFile};
@@ -148,6 +149,8 @@ pub(crate) struct Files {
     /// Processes of which the user was told that they are pinned.
     told_pinned: BTreeSet<u32>,
     has_told_failure: bool,
+    progress: ProgressMessages,
+    disk_waits: DiskWaits,
     summary: Summary,
 }
 
@@ -183,6 +186,8 @@ impl Files {
             shares_took: Duration::ZERO,
             told_pinned: BTreeSet::new(),
             has_told_failure: false,
+            progress: ProgressMessages::default(),
+            disk_waits: DiskWaits::default(),
             summary: Summary {
                 budget_bytes: limit_bytes,
                 files: Some(FileFigures::default()),
@@ -524,7 +529,29 @@ impl Backing for Files {
         !self.cleaner.managed().is_empty()
     }
 
-    fn tell_progress(&mut self) {}
+    fn tell_progress(&mut self) {
+        let now = Instant::now();
+        if self.cleaner.managed().is_empty() {
+            return;
+        }
+        let waited = self.disk_waits.sample(now, || self.known.keys().copied().collect());
+        if !self.progress.is_due(now) {
+            return;
+        }
+        let living = self.known.keys().filter_map(|pid| proc::stat(*pid)).map(|stat| stat.disk_faults);
+        let disk_faults = living.sum::<u64>() + usage::of_children().major_faults;
+        let figures = self.cleaner.figures();
+        let seen = ProgramFigures {
+            cpu_seconds: proc::cpu_seconds(self.known.keys().copied()),
+            waited_seconds: (waited + figures.stopped + self.standstill.stood()).as_secs_f64(),
+            came_back: CameBack::DiskFaults(disk_faults),
+            // Pages of the file that the program has changed count twice.
+            tree_bytes: self.summary.used_bytes + figures.file_bytes,
+        };
+        if let Some(sentence) = self.progress.note(now, seen) {
+            say!("octavo: {sentence}");
+        }
+    }
 
     fn kill_all(&mut self) {
         let began = Instant::now();

@@ -21,13 +21,14 @@ use std::time::{Duration, Instant};
 use octavo_platform::usage;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
-use crate::kernel::group::Group;
+use crate::kernel::group::{Group, GroupFigures};
 use crate::kernel::keeper::Keeper;
 use crate::messages;
+use crate::report::progress::{CameBack, DiskWaits, ProgramFigures, ProgressMessages};
 use crate::report::rungs::KernelPaging;
 use crate::report::summary::Summary;
-use crate::system::priority;
 use crate::system::signals::{self, Signals};
+use crate::system::{priority, proc};
 use crate::{End, sleep};
 
 /// The first argument of a process that enters a group and becomes the program.
@@ -45,6 +46,8 @@ pub struct KernelSwap {
     pub folder: PathBuf,
     /// The size of the swap file in bytes.
     pub swap_bytes: u64,
+    /// Whether to tell, on standard error, that the program does little but wait.
+    pub tells_progress: bool,
 }
 
 /// Returns whether the kernel rung can work here: it tries to make a group, and asks for the right to switch
@@ -78,7 +81,10 @@ pub fn run_in_kernel_swap(program: &Command, swap: &KernelSwap) -> io::Result<(E
     let group = Group::at(keeper.group().to_owned());
     let end = match entering(program, &group).spawn() {
         Err(error) => End::NotStarted(error),
-        Ok(child) => watch(child.id(), &group, &mut signals, &mut summary)?,
+        Ok(child) => {
+            let mut progress = swap.tells_progress.then(Progress::default);
+            watch(child.id(), &group, &mut signals, &mut summary, &mut progress)?
+        }
     };
     summary.peak_bytes = group.peak_bytes().unwrap_or(summary.peak_bytes);
     if let Some(kernel) = &mut summary.kernel {
@@ -99,7 +105,13 @@ pub fn run_in_kernel_swap(program: &Command, swap: &KernelSwap) -> io::Result<(E
 }
 
 /// Passes signals on and reads the figures, until the program has ended and the group is empty.
-fn watch(program: u32, group: &Group, signals: &mut Signals, summary: &mut Summary) -> io::Result<End> {
+fn watch(
+    program: u32,
+    group: &Group,
+    signals: &mut Signals,
+    summary: &mut Summary,
+    progress: &mut Option<Progress>,
+) -> io::Result<End> {
     let pidfd = Pid::from_raw(program as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty())).transpose()?;
     let mut status = None;
     loop {
@@ -110,10 +122,42 @@ fn watch(program: u32, group: &Group, signals: &mut Signals, summary: &mut Summa
         summary.used_bytes = used;
         summary.anonymous_peak_bytes = summary.anonymous_peak_bytes.max(used);
         summary.kernel.get_or_insert_default().note(figures);
+        if let Some(progress) = progress {
+            progress.tell(group, figures);
+        }
         match status {
             Some(status) if group.processes().is_empty() => return Ok(End::Program(status)),
             Some(_) => std::thread::sleep(FAST),
             None => sleep(&pidfd, if used > summary.budget_bytes / 4 { FAST } else { SLOW })?,
+        }
+    }
+}
+
+/// Tells that the program does little but wait.
+#[derive(Debug, Default)]
+struct Progress {
+    messages: ProgressMessages,
+    disk_waits: DiskWaits,
+}
+
+impl Progress {
+    /// Tells it if a group with these figures has done little but wait for a while.
+    fn tell(&mut self, group: &Group, figures: GroupFigures) {
+        let Some(swap_bytes) = figures.swap_bytes.filter(|bytes| *bytes > 0) else { return };
+        let now = Instant::now();
+        let waited = self.disk_waits.sample(now, || group.processes());
+        if !self.messages.is_due(now) {
+            return;
+        }
+        let faults = CameBack::DiskFaults(figures.disk_faults.unwrap_or(0));
+        let seen = ProgramFigures {
+            cpu_seconds: proc::cpu_seconds(group.processes().into_iter()),
+            waited_seconds: waited.as_secs_f64(),
+            came_back: figures.came_back_bytes.map_or(faults, CameBack::Bytes),
+            tree_bytes: figures.anonymous_bytes + swap_bytes,
+        };
+        if let Some(sentence) = self.messages.note(now, seen) {
+            say!("octavo: {sentence}");
         }
     }
 }

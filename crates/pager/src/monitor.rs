@@ -15,7 +15,6 @@ mod end;
 mod forks;
 mod growth;
 mod look;
-mod progress;
 mod queue;
 pub(crate) mod standstill;
 mod still;
@@ -34,7 +33,6 @@ use octavo_platform::{refusal, usage};
 use octavo_stub::Message;
 
 use self::growth::{Growth, time_to_fill};
-use self::progress::ProgressMessages;
 use self::queue::ProcessQueue;
 use crate::guardian::Guardian;
 use crate::ledger::Ledger;
@@ -42,6 +40,7 @@ use crate::managed::{Managed, ProcessContext, Refusal, Unequipped};
 use crate::messages;
 use crate::monitor::standstill::Standstill;
 use crate::reader::Reader;
+use crate::report::progress::{CameBack, ProgramFigures, ProgressMessages};
 use crate::report::summary::Summary;
 use crate::system::affinity::Affinity;
 use crate::system::priority::{self, WorkEstimate};
@@ -526,6 +525,28 @@ impl Monitor {
     /// Returns whether processes are left that need the runner.
     pub(crate) fn has_managed(&self) -> bool {
         !self.managed.is_empty() || !self.forks.is_empty() || !self.ending.is_empty()
+    }
+
+    /// Prints a message to standard error if the program has done little but wait for a while. Costs one look
+    /// at each process per ten seconds.
+    pub(crate) fn tell_progress(&mut self) {
+        let now = Instant::now();
+        if self.manager.is_none() || !self.progress.is_due(now) {
+            return;
+        }
+        // This takes longer than a look at high priority may.
+        priority::goes_on(Duration::MAX);
+        let cpu_seconds = proc::cpu_seconds(self.tree.processes.keys().copied());
+        let figures = self.figures();
+        let seen = ProgramFigures {
+            cpu_seconds,
+            waited_seconds: figures.waited(),
+            came_back: CameBack::Bytes(figures.swapped_in_bytes),
+            tree_bytes: figures.tree_bytes,
+        };
+        if let Some(sentence) = self.progress.note(now, seen) {
+            say!("octavo: {sentence}");
+        }
     }
 
     /// Returns the figures up to now.

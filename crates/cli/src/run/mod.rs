@@ -98,6 +98,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
 }
 
+fn tells_progress(args: &RunArgs) -> bool {
+    !args.quiet && io::stderr().is_terminal()
+}
+
 /// Runs a program by the pool rung.
 fn in_pool(
     command: Command,
@@ -117,7 +121,7 @@ fn in_pool(
         limit_bytes,
         socket: args.socket.as_deref(),
         is_strict: args.strict || is_demo,
-        tells_progress: !args.quiet && io::stderr().is_terminal(),
+        tells_progress: tells_progress(args),
         leaves_manager: args.swap.iter().all(|place| place.path.is_dir()),
     };
     octavo_pager::run(command, options, make_manager).map_err(|error| {
@@ -139,7 +143,7 @@ fn in_files(command: Command, args: &RunArgs, limit_bytes: u64) -> Result<(End, 
         limit_bytes,
         socket: args.socket.as_deref(),
         is_strict: args.strict,
-        tells_progress: false,
+        tells_progress: tells_progress(args),
         leaves_manager: false,
     };
     octavo_pager::run_in_files(command, options, &folder.path)
@@ -156,6 +160,7 @@ fn in_kernel_swap(command: &Command, args: &RunArgs, limit_bytes: u64) -> Result
         limit_bytes,
         swap_bytes: settings::kernel_swap_bytes(&place, limit_bytes),
         folder: place.path,
+        tells_progress: tells_progress(args),
     };
     octavo_pager::run_in_kernel_swap(command, &swap)
         .map_err(|error| Failure::Said(not_watched(command.get_program(), &error)))

@@ -9,8 +9,7 @@ use crate::run::messages::{self, said_of};
 
 /// Writes the summary to the target of `--json`.
 pub fn write(target: &JsonTarget, summary: &Summary) -> Result<(), Failure> {
-    let json = serde_json::to_string(summary)
-        .map_err(|error| Failure::Said(format!("the summary cannot be written as JSON: {error}")))?;
+    let json = summary.measured().to_string();
     match target {
         JsonTarget::Stdout => println!("{json}"),
         JsonTarget::File(path) => ResultFile::open(path)

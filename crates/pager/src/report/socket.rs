@@ -50,7 +50,7 @@ impl Socket {
 
 /// Sends a client the figures.
 pub(crate) fn tell(mut reader: UnixStream, summary: &Summary) {
-    if let Ok(mut line) = serde_json::to_vec(summary)
+    if let Ok(mut line) = serde_json::to_vec(&summary.measured())
         && reader.set_nonblocking(true).is_ok()
     {
         line.push(b'\n');

@@ -14,6 +14,7 @@ use octavo_platform::proc_text;
 pub(crate) use octavo_platform::proc_text::name;
 use octavo_platform::smaps::flagged;
 use octavo_platform::threads::{of_process, robust_list, stat_field};
+use octavo_platform::usage;
 use octavo_platform::usage::possible_cpus;
 use rustix::io::Errno;
 use rustix::param::clock_ticks_per_second;
@@ -208,8 +209,9 @@ fn parse_range(text: &str) -> Option<Range<u64>> {
 pub(crate) struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: u32,
-    /// The faults of all threads of the process so far.
+    /// The faults of all threads of the process so far, and those of them that waited for a disk.
     pub(crate) faults: u64,
+    pub(crate) disk_faults: u64,
     pub(crate) threads: u64,
     /// The CPU time of the process, and of children that it has reaped, in ticks of the user-visible clock.
     pub(crate) cpu_ticks: u64,
@@ -280,11 +282,18 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
         // Both minor and major faults: a fault for which the kernel has waited counts as major, even if the
         // page was in memory.
         faults: number(field(10)?) + number(field(12)?),
+        disk_faults: number(field(12)?),
         threads: number(field(20)?),
         cpu_ticks: (14..=17).map(|index| field(index).map(number)).sum::<Option<u64>>()?,
         start: number(field(22)?),
         stack: number(field(28)?),
     })
+}
+
+/// Returns the CPU time of a tree: of these processes, and of children that this process has reaped.
+pub(crate) fn cpu_seconds(processes: impl Iterator<Item = u32>) -> f64 {
+    let living = processes.filter_map(stat).map(|stat| stat.cpu_seconds());
+    living.sum::<f64>() + usage::of_children().cpu.as_secs_f64()
 }
 
 /// Returns the CPU time of the threads of this process that have this name, which the kernel cuts off after
