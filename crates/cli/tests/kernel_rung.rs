@@ -75,6 +75,21 @@ fn a_program_runs_in_half_of_its_memory_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn processes_that_the_kernel_kills_for_want_of_memory_are_told() {
+    if !works() {
+        return;
+    }
+    let folder = folder();
+    let place = format!("{}:16M", folder.path().display());
+    let options = ["--rung", "kernel", "--memory", "32M", "--swap", &place];
+    let output = octavo(&options, torture(), &["--memory", "128M", "--only", "writers"]).output().unwrap();
+    assert!(!output.status.success());
+    let errors = text(&output.stderr);
+    assert!(errors.contains("the kernel killed 1 of its processes for want of memory in their"), "{errors}");
+    assert!(is_empty(folder.path()));
+}
+
+#[test]
 fn exit_codes_are_those_of_a_shell() {
     if !works() {
         return;

@@ -90,6 +90,10 @@ pub fn run_in_kernel_swap(program: &Command, swap: &KernelSwap) -> io::Result<(E
     if let Some(kernel) = &mut summary.kernel {
         kernel.waited_seconds = group.waited().map(|waited| waited.as_secs_f64());
     }
+    let killed = group.killed();
+    if killed > 0 {
+        say!("octavo: {}", messages::KERNEL_KILLED.with(&[("killed", &killed)]));
+    }
     summary.seconds = began.elapsed().as_secs_f64();
     // Until the keeper ends, only the program's processes count as children that have ended.
     signals::reap(0, |_| {});

@@ -8,7 +8,7 @@ use octavo_stub::Message;
 use rustix::process::{Resource, getrlimit};
 
 /// Notices about a program that continues.
-pub const NOTICES: [&Message; 9] = [
+pub const NOTICES: [&Message; 10] = [
     &LIMIT_IMPOSSIBLE,
     &LIMIT_IMPOSSIBLE_LOCKED,
     &LIMIT_IMPOSSIBLE_SHARED,
@@ -17,6 +17,7 @@ pub const NOTICES: [&Message; 9] = [
     &FORK_NOT_MANAGED,
     &FORK_UNKNOWN,
     &WITHOUT_LIMIT,
+    &KERNEL_KILLED,
     &RUNNER_DIED,
 ];
 
@@ -97,6 +98,11 @@ pub(crate) const WITHOUT_LIMIT: Message = Message {
     happened: "{why}; the program goes on without a limit",
     remedy: "give --swap another folder",
     cause: "(The file rung.) The folder for files of pages is full, or its disk fails. The program still has all of its memory",
+};
+pub(crate) const KERNEL_KILLED: Message = Message {
+    happened: "the kernel killed {killed} of its processes for want of memory in their control group",
+    remedy: "give --memory more or --swap a larger size, or take --rung pool",
+    cause: "(The kernel rung, at the end of a run.) The swap file was full, or the group filled faster than the kernel counts it",
 };
 pub(crate) const RUNNER_DIED: Message = Message {
     happened: "the runner has died, and {killed} of its processes were killed: pages of theirs were in its hands only",

@@ -161,6 +161,13 @@ impl Group {
         total.parse().ok().map(Duration::from_micros)
     }
 
+    /// Returns how many processes of the group the kernel has killed for want of memory.
+    pub(crate) fn killed(&self) -> u64 {
+        let text = fs::read_to_string(self.file("memory.oom_control", "memory.events")).unwrap_or_default();
+        let killed = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        killed.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
     fn file(&self, v1: &str, v2: &str) -> PathBuf {
         self.folder.join(if self.is_unified { v2 } else { v1 })
     }
