@@ -4,12 +4,16 @@
 //! transfer. The entries stay as they are. So an unwanted page is simply evicted: nothing has to be undone.
 //! Pages read ahead of a fault use free frames only. If there are none left, the rest of the window is
 //! skipped.
+//!
+//! **Frames in a row.** A transfer to frames that lie in a row is one segment for the device; to frames from
+//! anywhere, it is one segment a page, and takes a virtual disk three times as long. So frames are taken as
+//! blocks, as long as the pages to come, and split. If there is no such block, a quarter of it is tried.
 
 use smallvec::SmallVec;
 
 use crate::counters::Counter;
 use crate::engine::{Engine, Figure, ReadaheadWindow, SpaceState, Waiter, in_place};
-use crate::frame::{Block, PinnedFrame};
+use crate::frame::{Block, PinnedFrame, SplitBlock};
 use crate::io::Urgency;
 use crate::page_cache::Inode;
 use crate::policy::Arrival;
@@ -43,6 +47,12 @@ struct ReadAheadRun<'e> {
     along: bool,
     /// The file that the last page was of.
     inode: Option<Shared<Inode>>,
+    /// Free frames in a row, for the next pages.
+    row: Option<SplitBlock>,
+    /// At most this many pages are still to be read.
+    to_come: u32,
+    /// The largest order of a block for a row. It becomes less if there is no such block.
+    most_order: u8,
 }
 
 impl<'e> ReadAheadRun<'e> {
@@ -57,6 +67,9 @@ impl<'e> ReadAheadRun<'e> {
             refused: 0,
             along: space.translation.is_some(),
             inode: None,
+            row: None,
+            to_come: 0,
+            most_order: Order::MAX.0,
         }
     }
 
@@ -130,6 +143,7 @@ impl ReadAheadRun<'_> {
         let table = &self.engine.table;
         let mut reached = 0;
         for page in window.pages() {
+            self.to_come = window.count - reached;
             if self.is_refused
                 || !region.contains(page)
                 || !add(&mut self, &table.walk(space.id, page), (page, region), Room::Free)
@@ -152,6 +166,7 @@ pub(crate) fn prefetch(engine: &Engine, space: &SpaceState, range: PageNumberRan
     let under_quota = space.quota.pages().map_or(u64::MAX, |quota| quota.saturating_sub(resident));
     let most = (engine.budget.limit_pages() / PREFETCH_SHARE).min(under_quota);
     let mut run = ReadAheadRun::new(engine, space);
+    run.to_come = (range.end.0 - range.start.0).min(most) as u32;
     for walk in engine.table.walks(space.id, range) {
         if run.is_refused || run.started >= most || !add_swapped(&mut run, &walk, Room::Made) {
             break;
@@ -221,10 +236,40 @@ fn add_of_file(run: &mut ReadAheadRun<'_>, part: FilePart, page: PageNumber, roo
     true
 }
 
+impl ReadAheadRun<'_> {
+    /// Returns a free frame: the next of the row, or the first of another row, as long as the pages to come.
+    fn free_frame(&mut self) -> Option<Block> {
+        let to_come = self.to_come.max(1);
+        self.to_come = to_come - 1;
+        if let Some(block) = self.row.as_mut().and_then(SplitBlock::next) {
+            return Some(block);
+        }
+        let frames = &self.engine.frames;
+        let mut order = self.most_order.min(to_come.ilog2() as u8);
+        while order > 0 {
+            if let Some(block) = frames.alloc(Order(order)) {
+                let mut row = frames.split_block(block);
+                let first = row.next();
+                self.row = Some(row);
+                return first;
+            }
+            order = order.saturating_sub(2);
+            self.most_order = order;
+        }
+        frames.alloc(Order::ZERO)
+    }
+}
+
+impl Drop for ReadAheadRun<'_> {
+    fn drop(&mut self) {
+        self.row.take().into_iter().flatten().for_each(|block| self.engine.frames.give_back(block));
+    }
+}
+
 /// Returns a frame for a page that is read ahead.
 fn frame_for(run: &mut ReadAheadRun<'_>, room: Room) -> Option<Block> {
     let engine = run.engine;
-    let mut block = engine.frames.alloc(Order::ZERO);
+    let mut block = run.free_frame();
     if block.is_none() && room == Room::Made {
         // Other threads may wait for the collected pages, so these are submitted before room is made.
         run.submit();

@@ -24,7 +24,7 @@ use crate::budget::Budget;
 use crate::counters::{Counter, CounterSnapshot, Counters};
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::away::AwayFrames;
-use crate::frame::block::Block;
+use crate::frame::block::{Block, SplitBlock};
 use crate::frame::config::{FrameConfig, MOST_FRAMES};
 use crate::frame::percpu::{PerCpuLists, Tuning, ZEROED_CLASS};
 use crate::frame::state::{FrameState, Kind};
@@ -342,12 +342,12 @@ impl FrameAllocator {
     }
 
     /// Splits a block into blocks of order 0.
-    pub(crate) fn split_block(&self, block: Block) -> impl Iterator<Item = Block> + use<> {
+    pub(crate) fn split_block(&self, block: Block) -> SplitBlock {
         let (order, zeroed) = (block.order(), block.is_zeroed());
         let head = block.into_frame();
         self.split(head, order).expect("a block in hand is whole");
         let state = FrameState::cached(Order::ZERO, zeroed);
-        (0..order.frames()).map(move |index| Block::new(head.plus(index), state))
+        SplitBlock::new(head, state, order)
     }
 
     /// Splits an allocated block into allocated frames of order 0, each to be freed on its own.

@@ -1,6 +1,7 @@
 //! Allocated blocks, as values that their owners hold.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 use crate::frame::state::FrameState;
 use crate::units::{FrameId, Order};
@@ -72,5 +73,28 @@ impl Drop for Block {
     fn drop(&mut self) {
         // In a thread that already panics, a second panic would end the process here and hide the first.
         assert!(crate::sync::is_panicking(), "the block at {:?} was lost", self.frame);
+    }
+}
+
+/// The frames of a split block that are left, in a row, as blocks of order 0. Whoever has it gives them all
+/// back.
+#[derive(Debug)]
+pub(crate) struct SplitBlock {
+    head: FrameId,
+    state: FrameState,
+    rest: Range<u32>,
+}
+
+impl SplitBlock {
+    pub(super) fn new(head: FrameId, state: FrameState, order: Order) -> Self {
+        Self { head, state, rest: 0..order.frames() }
+    }
+}
+
+impl Iterator for SplitBlock {
+    type Item = Block;
+
+    fn next(&mut self) -> Option<Block> {
+        self.rest.next().map(|index| Block::new(self.head.plus(index), self.state))
     }
 }

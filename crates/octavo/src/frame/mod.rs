@@ -44,6 +44,7 @@ pub(crate) mod zone;
 
 pub use allocator::FrameAllocator;
 pub use block::Block;
+pub(crate) use block::SplitBlock;
 pub(crate) use config::MOST_FRAMES;
 pub use config::{FrameConfig, PercpuForm, ZoneConfig};
 pub(crate) use watermark::MOST_LOWERED;

@@ -87,6 +87,29 @@ fn pages_that_were_read_for_nobody_need_no_room_elsewhere() {
     manager.validate();
 }
 
+/// A device transfers to memory in one piece much faster.
+#[test]
+fn pages_that_are_read_together_lie_in_a_row() {
+    let manager = manager(HugePolicy::Never);
+    let (engine, space) = (manager.engine(), manager.space().unwrap());
+    let at = space.map(2 * MIB, RegionOptions::default()).unwrap();
+    (0..2 * MIB / PAGE).for_each(|page| space.store(at + page * PAGE, page + 1).unwrap());
+    while manager.reclaim(512).unwrap() > 0 {}
+    assert_eq!(space.prefetch(at, 2 * MIB).unwrap(), 2 * MIB / PAGE);
+    while engine.transfers.reading_pages() > 0 {
+        engine.poll_transfers();
+    }
+    let frames: Vec<_> = (0..2 * MIB / PAGE)
+        .map(|page| {
+            space.load::<u64>(at + page * PAGE).unwrap();
+            frame_at(&manager, &space, at + page * PAGE).unwrap()
+        })
+        .collect();
+    let in_a_row = frames.windows(2).filter(|pair| pair[0].plus(1) == pair[1]).count();
+    assert!(in_a_row > 500, "{in_a_row} of {} follow each other", frames.len());
+    manager.validate();
+}
+
 #[test]
 fn a_clean_page_without_a_frame_to_move_to_keeps_its_place_on_swap() {
     let manager = manager(HugePolicy::Never);
