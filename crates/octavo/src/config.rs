@@ -65,6 +65,19 @@ pub enum SwapCache {
     Table,
 }
 
+/// Selects how a sync finds the pages of a file that it has to write. For measurements; leave the default.
+///
+/// This is what the writeback tags are for that [`SwapCache`] does without: a search by tags takes time by
+/// the pages to write, and not by the pages in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirtyPages {
+    /// Base: looks at each page of the file that is in memory.
+    Walk,
+    /// Best: follows the tags down the file's tree.
+    #[default]
+    Tags,
+}
+
 /// Selects whether a pin takes the lock of the space's regions. For measurements; leave the default.
 ///
 /// The patched version follows *x86: lockless get_user_pages_fast()* (Linux 2.6.27, commit 8174c430e445).

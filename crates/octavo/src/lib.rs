@@ -119,7 +119,8 @@ pub use access::{
     SharedGuard, SharedGuardOf,
 };
 pub use config::{
-    Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
+    Compression, DirtyPages, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache,
+    ZeroPage,
 };
 pub use counters::{Counter, CounterSnapshot};
 pub use error::{Error, ErrorKind, Result};

@@ -18,6 +18,7 @@ fn cases() -> impl Strategy<Value = Case> {
         direct: flags & 4 != 0,
         stores_behind_end: flags & 8 != 0,
         guards: flags & 48 == 0,
+        walks: flags & 192 == 0,
         room_frames,
         ops,
     })

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | device | `pread` and `pwrite` past the page cache, 4 KiB at random and 1 MiB in order |
 //! | load, read | Octavo: a word of a mapping for each page, and `File::read_at` |
+//! | tags, walk | Octavo: a sync that finds dirty pages by the tags, and one that looks at all pages in memory |
 //! | mmap, pread | the kernel's page cache: the same, with `MADV_RANDOM` or `MADV_SEQUENTIAL` and `posix_fadvise` |
 //!
 //! Each measurement is a process of its own, in a group of 256 MiB. Octavo's budget is less by 24 MiB, for
@@ -20,7 +21,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use octavo::file::{FileOptions, Sharing};
-use octavo::{AccessPattern, Manager, Protection, RegionOptions};
+use octavo::{AccessPattern, DirtyPages, Manager, Protection, RegionOptions};
 use octavo_bench::jobs::ArrayPattern;
 use octavo_bench::jobs::file_array::MappedFile;
 use octavo_bench::{rounds_or, summary};
@@ -95,9 +96,10 @@ fn at_random(side: &str, threads: usize, path: &Path) -> f64 {
     }
 }
 
-/// Measures MiB a second of reading the whole file in order.
+/// Measures MiB a second of reading the whole file in order. The manager is there before.
 fn in_order(side: &str, path: &Path) -> f64 {
     let plain = File::open(path).expect("the file");
+    let (manager, file) = octavo(path, false);
     let mut buffer = AlignedBytes::new(BLOCK);
     let blocks = (0..FILE_BYTES).step_by(BLOCK);
     let began = Instant::now();
@@ -116,7 +118,6 @@ fn in_order(side: &str, path: &Path) -> f64 {
             });
         }
         "load" => {
-            let (manager, file) = octavo(path, false);
             let space = manager.space().expect("a space");
             let options =
                 RegionOptions::new().protection(Protection::READ).pattern(AccessPattern::Sequential);
@@ -124,7 +125,6 @@ fn in_order(side: &str, path: &Path) -> f64 {
             (0..FILE_BYTES).step_by(PAGE).for_each(|at| _ = space.load::<u64>(start + at).expect("a load"));
         }
         "read" => {
-            let (_manager, file) = octavo(path, false);
             blocks.for_each(|at| _ = file.read_at(at, buffer.as_mut_slice()).expect("a read"));
         }
         "mmap" => {
@@ -140,9 +140,11 @@ fn in_order(side: &str, path: &Path) -> f64 {
     (FILE_BYTES >> 20) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Measures MiB a second of writing over a file in order, until everything is durable.
+/// Measures MiB a second of writing over a file in order, until everything is durable. The manager is
+/// there before.
 fn written(side: &str, path: &Path) -> f64 {
     let plain = File::options().write(true).open(path).expect("the file");
+    let (_manager, file) = octavo(path, true);
     let mut buffer = AlignedBytes::new(BLOCK);
     buffer.as_mut_slice().fill(7);
     let blocks = (0..WRITTEN_BYTES).step_by(BLOCK);
@@ -156,7 +158,6 @@ fn written(side: &str, path: &Path) -> f64 {
             plain.sync_data().expect("a sync");
         }
         "write" => {
-            let (_manager, file) = octavo(path, true);
             blocks.for_each(|at| file.write_at(at, buffer.as_slice()).expect("a write"));
             file.sync().expect("a sync");
         }
@@ -171,8 +172,10 @@ fn synced(side: &str, mib: usize, path: &Path) -> f64 {
     let offsets: Vec<_> = (0..dirty).map(|number| (number * (bytes / dirty) / PAGE * PAGE) as u64).collect();
     let mut buffer = AlignedBytes::new(BLOCK);
     match side {
-        "octavo" => {
-            let manager = Manager::builder().budget_bytes(2 << 30).build().expect("a manager");
+        "tags" | "walk" => {
+            let search = if side == "walk" { DirtyPages::Walk } else { DirtyPages::Tags };
+            let builder = Manager::builder().budget_bytes(2 << 30).dirty_pages(search);
+            let manager = builder.build().expect("a manager");
             let file = manager.open(path, FileOptions::new().write(true)).expect("the file");
             (0..bytes).step_by(BLOCK).for_each(|at| {
                 let read = file.read_at(at as u64, buffer.as_mut_slice()).expect("a read");
@@ -294,8 +297,8 @@ fn main() {
     print!("\n{}", markdown_header("what | device | write | pwrite"));
     row("write and sync", rounds, group, "written", &["device", "write", "pwrite"], 1, &path);
     println!("\nMilliseconds of a sync of 1,000 pages apart, by the MiB in memory; less is better:\n");
-    print!("{}", markdown_header("in memory | octavo | kernel"));
+    print!("{}", markdown_header("in memory | tags | walk | kernel"));
     for mib in [16, 64, 256, 1024] {
-        row(&format!("{mib} MiB"), rounds, None, "synced", &["octavo", "kernel"], mib, &path);
+        row(&format!("{mib} MiB"), rounds, None, "synced", &["tags", "walk", "kernel"], mib, &path);
     }
 }

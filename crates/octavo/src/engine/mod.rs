@@ -59,7 +59,7 @@ use octavo_platform::{ForkCanary, Inside};
 
 use crate::backoff::Backoff;
 use crate::budget::Budget;
-use crate::config::{HugePolicy, HugeZeroWrite, PinPath};
+use crate::config::{DirtyPages, HugePolicy, HugeZeroWrite, PinPath};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::frame::latch::{Hold, Latches};
@@ -106,6 +106,7 @@ pub(crate) struct Policy {
     pub(crate) huge: HugePolicy,
     pub(crate) huge_zero_write: HugeZeroWrite,
     pub(crate) pin_path: PinPath,
+    pub(crate) dirty_pages: DirtyPages,
     /// How long an access waits for a device. `None` means for ever.
     pub(crate) io_timeout: Option<Duration>,
     /// The most pages of one readahead window. 0 turns readahead off.

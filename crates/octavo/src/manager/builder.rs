@@ -6,7 +6,8 @@ use super::Manager;
 use super::reserve::{MOST_BUDGET_BYTES, Reserve};
 use crate::budget::Budget;
 use crate::config::{
-    Compression, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
+    Compression, DirtyPages, HugePolicy, HugeZeroWrite, PercpuOrders, PinPath, ReclaimPolicy, SwapCache,
+    ZeroPage,
 };
 use crate::engine::{Engine, EngineConfig, Policy};
 use crate::error::{Error, ErrorKind, Result};
@@ -62,6 +63,7 @@ impl Default for ManagerBuilder {
                 huge: HugePolicy::default(),
                 huge_zero_write: HugeZeroWrite::default(),
                 pin_path: PinPath::default(),
+                dirty_pages: DirtyPages::default(),
                 readahead_pages: READAHEAD_PAGES,
                 io_timeout: None,
             },
@@ -167,6 +169,13 @@ impl ManagerBuilder {
     /// [`SwapCache::Table`]. There is no other reason to change it.
     pub fn swap_cache(mut self, swap_cache: SwapCache) -> Self {
         self.swap_cache = swap_cache;
+        self
+    }
+
+    /// For measurements: selects how a sync of a file finds the pages to write. Default:
+    /// [`DirtyPages::Tags`]. There is no other reason to change it.
+    pub fn dirty_pages(mut self, dirty_pages: DirtyPages) -> Self {
+        self.policy.dirty_pages = dirty_pages;
         self
     }
 

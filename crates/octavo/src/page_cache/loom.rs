@@ -9,6 +9,7 @@ use std::io;
 use smallvec::SmallVec;
 
 use super::*;
+use crate::config::DirtyPages;
 use crate::frame::{Block, FrameConfig};
 use crate::io::{Device, Submitted, Transfer, Urgency};
 use crate::store::{Begun, PageStore};
@@ -63,6 +64,7 @@ struct Model {
     bytes: AtomicU64,
     device: AtomicU64,
     shows: AtomicU32,
+    dirty_pages: DirtyPages,
 }
 
 /// Runs both at once.
@@ -75,6 +77,10 @@ fn race(model: &Arc<Model>, other: impl FnOnce(&Model) + Send + 'static, here: i
 
 impl Model {
     fn new() -> Arc<Self> {
+        Self::with(DirtyPages::Tags)
+    }
+
+    fn with(dirty_pages: DirtyPages) -> Arc<Self> {
         let budget = Arc::new(Budget::new(1 << 20));
         let counters = Arc::new(Counters::new().unwrap());
         let frames =
@@ -90,7 +96,8 @@ impl Model {
         frames.words(frame).holds.end_read(true);
         let _ = frames.words(frame).holds.drop_pin();
         let (bytes, device) = (AtomicU64::new(OLD), AtomicU64::new(OLD));
-        Arc::new(Self { cache, frames, inode, page, frame, bytes, device, shows: AtomicU32::new(0) })
+        let shows = AtomicU32::new(0);
+        Arc::new(Self { cache, frames, inode, page, frame, bytes, device, shows, dirty_pages })
     }
 
     fn drop_pin(&self) {
@@ -119,7 +126,7 @@ impl Model {
 
     /// As `writeback::write_back`.
     fn sync(&self) {
-        self.cache.tag_to_write(&self.inode, &(0..2));
+        self.cache.tag_to_write(&self.frames, &self.inode, &(0..2), self.dirty_pages);
         let mut found = SmallVec::<[(u64, StoredPage, PinnedFrame); 2]>::new();
         self.cache.tagged(&self.frames, &self.inode, 0..2, Tag::ToWrite, &mut found);
         for (_, page, pin) in found {
@@ -163,8 +170,18 @@ impl Model {
 /// the tag.
 #[test]
 fn loom_file_a_sync_after_a_store_against_another_store() {
-    bounded(3, || {
-        let model = Model::new();
+    a_sync_after_a_store(DirtyPages::Tags);
+}
+
+/// A store sets the flag before it ends, so a walk finds it.
+#[test]
+fn loom_file_a_sync_by_a_walk_after_a_store_against_another_store() {
+    a_sync_after_a_store(DirtyPages::Walk);
+}
+
+fn a_sync_after_a_store(search: DirtyPages) {
+    bounded(3, move || {
+        let model = Model::with(search);
         race(&model, Model::store, |model| {
             model.store();
             model.sync();
@@ -177,8 +194,18 @@ fn loom_file_a_sync_after_a_store_against_another_store() {
 /// A page that reclaim has begun to write, and has not written, is written by the sync.
 #[test]
 fn loom_file_a_sync_against_an_eviction_that_is_refused() {
-    bounded(3, || {
-        let model = Model::new();
+    a_sync_against_an_eviction(DirtyPages::Tags);
+}
+
+/// The flags of a frame change from dirty to being written in one step, so a walk misses neither.
+#[test]
+fn loom_file_a_sync_by_a_walk_against_an_eviction_that_is_refused() {
+    a_sync_against_an_eviction(DirtyPages::Walk);
+}
+
+fn a_sync_against_an_eviction(search: DirtyPages) {
+    bounded(3, move || {
+        let model = Model::with(search);
         model.store();
         race(&model, Model::evict_in_vain, |model| {
             model.sync();

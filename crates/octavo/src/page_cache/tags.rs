@@ -21,13 +21,14 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::config::DirtyPages;
 use crate::frame::{FrameAllocator, PageIs, PinnedFrame};
 use crate::mapping::{Changes, Path, Tag};
 use crate::page_cache::{Inode, PageCache, Part, page_of};
 use crate::sync::Ordering;
 use crate::units::{FrameId, PAGE_BYTES, StoredPage};
 
-/// Pages that are tagged before the lock is let go once.
+/// Pages that are tagged, or looked at, before the lock is let go once.
 const TAG_BATCH: u32 = 4096;
 
 /// Why a page is written.
@@ -101,23 +102,29 @@ impl PageCache {
 
     /// Gives TOWRITE to the pages of a range of a file that are dirty, or being written. No page becomes the
     /// other of these unseen, because both are looked for under one lock.
-    pub(crate) fn tag_to_write(&self, inode: &Inode, pages: &Range<u64>) {
+    pub(crate) fn tag_to_write(
+        &self,
+        frames: &FrameAllocator,
+        inode: &Inode,
+        pages: &Range<u64>,
+        search: DirtyPages,
+    ) {
         for Part { segment, first, mut from, .. } in self.parts(inode, pages) {
             loop {
-                let (mut changes, mut tagged) = (segment.mapping.lock(), 0);
+                let (mut changes, mut looked) = (segment.mapping.lock(), 0);
                 if !segment.is_of(inode) {
                     break;
                 }
-                while let Some(index) = next_unwritten(&changes, from)
+                while let Some((index, is_unwritten)) = next_to_look_at(&changes, frames, from, search)
                     && first + index < pages.end
-                    && tagged < TAG_BATCH
+                    && looked < TAG_BATCH
                 {
-                    if let Some(path) = changes.find(index) {
+                    if is_unwritten && let Some(path) = changes.find(index) {
                         changes.set_tag(&path, Tag::ToWrite);
                     }
-                    (from, tagged) = (index + 1, tagged + 1);
+                    (from, looked) = (index + 1, looked + 1);
                 }
-                if tagged < TAG_BATCH {
+                if looked < TAG_BATCH {
                     break;
                 }
             }
@@ -271,10 +278,26 @@ impl PageCache {
     }
 }
 
-/// Returns the first page at or after `from` that is dirty, or being written.
-fn next_unwritten(changes: &Changes<'_>, from: u64) -> Option<u64> {
-    let next = |tag| changes.next_tagged(from, tag).map(|(index, _)| index);
-    [Tag::Dirty, Tag::Writeback].into_iter().filter_map(next).min()
+/// Returns the next page, at or after `from`, that a search meets, and whether it is dirty, or being written.
+/// A search by tags meets only such pages.
+fn next_to_look_at(
+    changes: &Changes<'_>,
+    frames: &FrameAllocator,
+    from: u64,
+    search: DirtyPages,
+) -> Option<(u64, bool)> {
+    match search {
+        DirtyPages::Tags => {
+            let next = |tag| changes.next_tagged(from, tag).map(|(index, _)| index);
+            [Tag::Dirty, Tag::Writeback].into_iter().filter_map(next).min().map(|index| (index, true))
+        }
+        DirtyPages::Walk => {
+            let (index, word) = changes.next_word(from)?;
+            // Both flags change under the lock, but for stores that have not ended yet.
+            let holds = word.as_frame().map(|frame| frames.words(frame).holds.load());
+            Some((index, holds.is_some_and(|holds| holds.is_dirty() || holds.is_writeback())))
+        }
+    }
 }
 
 /// Zeroes what a page has behind the end of its file. What programs store there is lost, and must not show

@@ -58,7 +58,7 @@ pub(crate) fn sync_pages(engine: &Engine, inode: &Shared<Inode>, pages: Range<u6
 /// Writes the pages of a range that are dirty now, and waits until they are written. Pages that could not be
 /// written stay dirty, and their errors are noted with the file.
 pub(crate) fn write_back(engine: &Engine, inode: &Shared<Inode>, pages: Range<u64>, why: Why) {
-    engine.page_cache.tag_to_write(inode, &pages);
+    engine.page_cache.tag_to_write(&engine.frames, inode, &pages, engine.policy.dirty_pages);
     let mut writer = Writer::new(engine, inode);
     writer.write_tagged(pages, Tag::ToWrite, why, u64::MAX);
     writer.end();

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use octavo::file::{File, FileOptions, Sharing};
-use octavo::{Access, Advice, Error, ErrorKind, FrameId, Manager, Order, Pin, RegionOptions, Result, Space};
+use octavo::{
+    Access, Advice, DirtyPages, Error, ErrorKind, FrameId, Manager, Order, Pin, RegionOptions, Result, Space,
+};
 
 use crate::common::device::{CrashDisk, Raw, SECTOR, Sector, sector_of};
 use crate::common::{MIB, PAGE, Random, Switches, assert_only_kept};
@@ -23,6 +25,8 @@ pub struct Case {
     pub direct: bool,
     /// The file's pages are lent by guards, and reached in no other way.
     pub guards: bool,
+    /// A sync finds what to write by a walk over all pages.
+    pub walks: bool,
     /// Programs store behind the end now and then. Nobody may ever see that in the file.
     pub stores_behind_end: bool,
     /// Frames for the file, which blocks allocated beside it leave free.
@@ -39,6 +43,7 @@ impl Case {
             crashes: random.one_in(2),
             direct: random.one_in(2),
             guards: random.one_in(4),
+            walks: random.one_in(3),
             stores_behind_end: random.one_in(2),
             room_frames: 64 + random.below(500),
             ops,
@@ -110,7 +115,9 @@ struct Run<'s> {
 /// Runs a case. Panics if file and model disagree.
 pub fn run(case: &Case) {
     let folder = tempfile::tempdir_in("/var/tmp").expect("room in /var/tmp");
-    let builder = case.switches.builder().budget_bytes(16 * MIB).background(case.background);
+    let search = if case.walks { DirtyPages::Walk } else { DirtyPages::Tags };
+    let builder =
+        case.switches.builder().dirty_pages(search).budget_bytes(16 * MIB).background(case.background);
     let manager = builder.build().unwrap();
     let spaces = [manager.space().unwrap(), manager.space().unwrap()];
     let mut run = Run {

@@ -16,7 +16,9 @@ mod waiting;
 
 use crate::access;
 use crate::budget::Budget;
-use crate::config::{Compression, HugePolicy, HugeZeroWrite, PinPath, ReclaimPolicy, SwapCache, ZeroPage};
+use crate::config::{
+    Compression, DirtyPages, HugePolicy, HugeZeroWrite, PinPath, ReclaimPolicy, SwapCache, ZeroPage,
+};
 use crate::engine::{
     Engine, EngineConfig, Policy, Quota, SpaceRecord, SpaceState, Streams, protect_range, unmap_range,
 };
@@ -138,6 +140,7 @@ impl Model {
                 huge,
                 huge_zero_write: HugeZeroWrite::Split,
                 pin_path: PinPath::LockFree,
+                dirty_pages: DirtyPages::Tags,
                 readahead_pages: 0,
                 io_timeout: None,
             },
