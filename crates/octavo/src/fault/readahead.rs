@@ -25,6 +25,8 @@ use crate::table::entry::State;
 use crate::table::{PageNumberRange, Walk};
 use crate::units::{Order, PAGE_BYTES, PageNumber, StoredPage, SwapSlot};
 
+/// The order of the longest row of frames: that of the longest transfer.
+const LONGEST_ROW: u8 = WRITE_BATCH.ilog2() as u8;
 /// One call of `prefetch` reads at most one in this many pages of the budget.
 const PREFETCH_SHARE: u64 = 4;
 /// Frames that `prefetch` makes room for at once.
@@ -69,7 +71,7 @@ impl<'e> ReadAheadRun<'e> {
             inode: None,
             row: None,
             to_come: 0,
-            most_order: Order::MAX.0,
+            most_order: LONGEST_ROW,
         }
     }
 
@@ -247,7 +249,8 @@ impl ReadAheadRun<'_> {
         let frames = &self.engine.frames;
         let mut order = self.most_order.min(to_come.ilog2() as u8);
         while order > 0 {
-            if let Some(block) = frames.alloc(Order(order)) {
+            // A longer search would empty the lists of other CPUs.
+            if let Some(block) = frames.alloc_if_at_hand(Order(order)) {
                 let mut row = frames.split_block(block);
                 let first = row.next();
                 self.row = Some(row);
