@@ -100,7 +100,7 @@ pub(crate) const WITHOUT_LIMIT: Message = Message {
     cause: "(The file rung.) The folder for files of pages is full, or its disk fails. The program still has all of its memory",
 };
 pub(crate) const KERNEL_KILLED: Message = Message {
-    happened: "the kernel killed {killed} of its processes for want of memory in their control group",
+    happened: "the kernel killed {killed} of its processes for want of memory",
     remedy: "give --memory more or --swap a larger size, or take --rung pool",
     cause: "(The kernel rung, at the end of a run.) The swap file was full, or the group filled faster than the kernel counts it",
 };

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::time::Duration;
 
 use octavo_platform::proc_text;
 use octavo_platform::process_memory::{fill_from_process, share_memory};
@@ -10,14 +9,11 @@ use octavo_platform::process_memory::{fill_from_process, share_memory};
 use crate::error::{InjectError, InjectErrorKind};
 use crate::reasons;
 use crate::resume::is_never_restarted;
-use crate::tracee::Tracee;
 
 /// The two bytes of the instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// How much of each mapping is searched for the instruction.
 const SEARCHED_BYTES: u64 = 4 << 20;
-/// How long a thread may take to stop.
-const STOPS_WITHIN: Duration = Duration::from_millis(20);
 
 /// The lines of `/proc/PID/status` that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,23 +42,6 @@ impl Status {
 #[must_use]
 pub fn is_traced(pid: u32) -> bool {
     Status::of(pid).is_ok_and(|status| status.tracer != 0)
-}
-
-/// Returns the stack pointer of a thread that may be running. Stops it for about 50 µs: the kernel tells the
-/// stack pointers of sleeping and of stopped threads only. Returns `None` if the thread has ended, is traced
-/// already, or does not stop.
-#[must_use]
-pub fn stack_pointer(tid: u32) -> Option<u64> {
-    let ask = move || {
-        let thread = Tracee::seize(tid, 0).ok()?;
-        thread.interrupt().ok()?;
-        thread.wait_for_trap(Some(STOPS_WITHIN)).ok()?;
-        let registers = thread.registers();
-        thread.let_go();
-        Some(registers.ok()?.rsp)
-    };
-    // Tracing ends with the thread that traces, whatever went wrong.
-    std::thread::Builder::new().name("octavo-stack".into()).spawn(ask).ok()?.join().ok()?
 }
 
 /// Returns whether no live thread of the process is left. Its first thread may have ended alone.
@@ -145,8 +124,6 @@ pub fn find_syscall(pid: u32) -> Result<u64, InjectError> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
 
     #[test]
@@ -155,32 +132,6 @@ mod tests {
         assert!(is_syscall(pid, find_syscall(pid).unwrap()));
         assert!(shares_our_memory(pid));
         assert!(!shares_our_memory(1));
-    }
-
-    #[test]
-    fn a_running_thread_tells_where_its_stack_is_and_goes_on() {
-        let mut program = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let pid = program.id();
-        let maps = || proc_text::read(pid, "maps").unwrap();
-        let is_in_stack = |at: u64| {
-            let maps = maps();
-            let line = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
-            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-            let address = |text| u64::from_str_radix(text, 16).unwrap();
-            (address(start)..address(end)).contains(&at)
-        };
-        // On a busy machine, it may take longer to stop.
-        for _ in 0..3 {
-            while !stack_pointer(pid).is_some_and(is_in_stack) {}
-        }
-        assert_eq!(Status::of(pid).unwrap().tracer, 0);
-        let stat = || proc_text::read(pid, "stat").unwrap();
-        let ticks = || stat().rsplit(") ").next().unwrap().split(' ').nth(11).unwrap().to_string();
-        let before = ticks();
-        while ticks() == before {}
-        program.kill().unwrap();
-        program.wait().unwrap();
-        assert_eq!(stack_pointer(pid), None, "it has ended");
     }
 
     #[test]

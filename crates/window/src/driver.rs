@@ -81,6 +81,8 @@ const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
 /// How long the driver sleeps if no page could be evicted.
 const WITHOUT_ROOM: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// The listener gets the counts after this many faults, and before the driver sleeps.
+const COUNTED_EVERY: u64 = 256;
 /// How long faults may wait, with none of them served, before the listener is told.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 /// How often in a row faults may fail at one page before the driver gives up.
@@ -548,6 +550,7 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
     /// Makes the pages of a fault usable, and wakes their threads later.
     fn wake(&mut self, fault: DriverFault, start: u64, len: u64) {
         self.served.ended += 1;
+        self.served.ended.is_multiple_of(COUNTED_EVERY).then(|| self.listener.counted(self.served));
         if fault.is_protected {
             self.open(fault);
         }
@@ -653,6 +656,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
 
     /// Reports that a page cannot be had. Returns whether to try the fault again, after a moment.
     fn fail(&mut self, page: u64, error: octavo::Error) -> bool {
+        // The listener may ask what has been achieved.
+        self.listener.counted(self.served);
         let again = self.listener.failed(page, error);
         self.lacks_room |= again;
         again

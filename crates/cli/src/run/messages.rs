@@ -227,7 +227,7 @@ The tables are made from the program's own text by `OCTAVO_GOLDEN=write cargo te
                      ([rungs](rungs.md)).";
         let of_rungs: Vec<&Message> = FILE_RUNG.into_iter().chain(KERNEL_RUNG).collect();
         table(&mut page, "Why another rung cannot be had", rungs, &of_rungs);
-        let notices = "The program goes on, and the run ends with the program's exit code. After the last message, the program has ended.";
+        let notices = "The program goes on, and the run ends with its exit code. After the last two messages, some of it has ended.";
         table(&mut page, "While the program runs", notices, &NOTICES);
         let reasons = "Each message follows \"*program* (*pid*) is not managed: \".";
         table(&mut page, "Why a process is not managed", reasons, &REASONS);

@@ -56,6 +56,8 @@ pub(crate) struct SeenMemory {
     /// The stack pointers in mappings that are taken already, or that may have been divided when memory
     /// behind them was taken.
     taken_stacks: Vec<u64>,
+    /// Where stacks of running threads may be that did not answer.
+    unknown: RangeSet<u64>,
 }
 
 impl SeenMemory {
@@ -67,31 +69,39 @@ impl SeenMemory {
         let bss = bss::find(&mappings, |at, bytes| memory.read(at, bytes));
         // Read the threads last, so that the stacks of new threads are included.
         let threads = Threads::of(pid).map_err(|error| refusal::in_words(&error))?;
-        Ok(Self { mappings, threads, bss, taken_stacks: Vec::new() })
+        Ok(Self { mappings, threads, bss, ..Self::default() })
     }
 
     /// Finds the stacks of running threads, if one may lie in a large mapping that is not taken: the kernel
-    /// merges a stack with the memory right behind it. `ask` returns the stack pointer of a thread, and stops
-    /// the thread for a moment.
+    /// merges a stack with the memory right behind it. `ask` returns the stack pointers of threads, and stops
+    /// the threads for a moment. If one does not answer, its stack may be at the start of such a mapping,
+    /// which is left out until the next look.
     pub(crate) fn find_hidden_stacks(
         &mut self,
         is_taken: impl Fn(&Range<u64>) -> bool,
-        ask: impl Fn(u32) -> Option<u64>,
+        ask: impl FnOnce(Vec<u32>) -> Vec<(u32, u64)>,
     ) {
-        let may_begin_with_a_stack = |(before, mapping): (&ProcessMapping, &ProcessMapping)| {
+        if self.threads.hidden.is_empty() {
+            return;
+        }
+        let may_begin_with_a_stack = |(before, mapping): &(&ProcessMapping, &ProcessMapping)| {
             mapping.len() > LARGEST_STACK
                 && is_behind_a_guard(mapping, Some(before))
                 && self.kind_of(mapping, Some(before)) == MemoryKind::Private
                 && !is_taken(&(mapping.start..mapping.end))
         };
-        let mut pairs = self.mappings.iter().zip(self.mappings.iter().skip(1));
-        if !self.threads.hidden.is_empty() && pairs.any(may_begin_with_a_stack) {
-            for thread in std::mem::take(&mut self.threads.hidden) {
-                match ask(thread) {
-                    Some(stack) => drop(self.threads.stacks.insert(thread, stack)),
-                    None => self.threads.hidden.push(thread),
-                }
-            }
+        let pairs = self.mappings.iter().zip(self.mappings.iter().skip(1));
+        let found = pairs.filter(may_begin_with_a_stack).map(|(_, mapping)| mapping.start);
+        let starts: Vec<_> = found.collect();
+        if starts.is_empty() {
+            return;
+        }
+        let Threads { stacks, hidden, .. } = &mut self.threads;
+        stacks.extend(ask(hidden.clone()));
+        hidden.retain(|thread| !stacks.contains_key(thread));
+        if !hidden.is_empty() {
+            // What is left out is too large for a stack, so it is asked about again.
+            self.unknown.extend(starts.into_iter().map(|start| start..start + LARGEST_STACK + PAGE));
         }
     }
 
@@ -238,6 +248,7 @@ impl SeenMemory {
         let whole = mapping.start..mapping.end;
         let mut others = RangeSet::new();
         others.extend(self.bss.overlapping(&whole).cloned());
+        others.extend(self.unknown.overlapping(&whole).cloned());
         let descriptors = self.threads.descriptors.iter().chain(&self.threads.first_descriptor);
         others.extend(descriptors.map(around_descriptor));
         others.extend(self.threads.stacks.values().map(|at| self.behind_stack_pointer(*at)));
@@ -466,18 +477,23 @@ mod tests {
     #[test]
     fn a_running_thread_is_asked_where_its_stack_is_if_that_may_have_merged_with_a_heap() {
         let all = [mapping(0, PAGE, "---p", ""), mapping(PAGE, 90 * MIB, "rw-p", "")];
-        let threads = Threads { hidden: vec![7, 8], ..Threads::default() };
-        let found = |mappings: &[ProcessMapping], is_taken: bool| {
+        let found = |mappings: &[ProcessMapping], hidden: &[u32], is_taken: bool| {
+            let threads = Threads { hidden: hidden.to_vec(), ..Threads::default() };
             let mut seen = seen(mappings, &threads);
-            seen.find_hidden_stacks(|_| is_taken, |thread| (thread == 7).then_some(2 * PAGE + 8));
-            assert!(seen.threads.hidden.contains(&8), "it does not stop");
+            let ask = |asked| {
+                assert_eq!(asked, hidden);
+                vec![(7, 2 * PAGE + 8)]
+            };
+            seen.find_hidden_stacks(|_| is_taken, ask);
             seen.eligible()
         };
         let rest = 2 * PAGE + STACK_BYTES;
-        assert_eq!(found(&all, false), [(rest, 90 * MIB)]);
-        assert_eq!(found(&all, true), [(PAGE, 90 * MIB)], "not again at each look");
+        assert_eq!(found(&all, &[7], false), [(rest, 90 * MIB)]);
+        assert_eq!(found(&all, &[7], true), [(PAGE, 90 * MIB)], "not again at each look");
+        let behind = 2 * PAGE + LARGEST_STACK;
+        assert_eq!(found(&all, &[7, 8], false), [(behind, 90 * MIB)], "one of them does not answer");
         let others = [all[0].clone(), mapping(2 * PAGE, 90 * MIB, "rw-p", "")];
-        assert_eq!(found(&others, false), [(2 * PAGE, 90 * MIB)], "no guard is right before it");
+        assert_eq!(found(&others, &[7], false), [(2 * PAGE, 90 * MIB)], "no guard is right before it");
     }
 
     /// The watch has divided the mapping, so the stack is no longer behind a guard.

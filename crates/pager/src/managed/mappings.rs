@@ -125,7 +125,7 @@ impl Managed {
     fn see(&self, pid: u32) -> Result<SeenMemory, String> {
         let mut seen = SeenMemory::of(pid)?;
         let is_taken = |range: &_| self.shared.layout.lock().mapped.overlaps(range);
-        seen.find_hidden_stacks(is_taken, octavo_stub::stack_pointer);
+        seen.find_hidden_stacks(is_taken, octavo_stub::stack_pointers);
         Ok(seen.after(&mut self.shared.layout.lock()))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use octavo::bytes_for_people;
+use octavo::{PAGE_BYTES, bytes_for_people};
 use octavo_platform::proc_text;
 use octavo_platform::threads::stat_field;
 
@@ -17,6 +17,8 @@ const QUIET: Duration = Duration::from_secs(60);
 /// A message is printed if the program gets less than this part of a CPU, and waits for more than the same
 /// part of the time.
 const LITTLE: f64 = 0.5;
+/// If fewer pages than this come back each second, the program waits for something else.
+const LEAST_BACK: u64 = 10;
 /// The time between two looks at the states of threads.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 
@@ -29,17 +31,22 @@ pub(crate) enum CameBack {
 }
 
 impl CameBack {
-    /// Says how much came back each second since an earlier count.
-    fn rate_since(self, before: Self, seconds: f64) -> String {
+    /// Says how much came back each second since an earlier count. Returns `None` if that is too little to
+    /// wait for: the program may wait for files of its own.
+    fn rate_since(self, before: Self, seconds: f64) -> Option<String> {
         let each_second = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;
         match (self, before) {
             (Self::Bytes(now), Self::Bytes(before)) => {
-                format!("{} came back each second", bytes_for_people(each_second(now, before)))
+                let bytes = each_second(now, before);
+                let is_much = bytes >= LEAST_BACK * PAGE_BYTES as u64;
+                is_much.then(|| format!("{} came back each second", bytes_for_people(bytes)))
             }
             (Self::DiskFaults(now), Self::DiskFaults(before)) => {
-                format!("{} faults each second waited for a disk", each_second(now, before))
+                let faults = each_second(now, before);
+                (faults >= LEAST_BACK).then(|| format!("{faults} faults each second waited for a disk"))
             }
-            _ => unreachable!("a rung counts in one unit"),
+            // The kernel could not tell one of them.
+            _ => None,
         }
     }
 }
@@ -80,8 +87,8 @@ impl ProgressMessages {
         if !is_slow || self.quiet_until.is_some_and(|until| now < until) {
             return None;
         }
+        let back = seen.came_back.rate_since(before.came_back, seconds)?;
         self.quiet_until = Some(now + QUIET);
-        let back = seen.came_back.rate_since(before.came_back, seconds);
         let (all, now) = (as_option(limit_for(seen.tree_bytes)), bytes_for_people(seen.tree_bytes));
         Some(format!(
             "in the last {seconds:.0} s the program ran for {cpu:.1} s and waited for pages: {back}; with \
@@ -160,19 +167,36 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_waits_for_files_of_its_own_is_not_told_of() {
+        for came_back in [CameBack::Bytes, CameBack::DiskFaults] {
+            let (start, mut progress) = (Instant::now(), ProgressMessages::default());
+            let seen = |back, waited_seconds| ProgramFigures {
+                came_back: came_back(back),
+                ..seen(0.0, waited_seconds)
+            };
+            assert_eq!(progress.note(start, seen(0, 0.0)), None);
+            assert_eq!(progress.note(start + Duration::from_secs(10), seen(99, 9.0)), None);
+        }
+    }
+
+    #[test]
     fn samples_add_up_the_time_in_which_a_thread_waits_for_a_disk() {
         let (start, mut waits) = (Instant::now(), DiskWaits::default());
         let asked = Cell::new(0);
+        let mut sleeper = Command::new("sleep").arg("1000").spawn().unwrap();
+        wait_until(|| proc::stat(sleeper.id()).is_some_and(|stat| stat.state == b'S'));
         let mut sample = |milliseconds| {
             waits.sample(start + Duration::from_millis(milliseconds), || {
                 asked.set(asked.get() + 1);
-                vec![std::process::id()]
+                vec![sleeper.id()]
             })
         };
-        assert!((0..50).all(|step| sample(step * 10).is_zero()), "this process runs");
+        assert!((0..50).all(|step| sample(step * 10).is_zero()), "it sleeps");
         assert_eq!(asked.get(), 1);
         assert!(sample(500).is_zero());
         assert_eq!(asked.get(), 2);
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
         // As in a `vfork`, the parent of this child waits as if for a disk, until the child ends.
         let clones = "if (syscall(56, 0x4011, 0, 0, 0, 0) == 0) { sysread(STDIN, $_, 1); syscall(60, 0) }";
         let parent = Command::new("perl").args(["-e", clones]).stdin(Stdio::piped()).spawn();

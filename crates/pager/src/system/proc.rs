@@ -209,8 +209,9 @@ fn parse_range(text: &str) -> Option<Range<u64>> {
 pub(crate) struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: u32,
-    /// The faults of all threads of the process so far, and those of them that waited for a disk.
+    /// The faults of all threads of the process so far.
     pub(crate) faults: u64,
+    /// The faults of the process, and of children that it has reaped, that waited for a disk.
     pub(crate) disk_faults: u64,
     pub(crate) threads: u64,
     /// The CPU time of the process, and of children that it has reaped, in ticks of the user-visible clock.
@@ -282,7 +283,7 @@ fn parse_stat(text: &[u8]) -> Option<Stat> {
         // Both minor and major faults: a fault for which the kernel has waited counts as major, even if the
         // page was in memory.
         faults: number(field(10)?) + number(field(12)?),
-        disk_faults: number(field(12)?),
+        disk_faults: number(field(12)?) + number(field(13)?),
         threads: number(field(20)?),
         cpu_ticks: (14..=17).map(|index| field(index).map(number)).sum::<Option<u64>>()?,
         start: number(field(22)?),
