@@ -543,7 +543,8 @@ impl Backing for Files {
         let figures = self.cleaner.figures();
         let seen = ProgramFigures {
             cpu_seconds: proc::cpu_seconds(self.known.keys().copied()),
-            waited_seconds: (waited + figures.stopped + self.standstill.stood()).as_secs_f64(),
+            waited_seconds: (figures.stopped + self.standstill.stood()).as_secs_f64(),
+            disk_seconds: waited.as_secs_f64(),
             came_back: CameBack::DiskFaults(disk_faults),
             // Pages of the file that the program has changed count twice.
             tree_bytes: self.summary.used_bytes + figures.file_bytes,

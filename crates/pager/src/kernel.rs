@@ -156,7 +156,8 @@ impl Progress {
         let faults = CameBack::DiskFaults(figures.disk_faults.unwrap_or(0));
         let seen = ProgramFigures {
             cpu_seconds: proc::cpu_seconds(group.processes().into_iter()),
-            waited_seconds: waited.as_secs_f64(),
+            waited_seconds: 0.0,
+            disk_seconds: waited.as_secs_f64(),
             came_back: figures.came_back_bytes.map_or(faults, CameBack::Bytes),
             tree_bytes: figures.anonymous_bytes + swap_bytes,
         };

@@ -541,6 +541,7 @@ impl Monitor {
         let seen = ProgramFigures {
             cpu_seconds,
             waited_seconds: figures.waited(),
+            disk_seconds: 0.0,
             came_back: CameBack::Bytes(figures.swapped_in_bytes),
             tree_bytes: figures.tree_bytes,
         };

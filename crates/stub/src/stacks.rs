@@ -26,28 +26,35 @@ fn ask(threads: &[u32]) -> Vec<(u32, u64)> {
     // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time
     // only.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let begin = |tid: &u32| {
-        let thread = Tracee::seize(*tid, 0).ok()?;
-        thread.interrupt().ok()?;
-        Some(thread)
-    };
-    let mut asked: Vec<_> = threads.iter().filter_map(begin).collect();
-    let (mut found, start, mut pause) = (Vec::new(), Instant::now(), FIRST_PAUSE);
-    loop {
-        // Not by waiting for them, which would take the end of a child from its parent, the runner.
-        for thread in asked.extract_if(.., |thread| thread.is_stopped()) {
-            if let Ok(registers) = thread.registers() {
-                found.push((thread.tid(), registers.rsp));
-            }
-            thread.let_go();
+    let (mut found, start) = (Vec::new(), Instant::now());
+    for tid in threads {
+        // One after the other: while a thread of a process is traced, another may call `exec`, and then the
+        // next seizure would wait for that call, and the call for this thread.
+        let Ok(thread) = Tracee::seize(*tid, 0) else { continue };
+        if thread.interrupt().is_err() || !stops(&thread, start) {
+            // It is released when this thread ends.
+            break;
         }
-        if asked.is_empty() || start.elapsed() > STOP_WITHIN {
-            // Threads that did not stop are released when this thread ends.
-            return found;
+        if let Ok(registers) = thread.registers() {
+            found.push((thread.tid(), registers.rsp));
+        }
+        thread.let_go();
+    }
+    found
+}
+
+/// Returns whether a thread stops in time. Does not wait for it as for a child, which would take its end from
+/// its parent, the runner.
+fn stops(thread: &Tracee, start: Instant) -> bool {
+    let mut pause = FIRST_PAUSE;
+    while !thread.is_stopped() {
+        if start.elapsed() > STOP_WITHIN {
+            return false;
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+    true
 }
 
 #[cfg(test)]

@@ -370,8 +370,8 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
             return work != RemainingWork::Done;
         };
         let Poll::Ready(result) = making.as_mut().poll(context) else { return false };
-        *making_room = None;
-        self.lacks_room |= result.is_err();
+        (*making_room, self.lacks_room) = (None, self.lacks_room || result.is_err());
+        self.listener.counted(self.served);
         self.listener.made_room(result);
         true
     }
@@ -654,9 +654,9 @@ impl<'a, R: Reach, L: Listener> Driver<'a, R, L> {
         false
     }
 
-    /// Reports that a page cannot be had. Returns whether to try the fault again, after a moment.
+    /// Reports that a page cannot be had, and the counts. Returns whether to try the fault again, after a
+    /// moment.
     fn fail(&mut self, page: u64, error: octavo::Error) -> bool {
-        // The listener may ask what has been achieved.
         self.listener.counted(self.served);
         let again = self.listener.failed(page, error);
         self.lacks_room |= again;

@@ -26,7 +26,10 @@ use crate::table::{PageNumberRange, Walk};
 use crate::units::{Order, PAGE_BYTES, PageNumber, StoredPage, SwapSlot};
 
 /// The order of the longest row of frames: that of the longest transfer.
-const LONGEST_ROW: u8 = WRITE_BATCH.ilog2() as u8;
+const LONGEST_ROW: u8 = {
+    let order = WRITE_BATCH.ilog2() as u8;
+    if order < Order::MAX.0 { order } else { Order::MAX.0 }
+};
 /// One call of `prefetch` reads at most one in this many pages of the budget.
 const PREFETCH_SHARE: u64 = 4;
 /// Frames that `prefetch` makes room for at once.

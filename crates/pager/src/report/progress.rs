@@ -17,7 +17,7 @@ const QUIET: Duration = Duration::from_secs(60);
 /// A message is printed if the program gets less than this part of a CPU, and waits for more than the same
 /// part of the time.
 const LITTLE: f64 = 0.5;
-/// If fewer pages than this come back each second, the program waits for something else.
+/// If fewer pages than this come back each second, a program that waits for a disk waits for something else.
 const LEAST_BACK: u64 = 10;
 /// The time between two looks at the states of threads.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
@@ -31,19 +31,18 @@ pub(crate) enum CameBack {
 }
 
 impl CameBack {
-    /// Says how much came back each second since an earlier count. Returns `None` if that is too little to
-    /// wait for: the program may wait for files of its own.
-    fn rate_since(self, before: Self, seconds: f64) -> Option<String> {
+    /// Says how much came back each second since an earlier count, and whether that is enough to wait for.
+    fn rate_since(self, before: Self, seconds: f64) -> Option<(String, bool)> {
         let each_second = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;
         match (self, before) {
             (Self::Bytes(now), Self::Bytes(before)) => {
                 let bytes = each_second(now, before);
-                let is_much = bytes >= LEAST_BACK * PAGE_BYTES as u64;
-                is_much.then(|| format!("{} came back each second", bytes_for_people(bytes)))
+                let rate = format!("{} came back each second", bytes_for_people(bytes));
+                Some((rate, bytes >= LEAST_BACK * PAGE_BYTES as u64))
             }
             (Self::DiskFaults(now), Self::DiskFaults(before)) => {
                 let faults = each_second(now, before);
-                (faults >= LEAST_BACK).then(|| format!("{faults} faults each second waited for a disk"))
+                Some((format!("{faults} faults each second waited for a disk"), faults >= LEAST_BACK))
             }
             // The kernel could not tell one of them.
             _ => None,
@@ -56,8 +55,10 @@ impl CameBack {
 pub(crate) struct ProgramFigures {
     /// The CPU time that the program has used.
     pub(crate) cpu_seconds: f64,
-    /// The time for which the program's threads and processes have waited.
+    /// The time for which the program's threads and processes have waited for Octavo.
     pub(crate) waited_seconds: f64,
+    /// The time for which they have waited for a disk. They may have waited for files of their own.
+    pub(crate) disk_seconds: f64,
     pub(crate) came_back: CameBack,
     /// The memory that the program has now, in memory and in swap.
     pub(crate) tree_bytes: u64,
@@ -82,12 +83,13 @@ impl ProgressMessages {
         let seconds = (now - began).as_secs_f64();
         // The CPU time of a zombie shows nowhere until its parent reaps it, so the sum may shrink.
         let cpu = (seen.cpu_seconds - before.cpu_seconds).max(0.0);
-        let waited = seen.waited_seconds - before.waited_seconds;
+        let (back, is_much) = seen.came_back.rate_since(before.came_back, seconds)?;
+        let disk = if is_much { seen.disk_seconds - before.disk_seconds } else { 0.0 };
+        let waited = seen.waited_seconds - before.waited_seconds + disk;
         let is_slow = cpu < LITTLE * seconds && waited > LITTLE * seconds;
         if !is_slow || self.quiet_until.is_some_and(|until| now < until) {
             return None;
         }
-        let back = seen.came_back.rate_since(before.came_back, seconds)?;
         self.quiet_until = Some(now + QUIET);
         let (all, now) = (as_option(limit_for(seen.tree_bytes)), bytes_for_people(seen.tree_bytes));
         Some(format!(
@@ -138,7 +140,7 @@ mod tests {
 
     fn seen(cpu_seconds: f64, waited_seconds: f64) -> ProgramFigures {
         let came_back = CameBack::Bytes((waited_seconds * 1e6) as u64);
-        ProgramFigures { cpu_seconds, waited_seconds, came_back, tree_bytes: 128 << 20 }
+        ProgramFigures { cpu_seconds, waited_seconds, disk_seconds: 0.0, came_back, tree_bytes: 128 << 20 }
     }
 
     #[test]
@@ -157,9 +159,10 @@ mod tests {
     #[test]
     fn a_rung_that_counts_faults_tells_their_rate() {
         let (start, mut progress) = (Instant::now(), ProgressMessages::default());
-        let seen = |faults, waited_seconds| ProgramFigures {
+        let seen = |faults, disk_seconds| ProgramFigures {
             came_back: CameBack::DiskFaults(faults),
-            ..seen(0.0, waited_seconds)
+            disk_seconds,
+            ..seen(0.0, 0.0)
         };
         assert_eq!(progress.note(start, seen(100, 0.0)), None);
         let said = progress.note(start + Duration::from_secs(10), seen(1350, 9.0)).unwrap();
@@ -170,12 +173,15 @@ mod tests {
     fn a_program_that_waits_for_files_of_its_own_is_not_told_of() {
         for came_back in [CameBack::Bytes, CameBack::DiskFaults] {
             let (start, mut progress) = (Instant::now(), ProgressMessages::default());
-            let seen = |back, waited_seconds| ProgramFigures {
+            let seen = |back, waited_seconds, disk_seconds| ProgramFigures {
                 came_back: came_back(back),
+                disk_seconds,
                 ..seen(0.0, waited_seconds)
             };
-            assert_eq!(progress.note(start, seen(0, 0.0)), None);
-            assert_eq!(progress.note(start + Duration::from_secs(10), seen(99, 9.0)), None);
+            assert_eq!(progress.note(start, seen(0, 0.0, 0.0)), None);
+            assert_eq!(progress.note(start + Duration::from_secs(10), seen(99, 0.0, 9.0)), None);
+            let stood = progress.note(start + Duration::from_secs(20), seen(99, 9.0, 9.0));
+            assert!(stood.is_some(), "it waits for Octavo");
         }
     }
 
