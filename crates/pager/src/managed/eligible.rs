@@ -105,11 +105,6 @@ impl SeenMemory {
         }
     }
 
-    /// Returns whether a running thread has not told where its stack is, and a mapping is left out for it.
-    pub(crate) fn lacks_stacks(&self) -> bool {
-        !self.unknown.is_empty()
-    }
-
     /// Adds the results of earlier looks. The bss that was found earlier still counts, even if the headers
     /// have left memory since. A running thread may still be on the stack that it was on when it last slept.
     #[must_use]

@@ -88,9 +88,6 @@ impl Managed {
             self.shared.layout.lock().confirm(range);
         }
         let seen = self.see(pid)?;
-        if seen.lacks_stacks() {
-            self.outside.looked_in_vain();
-        }
         let result = self.take_all(pid, seen);
         if self.droppers.is_none() && self.window.ask_about_dropped() {
             // List the threads only now. Threads that start after the question about dropped pages cannot be

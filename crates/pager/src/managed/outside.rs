@@ -48,12 +48,6 @@ impl Outside {
         self.at_look = self.bytes;
     }
 
-    /// Records that a look could not judge all of the mappings. If more is outside later, even a little, they
-    /// are looked at again.
-    pub(super) fn looked_in_vain(&mut self) {
-        self.at_look = self.bytes.saturating_sub(LEAST_OUTSIDE);
-    }
-
     pub(super) fn kinds(&self) -> &Kinds {
         &self.kinds
     }
