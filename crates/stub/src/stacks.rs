@@ -10,9 +10,6 @@ use crate::tracee::Tracee;
 
 /// How long the threads may take to stop, all together.
 const STOP_WITHIN: Duration = Duration::from_millis(20);
-/// The first and the longest pause between two looks. The kernel needs some microseconds for a stop.
-const FIRST_PAUSE: Duration = Duration::from_micros(2);
-const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 
 /// Returns the stack pointers of threads that may be running. Stops each thread for about 50 µs: the kernel
 /// tells the stack pointers of sleeping and of stopped threads only. Leaves out threads that have ended, are
@@ -26,12 +23,12 @@ fn ask(threads: &[u32]) -> Vec<(u32, u64)> {
     // The pauses of this thread are short, and the kernel would make them 50 µs longer. A refusal costs time
     // only.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let (mut found, start) = (Vec::new(), Instant::now());
+    let (mut found, deadline) = (Vec::new(), Instant::now() + STOP_WITHIN);
     for tid in threads {
         // One after the other: while a thread of a process is traced, another may call `exec`, and then the
         // next seizure would wait for that call, and the call for this thread.
         let Ok(thread) = Tracee::seize(*tid, 0) else { continue };
-        if thread.interrupt().is_err() || !stops(&thread, start) {
+        if thread.interrupt().is_err() || !thread.stops_before(deadline) {
             // It is released when this thread ends.
             break;
         }
@@ -41,20 +38,6 @@ fn ask(threads: &[u32]) -> Vec<(u32, u64)> {
         thread.let_go();
     }
     found
-}
-
-/// Returns whether a thread stops in time. Does not wait for it as for a child, which would take its end from
-/// its parent, the runner.
-fn stops(thread: &Tracee, start: Instant) -> bool {
-    let mut pause = FIRST_PAUSE;
-    while !thread.is_stopped() {
-        if start.elapsed() > STOP_WITHIN {
-            return false;
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-    true
 }
 
 #[cfg(test)]

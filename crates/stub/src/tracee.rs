@@ -50,6 +50,20 @@ impl Tracee {
         self.held_signal().is_ok()
     }
 
+    /// Returns whether the tracee stops before `deadline`. Does not wait for it as for a child, which would
+    /// take its end from its parent.
+    pub fn stops_before(&self, deadline: Instant) -> bool {
+        let mut pause = FIRST_PAUSE;
+        while !self.is_stopped() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        true
+    }
+
     /// Detaches from a stopped tracee, with the signal that it was about to get. An interrupted wait is
     /// restarted.
     pub fn let_go(&self) {
