@@ -96,10 +96,11 @@ fn at_random(side: &str, threads: usize, path: &Path) -> f64 {
     }
 }
 
-/// Measures MiB a second of reading the whole file in order. The manager is there before.
+/// Measures MiB a second of reading the whole file in order. Octavo's sides have their manager before.
 fn in_order(side: &str, path: &Path) -> f64 {
     let plain = File::open(path).expect("the file");
-    let (manager, file) = octavo(path, false);
+    let opened = matches!(side, "load" | "read").then(|| octavo(path, false));
+    let octavo = || opened.as_ref().expect("a side of Octavo");
     let mut buffer = AlignedBytes::new(BLOCK);
     let blocks = (0..FILE_BYTES).step_by(BLOCK);
     let began = Instant::now();
@@ -118,13 +119,15 @@ fn in_order(side: &str, path: &Path) -> f64 {
             });
         }
         "load" => {
+            let (manager, file) = octavo();
             let space = manager.space().expect("a space");
             let options =
                 RegionOptions::new().protection(Protection::READ).pattern(AccessPattern::Sequential);
-            let start = space.map_file(&file, 0, FILE_BYTES, Sharing::Shared, options).expect("addresses");
+            let start = space.map_file(file, 0, FILE_BYTES, Sharing::Shared, options).expect("addresses");
             (0..FILE_BYTES).step_by(PAGE).for_each(|at| _ = space.load::<u64>(start + at).expect("a load"));
         }
         "read" => {
+            let (_, file) = octavo();
             blocks.for_each(|at| _ = file.read_at(at, buffer.as_mut_slice()).expect("a read"));
         }
         "mmap" => {
@@ -140,11 +143,11 @@ fn in_order(side: &str, path: &Path) -> f64 {
     (FILE_BYTES >> 20) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Measures MiB a second of writing over a file in order, until everything is durable. The manager is
-/// there before.
+/// Measures MiB a second of writing over a file in order, until everything is durable. Octavo's side
+/// has its manager before.
 fn written(side: &str, path: &Path) -> f64 {
     let plain = File::options().write(true).open(path).expect("the file");
-    let (_manager, file) = octavo(path, true);
+    let opened = (side == "write").then(|| octavo(path, true));
     let mut buffer = AlignedBytes::new(BLOCK);
     buffer.as_mut_slice().fill(7);
     let blocks = (0..WRITTEN_BYTES).step_by(BLOCK);
@@ -158,6 +161,7 @@ fn written(side: &str, path: &Path) -> f64 {
             plain.sync_data().expect("a sync");
         }
         "write" => {
+            let (_, file) = opened.as_ref().expect("a side of Octavo");
             blocks.for_each(|at| file.write_at(at, buffer.as_slice()).expect("a write"));
             file.sync().expect("a sync");
         }
