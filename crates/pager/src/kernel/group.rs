@@ -133,11 +133,7 @@ impl Group {
     /// Makes the kernel sum the group's figures, and returns them.
     pub(crate) fn read_figures(&self) -> GroupFigures {
         let text = fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
-        let figure = |v1: &str, v2: &str| {
-            let name = if self.is_unified { v2 } else { v1 };
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
-        };
+        let figure = |v1: &str, v2: &str| count_in(&text, if self.is_unified { v2 } else { v1 });
         let swap_bytes = if self.is_unified {
             let current = fs::read_to_string(self.folder.join("memory.swap.current")).ok();
             current.and_then(|text| text.trim().parse().ok())
@@ -164,13 +160,17 @@ impl Group {
     /// Returns how many processes of the group the kernel has killed for want of memory.
     pub(crate) fn killed(&self) -> u64 {
         let text = fs::read_to_string(self.file("memory.oom_control", "memory.events")).unwrap_or_default();
-        let killed = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        killed.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+        count_in(&text, "oom_kill").unwrap_or(0)
     }
 
     fn file(&self, v1: &str, v2: &str) -> PathBuf {
         self.folder.join(if self.is_unified { v2 } else { v1 })
     }
+}
+
+/// Returns a count of a file that has one name and count in each line.
+fn count_in(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 #[cfg(test)]
