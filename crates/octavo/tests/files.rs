@@ -254,6 +254,46 @@ fn a_pinned_page_is_synced_as_it_is_and_stays_dirty() {
     assert_eq!(fs::read(folder.path.join("data")).unwrap()[..5], *b"later");
 }
 
+/// Programs that read the file beside see its length, and no zeros behind it: not before a sync, and not when
+/// a page that was pinned during the sync goes out later.
+#[test]
+fn a_file_that_ends_inside_a_page_is_never_longer_on_disk() {
+    for (direct, bytes) in [(false, 100), (true, 100), (false, 9000), (true, 9000)] {
+        let (folder, manager) = (folder(), manager());
+        let options = FileOptions::new().create(true).direct(direct);
+        let file = manager.open(folder.path.join("data"), options).unwrap();
+        let write_out = || {
+            while file.dirty_bytes() > 0 {
+                manager.reclaim(100).unwrap();
+                thread::yield_now();
+            }
+            fs::read(folder.path.join("data")).unwrap()
+        };
+        let mut expected: Vec<u8> = (0..3).flat_map(page_of).take(bytes).collect();
+        file.write_at(0, &expected).unwrap();
+        assert!(write_out() == expected, "{bytes} bytes without a sync, direct: {direct}");
+
+        let (space, page) = (manager.space().unwrap(), (bytes as u64 - 1) / PAGE * PAGE);
+        let at = space.map_file(&file, page, PAGE, Sharing::Shared, RegionOptions::new()).unwrap();
+        let pin = space.pin_exact(at, PAGE_LEN, Access::Write).unwrap();
+        pin.copy_in(0, b"pinned").unwrap();
+        file.sync().unwrap();
+        expected[page as usize..][..6].copy_from_slice(b"pinned");
+        pin.copy_in(0, b"later").unwrap();
+        drop(pin);
+        expected[page as usize..][..5].copy_from_slice(b"later");
+        assert!(write_out() == expected, "{bytes} bytes after a sync, direct: {direct}");
+
+        // The page in which the file ended becomes a whole one.
+        expected.extend_from_slice(&page_of(7));
+        file.write_at(bytes as u64, &page_of(7)).unwrap();
+        assert!(write_out() == expected, "{} bytes, direct: {direct}", expected.len());
+        let mut found = vec![0; expected.len()];
+        assert_eq!(file.read_at(0, &mut found).unwrap(), found.len());
+        assert!(found == expected, "read again, direct: {direct}");
+    }
+}
+
 #[test]
 fn direct_transfers_and_the_cache_see_each_other() {
     let (folder, manager) = (folder(), manager());

@@ -92,15 +92,40 @@ pub struct Transfer {
     host: Shared<dyn Host>,
     job: Job,
     place: u32,
+    /// Pages that the device has to move: all, but for a last page whose part was taken.
+    pages: u32,
     /// The place may be where a file ends. What lies behind the end reads as zeros.
     ends_in_zeros: bool,
+    /// The file ends so many bytes into the last page, if it ends there.
+    part_bytes: Option<usize>,
     ended: bool,
 }
 
 impl Transfer {
     pub(crate) fn new(host: Shared<dyn Host>, job: Job, place: u32) -> Self {
         debug_assert!(job.count > 0, "a transfer moves pages");
-        Self { host, job, place, ends_in_zeros: false, ended: false }
+        Self { host, job, place, pages: job.count, ends_in_zeros: false, part_bytes: None, ended: false }
+    }
+
+    /// The same transfer, to a file that ends so many bytes into the last page. A device that moves whole
+    /// pages only makes its file longer by that.
+    pub(crate) fn ending_at(mut self, part_bytes: usize) -> Self {
+        self.part_bytes = Some(part_bytes);
+        self
+    }
+
+    /// Returns whether the file ends inside the last page.
+    pub(crate) fn has_part(&self) -> bool {
+        self.part_bytes.is_some()
+    }
+
+    /// Takes the part of the last page that lies in the file, if the file ends inside that page. The caller
+    /// moves these bytes of the arena, and [`Transfer::len`] is one less, perhaps 0.
+    pub(crate) fn take_part(&mut self) -> Option<Range<usize>> {
+        let bytes = self.part_bytes.take()?;
+        let page = self.ranges().last()?;
+        self.pages -= 1;
+        Some(page.start..page.start + bytes)
     }
 
     /// The same transfer, from a file that may end inside its last page.
@@ -131,9 +156,9 @@ impl Transfer {
     }
 
     /// Returns the number of pages, which is at least one.
-    #[allow(clippy::len_without_is_empty, reason = "a transfer is never empty")]
+    #[allow(clippy::len_without_is_empty, reason = "a transfer that a device gets is never empty")]
     pub fn len(&self) -> usize {
-        self.job.count as usize
+        self.pages as usize
     }
 
     /// The arena's memory. Users' own devices do not see it: the rest of it may be lent.
@@ -149,9 +174,9 @@ impl Transfer {
     /// Byte ranges of the arena, one page each, in device order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut next = Some(self.job.bytes);
-        (0..self.job.count).map(move |index| {
+        (0..self.pages).map(move |index| {
             let frame = next.expect("a chain is as long as its count");
-            next = (index + 1 < self.job.count).then(|| self.host.chained(frame));
+            next = (index + 1 < self.pages).then(|| self.host.chained(frame));
             frame.home_offset()..frame.home_offset() + PAGE_BYTES
         })
     }

@@ -3,23 +3,28 @@
 //! Swap has a whole device of pages. A file has a length, holes, and a moment at which its bytes have to be
 //! on the disk. [`FileBacking`] adds these to [`Device`].
 //!
-//! A read of the page in which the file ends gets zeros behind the end. A write moves whole pages, so it may
-//! leave the file longer than the user made it; who knows the length cuts it off.
+//! A read of the page in which the file ends gets zeros behind the end. A write ends where the file does, so
+//! that a program that reads the file beside never finds it longer than it is, not even after this process
+//! was killed. A direct write cannot end at any byte. So the calling thread writes the part of the last page
+//! through the kernel's page cache, before the engine gets the whole pages. The kernel makes the two agree.
 //!
 //! Cost: an engine (a ring for each CPU, and a thread) is started at the first transfer that is not done by
-//! the calling thread.
+//! the calling thread. A part of a page costs one system call, which copies it and waits for no device, and
+//! its first one opens a descriptor if the file's own is direct.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::iter;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileTypeExt;
 
 use octavo_platform::without_size_signal;
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fcntl_getfl, seek};
 
 use super::device::{Device, MOST_PAGES, Submitted, Waited};
 use super::engine::{IoEngine, start};
-use super::pending::PendingTransfer;
-use super::transfer::{Transfer, Urgency};
+use super::pending::{PendingTransfer, is_passing};
+use super::transfer::{Direction, Transfer, Urgency};
 use crate::sync::{OnceLock, Shared};
 use crate::units::PAGE_BYTES;
 
@@ -58,6 +63,8 @@ pub(crate) struct UserFile {
     /// The pages of a disk. A file of a file system may grow.
     capacity_pages: u32,
     engine: OnceLock<Box<dyn Device>>,
+    /// The file without direct transfers, if it can be opened so. From the first part of a page on.
+    through_cache: OnceLock<Option<Shared<File>>>,
 }
 
 impl UserFile {
@@ -66,7 +73,7 @@ impl UserFile {
         let disk_bytes = is_disk.then(|| seek(&*file, SeekFrom::End(0)).unwrap_or(0));
         let pages = disk_bytes.map_or(u64::from(MOST_PAGES), |bytes| bytes / PAGE_BYTES as u64);
         let capacity_pages = pages.min(MOST_PAGES.into()) as u32;
-        Self { file, name, capacity_pages, engine: OnceLock::new() }
+        Self { file, name, capacity_pages, engine: OnceLock::new(), through_cache: OnceLock::new() }
     }
 
     /// Returns the engine, which the first caller starts. Without one, the caller moves the bytes itself.
@@ -82,6 +89,40 @@ impl UserFile {
     fn started(&self) -> Option<&dyn Device> {
         self.engine.get().map(|engine| &**engine)
     }
+
+    fn through_cache(&self) -> Option<&File> {
+        let open = || {
+            let flags = fcntl_getfl(&*self.file).ok()?;
+            if !flags.contains(OFlags::DIRECT) {
+                return Some(Shared::clone(&self.file));
+            }
+            // A descriptor of its own: the flag belongs to all copies of one.
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            Some(Shared::new(OpenOptions::new().write(true).open(path).ok()?))
+        };
+        self.through_cache.get_or_init(open).as_deref()
+    }
+
+    /// Writes the part of the last page that lies in the file, and takes that page off the transfer. Where
+    /// that is not possible, all of the page stays, and the length is cut at the next sync.
+    fn write_part(&self, transfer: &mut Transfer) -> io::Result<()> {
+        if transfer.direction() == Direction::Read || !transfer.has_part() {
+            return Ok(());
+        }
+        let Some(file) = self.through_cache() else { return Ok(()) };
+        let Some(mut part) = transfer.take_part() else { return Ok(()) };
+        let mut offset = (u64::from(transfer.place()) + transfer.len() as u64) * PAGE_BYTES as u64;
+        while !part.is_empty() {
+            let (to, from) = (octavo_platform::Direction::Write, iter::once(part.clone()));
+            match transfer.arena().transfer_some(file.as_fd(), offset, to, from) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(moved) => (part.start, offset) = (part.start + moved, offset + moved as u64),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Device for UserFile {
@@ -89,7 +130,12 @@ impl Device for UserFile {
         self.capacity_pages
     }
 
-    fn submit(&self, transfer: Transfer, urgency: Urgency) -> Submitted {
+    fn submit(&self, mut transfer: Transfer, urgency: Urgency) -> Submitted {
+        let written = self.write_part(&mut transfer);
+        if written.is_err() || transfer.len() == 0 {
+            transfer.complete(written);
+            return Submitted::Accepted;
+        }
         let engine = if urgency == Urgency::Now { self.started() } else { self.engine() };
         match engine {
             Some(engine) => engine.submit(transfer, urgency),

@@ -1,8 +1,8 @@
 //! A file of the page cache: where its bytes are kept, how long it is, and which segments have its pages.
 //!
 //! There is one inode for each file of a manager, however often it is open. Its length is what the manager's
-//! programs see. The backing may be shorter (a write at the end has not gone out yet) or longer by a part of
-//! a page (a write moves whole pages).
+//! programs see. The backing may be shorter (a write at the end has not gone out yet) or, if it is not a file
+//! of the system, longer by a part of a page (its writes move whole pages). A sync makes the two agree.
 //!
 //! Locking: `resizing` is held by who changes the length, over the whole change. `segments` is a leaf.
 
@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{FileBacking, Submitted, Transfer, Urgency};
+use crate::io::{Direction, FileBacking, Submitted, Transfer, Urgency};
 use crate::page_cache::{ErrorSequence, SEGMENT_PAGES};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Duration, Instant, Mutex, Ordering, RwLock, Shared};
 use crate::units::{FileId, PAGE_BYTES};
@@ -281,7 +281,10 @@ impl Inode {
 
     /// Hands a transfer of pages to the device. Returns `false` if the device is full: the transfer
     /// has not begun then, and its host gets no report of its end.
-    pub(crate) fn submit(&self, transfer: Transfer, urgency: Urgency) -> bool {
+    pub(crate) fn submit(&self, mut transfer: Transfer, urgency: Urgency) -> bool {
+        if let (Direction::Write, Some(part)) = (transfer.direction(), self.part_of_last(&transfer)) {
+            transfer = transfer.ending_at(part);
+        }
         match self.backing.submit(transfer, urgency) {
             Submitted::Accepted => true,
             Submitted::Full(transfer) => {
@@ -289,6 +292,14 @@ impl Inode {
                 false
             }
         }
+    }
+
+    /// Returns how many bytes of the last page of a transfer lie in front of the end of the file, if the file
+    /// ends inside that page. The end stays there while the page is under WRITEBACK, or moves to the front.
+    fn part_of_last(&self, transfer: &Transfer) -> Option<usize> {
+        let last = u64::from(transfer.place()) + transfer.len() as u64 - 1;
+        let inside = self.len_bytes().checked_sub(last * PAGE_BYTES as u64)? as usize;
+        (1..PAGE_BYTES).contains(&inside).then_some(inside)
     }
 
     /// Returns whether the last write failed.
