@@ -268,6 +268,16 @@ fn a_run_inside_of_a_run_leaves_the_limit_to_the_outer_one() {
     assert!(summary["swapped_in_bytes"].as_u64().unwrap() > 0, "{summary}");
     let strict = octavo(&[], OCTAVO, &["run", "--strict", "--", "echo", "started"]).output().unwrap();
     assert!(!strict.status.success() && strict.stdout.is_empty(), "{}", text(&strict.stderr));
+    // A program in between may have taken the environment away, as `sudo` does.
+    let script = format!("env -i {OCTAVO} run --memory 64M -- echo started; true");
+    let hidden = octavo(&[], "sh", &["-c", &script]).output().unwrap();
+    assert_passed(&hidden);
+    assert_eq!(text(&hidden.stdout), "started\n");
+    assert!(
+        text(&hidden.stderr).contains("this is inside of another `octavo run`"),
+        "{}",
+        text(&hidden.stderr)
+    );
     // A missing program is reported in the same way as without the outer run.
     let missing = octavo(&[], OCTAVO, &["run", "--", "/nowhere/program"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(127));

@@ -2,9 +2,11 @@
 //!
 //! Two runs cannot manage one process, since the kernel does not let two of them watch the same memory. So a
 //! run announces itself to its program by a variable of the environment. A run that finds this variable
-//! leaves the program to the outer run.
+//! leaves the program to the outer run. `sudo` and `env -i` take the variable away, so a run looks for it in
+//! its ancestors, too.
 
 use std::env;
+use std::iter;
 use std::process::Command;
 
 use octavo_platform::proc_text;
@@ -30,19 +32,30 @@ pub fn announce(command: &mut Command, limit_bytes: u64) {
     }
 }
 
-/// Returns the run that this process belongs to. Checks it, since the environment may come from a run that
-/// has ended, or from another machine.
+/// Returns the run that this process belongs to.
 pub fn outer() -> Option<Outer> {
-    let told = env::var(VARIABLE).ok()?;
+    env::var(VARIABLE).ok().and_then(|told| checked(&told)).or_else(|| {
+        ancestors().find_map(|pid| {
+            let environment = proc_text::read(pid, "environ").ok()?;
+            let told = environment.split('\0').find_map(|set| set.strip_prefix(VARIABLE)?.strip_prefix('='));
+            checked(told?)
+        })
+    })
+}
+
+/// Checks what a variable tells, since it may come from a run that has ended, or from another machine.
+fn checked(told: &str) -> Option<Outer> {
     let mut numbers = told.split(' ').map(str::parse::<u64>);
     let mut next = || numbers.next()?.ok();
     let (runner, began, limit_bytes) = (next()? as u32, next()?, next()?);
-    let mut pid = getppid()?.as_raw_nonzero().get() as u32;
-    while pid != runner {
-        (pid, _) = parent_and_start(pid)?;
-    }
-    let (_, began_at) = parent_and_start(runner)?;
+    let (_, began_at) = ancestors().find(|pid| *pid == runner).and_then(parent_and_start)?;
     (began_at == began).then_some(Outer { pid: runner, limit_bytes })
+}
+
+/// The ancestors of this process, its parent first.
+fn ancestors() -> impl Iterator<Item = u32> {
+    let parent = getppid().map(|pid| pid.as_raw_nonzero().get() as u32);
+    iter::successors(parent, |pid| parent_and_start(*pid).map(|(parent, _)| parent).filter(|pid| *pid != 0))
 }
 
 /// Returns the parent of a process, and when the process started.
