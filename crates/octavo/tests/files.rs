@@ -259,7 +259,9 @@ fn a_pinned_page_is_synced_as_it_is_and_stays_dirty() {
 #[test]
 fn a_file_that_ends_inside_a_page_is_never_longer_on_disk() {
     for (direct, bytes) in [(false, 100), (true, 100), (false, 9000), (true, 9000)] {
-        let (folder, manager) = (folder(), manager());
+        // Without a flusher, all writes have ended when a call of reclaim has.
+        let builder = Manager::builder().budget_bytes(16 * MIB).background(false);
+        let (folder, manager) = (folder(), builder.build().unwrap());
         let options = FileOptions::new().create(true).direct(direct);
         let file = manager.open(folder.path.join("data"), options).unwrap();
         let write_out = || {

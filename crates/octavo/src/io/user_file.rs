@@ -6,26 +6,30 @@
 //! A read of the page in which the file ends gets zeros behind the end. A write ends where the file does, so
 //! that a program that reads the file beside never finds it longer than it is, not even after this process
 //! was killed. A direct write cannot end at any byte. So the calling thread writes the part of the last page
-//! through the kernel's page cache, before the engine gets the whole pages. The kernel makes the two agree.
+//! through the kernel's page cache, before the engine gets the whole pages. The kernel makes the two agree,
+//! page by page. If another program reads the file by larger pieces at that moment, the kernel may report a
+//! failed sync, and the next one writes all.
 //!
 //! Cost: an engine (a ring for each CPU, and a thread) is started at the first transfer that is not done by
-//! the calling thread. A part of a page costs one system call, which copies it and waits for no device, and
-//! its first one opens a descriptor if the file's own is direct.
+//! the calling thread. A part of a page costs one system call. It copies the part, and may wait for the disk:
+//! to read the rest of a block, or because the kernel has many dirty pages. The first part opens a descriptor
+//! if the file's own is direct.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::iter;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileTypeExt;
 
-use octavo_platform::without_size_signal;
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fcntl_getfl, seek};
+use octavo_platform::{ArenaBytes, without_size_signal};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fcntl_getfl, fstatfs, seek};
 
 use super::device::{Device, MOST_PAGES, Submitted, Waited};
 use super::engine::{IoEngine, start};
 use super::pending::{PendingTransfer, is_passing};
-use super::transfer::{Direction, Transfer, Urgency};
-use crate::sync::{OnceLock, Shared};
+use super::transfer::{Transfer, Urgency};
+use crate::sync::{AtomicU32, Duration, OnceLock, Ordering, Shared, pause};
 use crate::units::PAGE_BYTES;
 
 /// Implement this to keep the bytes of a [`File`](crate::file::File) in a place of your own: numbered pages
@@ -63,9 +67,16 @@ pub(crate) struct UserFile {
     /// The pages of a disk. A file of a file system may grow.
     capacity_pages: u32,
     engine: OnceLock<Box<dyn Device>>,
-    /// The file without direct transfers, if it can be opened so. From the first part of a page on.
-    through_cache: OnceLock<Option<Shared<File>>>,
+    /// The file without direct transfers, from the first part of a page on.
+    through_cache: OnceLock<Shared<File>>,
+    /// Threads that write parts of pages.
+    writing_parts: AtomicU32,
 }
+
+/// How long a thread pauses that waits for a part of a page, which another thread writes.
+const PART_PAUSE: Duration = Duration::from_micros(50);
+/// How often a write is tried that fails for a reason that may pass.
+const MOST_TRIES: u32 = 16;
 
 impl UserFile {
     pub(crate) fn new(file: Shared<File>, name: String) -> Self {
@@ -73,7 +84,8 @@ impl UserFile {
         let disk_bytes = is_disk.then(|| seek(&*file, SeekFrom::End(0)).unwrap_or(0));
         let pages = disk_bytes.map_or(u64::from(MOST_PAGES), |bytes| bytes / PAGE_BYTES as u64);
         let capacity_pages = pages.min(MOST_PAGES.into()) as u32;
-        Self { file, name, capacity_pages, engine: OnceLock::new(), through_cache: OnceLock::new() }
+        let (engine, through_cache) = (OnceLock::new(), OnceLock::new());
+        Self { file, name, capacity_pages, engine, through_cache, writing_parts: AtomicU32::new(0) }
     }
 
     /// Returns the engine, which the first caller starts. Without one, the caller moves the bytes itself.
@@ -90,39 +102,56 @@ impl UserFile {
         self.engine.get().map(|engine| &**engine)
     }
 
+    /// Returns a descriptor for parts of pages, unless the file has blocks larger than pages, or cannot be
+    /// opened again. A part in a larger block would have the kernel write pages beside it, which may be under
+    /// way to the disk.
     fn through_cache(&self) -> Option<&File> {
-        let open = || {
-            let flags = fcntl_getfl(&*self.file).ok()?;
-            if !flags.contains(OFlags::DIRECT) {
-                return Some(Shared::clone(&self.file));
+        if let Some(file) = self.through_cache.get() {
+            return Some(file);
+        }
+        let file = if fcntl_getfl(&*self.file).ok()?.contains(OFlags::DIRECT) {
+            let block_bytes = fstatfs(&*self.file).ok()?.f_bsize;
+            if usize::try_from(block_bytes).map_or(true, |bytes| bytes > PAGE_BYTES) {
+                return None;
             }
             // A descriptor of its own: the flag belongs to all copies of one.
             let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            Some(Shared::new(OpenOptions::new().write(true).open(path).ok()?))
+            Shared::new(OpenOptions::new().write(true).open(path).ok()?)
+        } else {
+            Shared::clone(&self.file)
         };
-        self.through_cache.get_or_init(open).as_deref()
+        Some(self.through_cache.get_or_init(|| file))
     }
 
     /// Writes the part of the last page that lies in the file, and takes that page off the transfer. Where
     /// that is not possible, all of the page stays, and the length is cut at the next sync.
     fn write_part(&self, transfer: &mut Transfer) -> io::Result<()> {
-        if transfer.direction() == Direction::Read || !transfer.has_part() {
+        if !transfer.has_part() {
             return Ok(());
         }
         let Some(file) = self.through_cache() else { return Ok(()) };
-        let Some(mut part) = transfer.take_part() else { return Ok(()) };
-        let mut offset = (u64::from(transfer.place()) + transfer.len() as u64) * PAGE_BYTES as u64;
-        while !part.is_empty() {
-            let (to, from) = (octavo_platform::Direction::Write, iter::once(part.clone()));
-            match transfer.arena().transfer_some(file.as_fd(), offset, to, from) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(moved) => (part.start, offset) = (part.start + moved, offset + moved as u64),
-                Err(error) if is_passing(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        let Some(part) = transfer.take_part() else { return Ok(()) };
+        let offset = (u64::from(transfer.place()) + transfer.len() as u64) * PAGE_BYTES as u64;
+        // Relaxed: it only tells others not to spin.
+        self.writing_parts.fetch_add(1, Ordering::Relaxed);
+        let written = write_all(file, offset, transfer.arena(), part);
+        self.writing_parts.fetch_sub(1, Ordering::Relaxed);
+        written
     }
+}
+
+fn write_all(file: &File, mut offset: u64, arena: &ArenaBytes, mut part: Range<usize>) -> io::Result<()> {
+    let mut tries = 0;
+    while !part.is_empty() {
+        let (to, from) = (octavo_platform::Direction::Write, iter::once(part.clone()));
+        match arena.transfer_some(file.as_fd(), offset, to, from) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(moved) => (part.start, offset) = (part.start + moved, offset + moved as u64),
+            Err(error) if is_passing(&error) && tries < MOST_TRIES => tries += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 impl Device for UserFile {
@@ -155,7 +184,12 @@ impl Device for UserFile {
     }
 
     fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
-        self.started().map_or(Waited::Sleep, |engine| engine.wait(queue, still_waiting))
+        let waited = self.started().map_or(Waited::Sleep, |engine| engine.wait(queue, still_waiting));
+        if waited == Waited::Progress && self.writing_parts.load(Ordering::Relaxed) > 0 {
+            // The engine knows nothing of the part, and would let the caller look again at once.
+            pause(PART_PAUSE);
+        }
+        waited
     }
 
     fn serve(&self) {
@@ -176,6 +210,10 @@ impl FileBacking for UserFile {
     }
 
     fn set_len_bytes(&self, bytes: u64) -> io::Result<()> {
+        // Asking is cheaper than a change of nothing, which a file system notes in its journal.
+        if self.file.metadata().is_ok_and(|found| found.is_file() && found.len() == bytes) {
+            return Ok(());
+        }
         without_size_signal(|| self.file.set_len(bytes))
     }
 

@@ -71,10 +71,7 @@ pub(super) fn cut_backing(inode: &Inode, bytes: u64) -> io::Result<()> {
     if inode.backing_len() != bytes {
         inode.set_backing_len(u64::MAX);
         inode.cut_backed(bytes);
-        // Asking is cheaper than a change of nothing, which a file system notes in its journal.
-        if inode.backing.len_bytes()? != bytes {
-            inode.backing.set_len_bytes(bytes)?;
-        }
+        inode.backing.set_len_bytes(bytes)?;
         inode.set_backing_len(bytes);
     }
     Ok(())
