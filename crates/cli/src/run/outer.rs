@@ -3,15 +3,17 @@
 //! Two runs cannot manage one process, since the kernel does not let two of them watch the same memory. So a
 //! run announces itself to its program by a variable of the environment. A run that finds this variable
 //! leaves the program to the outer run. `sudo` and `env -i` take the variable away, so a run looks for it in
-//! its ancestors, too.
+//! its ancestors, too. A run of an ordinary user cannot manage what `sudo` starts: that run keeps its own
+//! limit.
 
 use std::env;
 use std::iter;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use octavo_platform::proc_text;
 use octavo_platform::threads::stat_field;
-use rustix::process::{getpid, getppid};
+use rustix::process::{geteuid, getpid, getppid};
 
 /// The variable that names the outer run: its process number, the time when the process started, and the
 /// limit.
@@ -38,9 +40,15 @@ pub fn outer() -> Option<Outer> {
         ancestors().find_map(|pid| {
             let environment = proc_text::read(pid, "environ").ok()?;
             let told = environment.split('\0').find_map(|set| set.strip_prefix(VARIABLE)?.strip_prefix('='));
-            checked(told?)
+            checked(told?).filter(|outer| may_manage_this(outer.pid))
         })
     })
+}
+
+/// Returns whether a runner has the right to manage this process: it is root's, or the same user's.
+fn may_manage_this(runner: u32) -> bool {
+    let owner = std::fs::metadata(format!("/proc/{runner}")).map(|found| found.uid());
+    owner.is_ok_and(|owner| owner == 0 || owner == geteuid().as_raw())
 }
 
 /// Checks what a variable tells, since it may come from a run that has ended, or from another machine.
