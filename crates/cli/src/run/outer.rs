@@ -40,15 +40,9 @@ pub fn outer() -> Option<Outer> {
         ancestors().find_map(|pid| {
             let environment = proc_text::read(pid, "environ").ok()?;
             let told = environment.split('\0').find_map(|set| set.strip_prefix(VARIABLE)?.strip_prefix('='));
-            checked(told?).filter(|outer| may_manage_this(outer.pid))
+            checked(told?)
         })
     })
-}
-
-/// Returns whether a runner has the right to manage this process: it is root's, or the same user's.
-fn may_manage_this(runner: u32) -> bool {
-    let owner = std::fs::metadata(format!("/proc/{runner}")).map(|found| found.uid());
-    owner.is_ok_and(|owner| owner == 0 || owner == geteuid().as_raw())
 }
 
 /// Checks what a variable tells, since it may come from a run that has ended, or from another machine.
@@ -57,7 +51,15 @@ fn checked(told: &str) -> Option<Outer> {
     let mut next = || numbers.next()?.ok();
     let (runner, began, limit_bytes) = (next()? as u32, next()?, next()?);
     let (_, began_at) = ancestors().find(|pid| *pid == runner).and_then(parent_and_start)?;
-    (began_at == began).then_some(Outer { pid: runner, limit_bytes })
+    (began_at == began && may_manage_this(runner)).then_some(Outer { pid: runner, limit_bytes })
+}
+
+/// Returns whether a runner has the right to manage this process: it is root's, the same user's, or a user's
+/// that has no number in this user namespace.
+fn may_manage_this(runner: u32) -> bool {
+    const UNMAPPED: u32 = 65_534;
+    let owner = std::fs::metadata(format!("/proc/{runner}")).map(|found| found.uid());
+    owner.is_ok_and(|owner| [0, UNMAPPED, geteuid().as_raw()].contains(&owner))
 }
 
 /// The ancestors of this process, its parent first.
@@ -75,6 +77,8 @@ fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     #[test]
@@ -83,5 +87,16 @@ mod tests {
         let (parent, began) = parent_and_start(pid).unwrap();
         assert_eq!(Some(parent), getppid().map(|pid| pid.as_raw_nonzero().get() as u32));
         assert!(began > 0 && parent_and_start(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn a_run_of_another_user_cannot_manage_this_one() {
+        assert!(may_manage_this(1) && may_manage_this(std::process::id()) && !may_manage_this(u32::MAX));
+        if geteuid().is_root() {
+            let mut other = Command::new("sleep").arg("1000").uid(65_533).spawn().unwrap();
+            assert!(!may_manage_this(other.id()));
+            other.kill().unwrap();
+            other.wait().unwrap();
+        }
     }
 }

@@ -185,7 +185,8 @@ impl Device for UserFile {
 
     fn wait(&self, queue: u32, still_waiting: &dyn Fn() -> bool) -> Waited {
         let waited = self.started().map_or(Waited::Sleep, |engine| engine.wait(queue, still_waiting));
-        if waited == Waited::Progress && self.writing_parts.load(Ordering::Relaxed) > 0 {
+        let is_part_under_way = self.writing_parts.load(Ordering::Relaxed) > 0;
+        if waited == Waited::Progress && is_part_under_way && still_waiting() {
             // The engine knows nothing of the part, and would let the caller look again at once.
             pause(PART_PAUSE);
         }

@@ -1,8 +1,8 @@
 //! A file of the page cache: where its bytes are kept, how long it is, and which segments have its pages.
 //!
 //! There is one inode for each file of a manager, however often it is open. Its length is what the manager's
-//! programs see. The backing may be shorter (a write at the end has not gone out yet) or, if it is not a file
-//! of the system, longer by a part of a page (its writes move whole pages). A sync makes the two agree.
+//! programs see. The backing may be shorter (a write at the end has not gone out yet) or, if it takes whole
+//! pages only, longer by a part of a page. A sync makes the two agree.
 //!
 //! Locking: `resizing` is held by who changes the length, over the whole change. `segments` is a leaf.
 
