@@ -7,12 +7,16 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use libc::user_regs_struct as Registers;
+use octavo_platform::proc_text;
 use rustix::io::Errno;
 
 use crate::resume::registers_to_resume;
 
 /// Blocks every signal. The kernel itself excludes SIGKILL and SIGSTOP.
 pub const ALL_SIGNALS: u64 = u64::MAX;
+
+/// The low bits of a status that tells of a stop.
+const STOPPED: i32 = 0x7f;
 
 /// Why a tracee is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,19 +157,47 @@ impl Tracee {
         }
     }
 
+    /// Looks for a stop or the end of the tracee. The end of a child of this process is left to whoever waits
+    /// for its children: it is told once, with the status.
     fn look(&self, options: i32) -> Result<Option<Stop>, NoStop> {
-        let mut status = 0;
-        // SAFETY: the status is live for the call.
-        match unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | options) } {
-            0 => Ok(None),
-            -1 => match last_error() {
+        let Some(seen) = self.wait_for(libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT | options)? else {
+            return Ok(None);
+        };
+        if matches!(seen.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) {
+            if !self.is_own_child() {
+                // Its parent learns of the end when the tracer has seen it.
+                self.wait_for(libc::WEXITED | libc::WNOHANG)?;
+            }
+            return Err(NoStop::Gone);
+        }
+        // A tracee that is killed meanwhile has no stop any more.
+        let taken = self.wait_for(libc::WSTOPPED | libc::WNOHANG)?;
+        // SAFETY: the kernel has filled this in for a child that stopped.
+        Ok(taken.map(|taken| stop_of(unsafe { taken.si_status() } << 8 | STOPPED)))
+    }
+
+    fn wait_for(&self, options: i32) -> Result<Option<libc::siginfo_t>, NoStop> {
+        // SAFETY: all-zero bytes are a valid value of the structure.
+        let mut seen = unsafe { std::mem::zeroed::<libc::siginfo_t>() };
+        // SAFETY: the structure is live for the call.
+        match unsafe {
+            libc::waitid(libc::P_PID, self.tid as libc::id_t, &raw mut seen, libc::__WALL | options)
+        } {
+            // A signal of 0 tells that there is nothing.
+            0 => Ok((seen.si_signo != 0).then_some(seen)),
+            _ => match last_error() {
                 Errno::INTR => Ok(None),
                 Errno::CHILD => Err(NoStop::Gone),
                 error => Err(NoStop::Refused(error)),
             },
-            _ if libc::WIFSTOPPED(status) => Ok(Some(stop_of(status))),
-            _ => Err(NoStop::Gone),
         }
+    }
+
+    /// Returns whether the tracee is the first thread of a child of this process.
+    fn is_own_child(&self) -> bool {
+        let status = proc_text::read(self.tid(), "status").unwrap_or_default();
+        let number = |key| status.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u32>().ok());
+        number("Tgid:") == Some(self.tid()) && number("PPid:") == Some(std::process::id())
     }
 
     /// Waits for a stop that is no signal, without a limit or for `at_most`. Signals on the way reach the
@@ -189,7 +221,7 @@ impl Tracee {
     pub fn kill(&self) {
         // SAFETY: the number is the tracee's as long as this thread, its tracer, has not seen its end.
         unsafe { libc::kill(self.tid, libc::SIGKILL) };
-        while !matches!(self.look(0), Err(NoStop::Gone | NoStop::Refused(_))) {}
+        while matches!(self.wait_for(libc::WEXITED), Ok(None)) {}
     }
 
     pub fn registers(&self) -> Result<Registers, Errno> {
@@ -318,4 +350,28 @@ fn stop_of(status: i32) -> Stop {
 
 pub fn last_error() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).expect("the error of a system call has a number")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A run waits for the status of its program, and would wait for ever.
+    #[test]
+    fn the_end_of_a_child_is_left_to_those_who_wait_for_children() {
+        for stops_first in [false, true] {
+            let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+            let tracee = Tracee::seize(child.id(), 0).unwrap();
+            if stops_first {
+                tracee.interrupt().unwrap();
+                assert_eq!(tracee.wait(), Ok(Stop::Trap));
+            }
+            child.kill().unwrap();
+            assert_eq!(tracee.wait(), Err(NoStop::Gone));
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        }
+    }
 }
