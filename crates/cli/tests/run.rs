@@ -155,6 +155,17 @@ fn a_program_that_a_signal_ends_ends_the_runner_by_the_same_signal() {
     assert_eq!(output.status.signal(), Some(10));
 }
 
+/// The kernel then keeps no status of a child that has ended.
+#[test]
+fn a_run_whose_parent_ignores_the_ends_of_children_ends() {
+    for rung in ["auto", "file"] {
+        let run = format!("exec {OCTAVO} run --memory 64M --rung {rung} -- sh -c 'exit 3'");
+        let script = format!("trap '' CHLD; {run}");
+        let output = Command::new("timeout").args(["60", "bash", "-c", &script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{rung}: {}", text(&output.stderr));
+    }
+}
+
 /// A terminal sends the signal to the program as well. Other processes may send it to the runner only.
 #[test]
 fn an_interrupt_that_somebody_sends_to_the_runner_reaches_the_program() {

@@ -13,6 +13,12 @@ pub fn signal_thread(pid: u32, tid: u32, signal: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) == 0 }
 }
 
+/// Gives a signal its default action in this process, whose parent may have had it ignored.
+pub fn use_default_action(signal: i32) {
+    // SAFETY: the default action is not a function of this program.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
 /// Returns the threads of a process.
 ///
 /// # Errors

@@ -193,9 +193,10 @@ impl Tracee {
         }
     }
 
-    /// Returns whether the tracee is the first thread of a child of this process.
+    /// Returns whether the tracee is the first thread of a child of this process, or may be. An end that is
+    /// left alone by mistake is told when the thread that traces ends.
     fn is_own_child(&self) -> bool {
-        let status = proc_text::read(self.tid(), "status").unwrap_or_default();
+        let Ok(status) = proc_text::read(self.tid(), "status") else { return true };
         let number = |key| status.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u32>().ok());
         number("Tgid:") == Some(self.tid()) && number("PPid:") == Some(std::process::id())
     }

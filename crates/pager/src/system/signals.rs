@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use octavo_platform::threads::{runs, signal_thread};
+use octavo_platform::threads::{runs, signal_thread, use_default_action};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
@@ -29,11 +29,13 @@ const KEYS: [i32; 2] = [signal_hook::consts::SIGINT, signal_hook::consts::SIGQUI
 pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
 
 impl Signals {
-    /// Catches the signals: from now on, none of them ends the runner.
+    /// Catches the signals: from now on, none of them ends the runner. Has the kernel tell of children that
+    /// end, even if this process was started with that ignored: their statuses would be lost.
     ///
     /// # Errors
     /// Returns the kernel's error.
     pub(crate) fn new() -> io::Result<Self> {
+        use_default_action(signal_hook::consts::SIGCHLD);
         SignalsInfo::new(PASSED_ON.iter().chain(&KEYS)).map(Self)
     }
 
