@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, RawDir, readlinkat_raw};
 
-use crate::threads::stat_field;
+use crate::threads::{stat_field, use_default_action};
 
 /// The most arguments of the program.
 const MOST_ARGUMENTS: usize = 8;
@@ -73,9 +73,8 @@ impl Heir<'_> {
     /// The life of an heir.
     fn live(&self, arguments: &[*const c_char; MOST_ARGUMENTS + 1], places: Range<u64>) -> ! {
         for signal in 1..=31 {
-            // SAFETY: the default action is not a function of this program. A handler of this process would
-            // write to descriptors that both processes share.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            // A handler of this process would write to descriptors that both processes share.
+            use_default_action(signal);
         }
         self.take_name(places);
         wait_for_end(self.of);

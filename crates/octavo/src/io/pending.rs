@@ -31,7 +31,7 @@ pub(super) fn join_if_other(thread: thread::JoinHandle<()>) {
 }
 
 /// The most attempts in a row that move no whole page, although the device reports no error.
-const MOST_IDLE_ROUNDS: u8 = 16;
+pub(super) const MOST_IDLE_ROUNDS: u8 = 16;
 
 /// A transfer, and how much of it is done.
 pub(crate) struct PendingTransfer {

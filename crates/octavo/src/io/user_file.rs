@@ -27,7 +27,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fcntl_getfl, fstat
 
 use super::device::{Device, MOST_PAGES, Submitted, Waited};
 use super::engine::{IoEngine, start};
-use super::pending::{PendingTransfer, is_passing};
+use super::pending::{MOST_IDLE_ROUNDS, PendingTransfer, is_passing};
 use super::transfer::{Transfer, Urgency};
 use crate::sync::{AtomicU32, Duration, OnceLock, Ordering, Shared, pause};
 use crate::units::PAGE_BYTES;
@@ -75,8 +75,6 @@ pub(crate) struct UserFile {
 
 /// How long a thread pauses that waits for a part of a page, which another thread writes.
 const PART_PAUSE: Duration = Duration::from_micros(50);
-/// How often a write is tried that fails for a reason that may pass.
-const MOST_TRIES: u32 = 16;
 
 impl UserFile {
     pub(crate) fn new(file: Shared<File>, name: String) -> Self {
@@ -147,7 +145,7 @@ fn write_all(file: &File, mut offset: u64, arena: &ArenaBytes, mut part: Range<u
         match arena.transfer_some(file.as_fd(), offset, to, from) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(moved) => (part.start, offset) = (part.start + moved, offset + moved as u64),
-            Err(error) if is_passing(&error) && tries < MOST_TRIES => tries += 1,
+            Err(error) if is_passing(&error) && tries < MOST_IDLE_ROUNDS => tries += 1,
             Err(error) => return Err(error),
         }
     }
