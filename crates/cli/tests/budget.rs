@@ -187,6 +187,16 @@ fn threads_that_fill_memory_at_once() {
     stays_within_the_budget("threads", &[&[torture().to_str().unwrap()][..], &arguments].concat());
 }
 
+/// A process that stands still must stay so, even if somebody continues it all the while, as shells and
+/// supervisors do.
+#[test]
+fn a_program_that_is_continued_by_others() {
+    let _alone = alone();
+    let job = "(while kill -CONT $$; do sleep 0.02; done) 2> /dev/null & \
+               exec $0 --memory 288M --seconds 2 --threads 4 --only writers";
+    stays_within_the_budget("continued", &["sh", "-c", job, torture().to_str().unwrap()]);
+}
+
 #[test]
 fn heaps_that_look_like_stacks() {
     let _alone = alone();

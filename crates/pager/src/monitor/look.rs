@@ -98,6 +98,7 @@ impl Monitor {
         // The pages of ended processes stay charged until this call.
         self.take_last_forks()?;
         self.find_processes(now)?;
+        self.standstill.stop_again();
         self.tidy(now);
         self.watch_drivers()?;
         let mut outlook = self.measure_outlook(now);

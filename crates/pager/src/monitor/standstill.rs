@@ -10,6 +10,10 @@
 //! Some programs, such as `su`, stop themselves when their child stops, and wait until both are continued. So
 //! for a while after a process continues, its ancestors are watched, except those that something else had
 //! stopped before it.
+//!
+//! Others may continue a stopped process: a shell, a supervisor, the program itself. Such a process would
+//! fill memory that nobody expects. So each look asks some of the stopped processes whether they still stand,
+//! and stops them again. A look costs one read of `/proc` for each process that it asks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,6 +27,11 @@ use crate::system::{proc, signals};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long processes stand still at most, since running processes may wait for them.
 const MOST_PATIENCE: Duration = Duration::from_secs(20);
+/// The most processes that a look asks whether they still stand.
+const ASKED_AT_ONCE: usize = 16;
+/// How long a process may take to stop before the signal is sent once more. A thread takes a signal when it
+/// gets a CPU.
+const TO_STOP: Duration = Duration::from_millis(10);
 /// How long ancestors are watched.
 const FOLLOWED: Duration = Duration::from_secs(10);
 
@@ -34,6 +43,8 @@ pub(crate) struct Standstill {
     waiting: Option<StandstillStart>,
     /// Processes that have continued, and until when their ancestors are watched.
     going_on: Vec<GoingOn>,
+    /// The stopped process that was asked last whether it still stands.
+    asked: u32,
     /// The total time for which processes stood still, without those that still do.
     stood: Duration,
 }
@@ -47,6 +58,10 @@ struct StoppedProcess {
     /// When the process started. Another process may get the same number later.
     start: u64,
     since: Instant,
+    /// When it was last told to stop.
+    told: Instant,
+    /// Whether it has been seen stopped since then.
+    stands: bool,
 }
 
 #[derive(Debug)]
@@ -139,8 +154,9 @@ impl Standstill {
         // yet, this does no harm.
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
+        let (start, since) = (stat.start, Instant::now());
         self.stopped
-            .insert(pid, StoppedProcess { ancestors, waits, start: stat.start, since: Instant::now() });
+            .insert(pid, StoppedProcess { ancestors, waits, start, since, told: since, stands: false });
         true
     }
 
@@ -163,10 +179,25 @@ impl Standstill {
         self.let_go_on(|stopped, _| stopped == pid, guardian);
     }
 
-    /// Stops processes again that something else has continued meanwhile.
-    pub(crate) fn stop_again(&self) {
-        let runs = |pid: u32| proc::stat(pid).is_some_and(|stat| may_stop(stat.state));
-        self.stopped.keys().copied().filter(|pid| runs(*pid)).for_each(signals::stop);
+    /// Stops processes again that something else has continued meanwhile. A call asks only some of the
+    /// processes, and the next call asks the next ones.
+    pub(crate) fn stop_again(&mut self) {
+        let now = Instant::now();
+        for _ in 0..self.stopped.len().min(ASKED_AT_ONCE) {
+            let next = self.stopped.range(self.asked + 1..).next().or_else(|| self.stopped.iter().next());
+            let Some(pid) = next.map(|(pid, _)| *pid) else { return };
+            self.asked = pid;
+            let Some(stopped) = self.stopped.get_mut(&pid) else { return };
+            match proc::stat(pid).filter(|stat| stat.start == stopped.start) {
+                Some(stat) if !may_stop(stat.state) => stopped.stands = true,
+                Some(_) if stopped.stands || now - stopped.told > TO_STOP => {
+                    signals::stop(pid);
+                    (stopped.told, stopped.stands) = (now, false);
+                }
+                // It has ended, or has not taken the signal yet.
+                _ => {}
+            }
+        }
     }
 
     /// Records that `left` bytes are not adopted yet, or are adopted and still in memory. Returns whether
@@ -273,6 +304,32 @@ mod tests {
         });
         drop(shell.stdin.take());
         assert!(shell.wait().unwrap().success());
+    }
+
+    #[test]
+    fn processes_that_others_continue_stop_again() {
+        let sleeper = || Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut sleepers: Vec<_> = (0..2 * ASKED_AT_ONCE + 1).map(|_| sleeper()).collect();
+        let pids: Vec<u32> = sleepers.iter().map(|sleeper| sleeper.id()).collect();
+        let mut standstill = Standstill::default();
+        pids.iter().for_each(|pid| standstill.stop(*pid, Vec::new(), None));
+        for _ in 0..2 {
+            wait_until(|| pids.iter().all(|pid| is_stopped(*pid)));
+            // Three calls ask each process once.
+            (0..3).for_each(|_| standstill.stop_again());
+            pids.iter().for_each(|pid| signals::kill(*pid, Signal::CONT));
+            wait_until(|| !pids.iter().any(|pid| is_stopped(*pid)));
+            (0..3).for_each(|_| standstill.stop_again());
+        }
+        wait_until(|| pids.iter().all(|pid| is_stopped(*pid)));
+        standstill.end(None);
+        wait_until(|| !pids.iter().any(|pid| is_stopped(*pid)));
+        standstill.stop_again();
+        assert!(!pids.iter().any(|pid| is_stopped(*pid)), "they do not stand still any more");
+        for sleeper in &mut sleepers {
+            sleeper.kill().unwrap();
+            sleeper.wait().unwrap();
+        }
     }
 
     #[test]
