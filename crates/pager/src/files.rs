@@ -509,7 +509,7 @@ impl Backing for Files {
             self.clean(used)?;
         }
         if self.standstill.has_any() {
-            self.standstill.stop_again();
+            self.standstill.stop_again(usize::MAX);
             let used = self.measure();
             let is_over = used <= self.bounds.clean || self.vain > MOST_VAIN;
             if is_over || self.standstill.is_too_long(used) {

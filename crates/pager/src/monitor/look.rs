@@ -18,6 +18,8 @@ use crate::system::proc::Fixed;
 
 /// The longest time between two looks, far below the limit.
 const LONGEST: Duration = Duration::from_millis(10);
+/// A look asks this many of the stopped processes whether they still stand.
+const ASKED_TO_STAND: usize = 4;
 /// Growth outside of management after which the monitor looks as often as it can.
 const LEAST_GROWTH: u64 = 512 << 10;
 /// The time between two cleanups of staging.
@@ -98,7 +100,7 @@ impl Monitor {
         // The pages of ended processes stay charged until this call.
         self.take_last_forks()?;
         self.find_processes(now)?;
-        self.standstill.stop_again();
+        self.standstill.stop_again(ASKED_TO_STAND);
         self.tidy(now);
         self.watch_drivers()?;
         let mut outlook = self.measure_outlook(now);

@@ -20,15 +20,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::STOPPING;
 use crate::guardian::Guardian;
-use crate::system::{proc, signals};
+use crate::system::{priority, proc, signals};
 
 /// How long processes stand still while nothing is adopted and nothing goes out.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long processes stand still at most, since running processes may wait for them.
 const MOST_PATIENCE: Duration = Duration::from_secs(20);
-/// The most processes that a look asks whether they still stand.
-const ASKED_AT_ONCE: usize = 16;
+/// The CPU time of asking a process whether it still stands.
+const ASKING: Duration = Duration::from_micros(5);
 /// How long a process may take to stop before the signal is sent once more. A thread takes a signal when it
 /// gets a CPU.
 const TO_STOP: Duration = Duration::from_millis(10);
@@ -179,18 +180,22 @@ impl Standstill {
         self.let_go_on(|stopped, _| stopped == pid, guardian);
     }
 
-    /// Stops processes again that something else has continued meanwhile. A call asks only some of the
+    /// Stops processes again that something else has continued meanwhile. A call asks `most` of the
     /// processes, and the next call asks the next ones.
-    pub(crate) fn stop_again(&mut self) {
-        let now = Instant::now();
-        for _ in 0..self.stopped.len().min(ASKED_AT_ONCE) {
+    pub(crate) fn stop_again(&mut self, most: usize) {
+        let (now, count) = (Instant::now(), self.stopped.len().min(most));
+        priority::goes_on(ASKING * count as u32);
+        for _ in 0..count {
             let next = self.stopped.range(self.asked + 1..).next().or_else(|| self.stopped.iter().next());
             let Some(pid) = next.map(|(pid, _)| *pid) else { return };
             self.asked = pid;
             let Some(stopped) = self.stopped.get_mut(&pid) else { return };
             match proc::stat(pid).filter(|stat| stat.start == stopped.start) {
                 Some(stat) if !may_stop(stat.state) => stopped.stands = true,
+                // A debugger that has come meanwhile would meet one signal after another.
+                Some(_) if octavo_stub::is_traced(pid) => {}
                 Some(_) if stopped.stands || now - stopped.told > TO_STOP => {
+                    priority::goes_on(STOPPING);
                     signals::stop(pid);
                     (stopped.told, stopped.stands) = (now, false);
                 }
@@ -241,7 +246,7 @@ impl Standstill {
     /// continued.
     pub(crate) fn follow(&mut self) {
         let now = Instant::now();
-        self.going_on.retain(|going| now < going.until);
+        self.going_on.retain(|going| now < going.until || self.stopped.contains_key(&going.pid));
         // Many processes have the same ancestors, and asking whether a process has stopped takes much longer
         // than a lookup.
         let ancestors: BTreeSet<u32> =
@@ -309,22 +314,22 @@ mod tests {
     #[test]
     fn processes_that_others_continue_stop_again() {
         let sleeper = || Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut sleepers: Vec<_> = (0..2 * ASKED_AT_ONCE + 1).map(|_| sleeper()).collect();
+        let mut sleepers: Vec<_> = (0..9).map(|_| sleeper()).collect();
         let pids: Vec<u32> = sleepers.iter().map(|sleeper| sleeper.id()).collect();
         let mut standstill = Standstill::default();
         pids.iter().for_each(|pid| standstill.stop(*pid, Vec::new(), None));
         for _ in 0..2 {
             wait_until(|| pids.iter().all(|pid| is_stopped(*pid)));
             // Three calls ask each process once.
-            (0..3).for_each(|_| standstill.stop_again());
+            (0..3).for_each(|_| standstill.stop_again(3));
             pids.iter().for_each(|pid| signals::kill(*pid, Signal::CONT));
             wait_until(|| !pids.iter().any(|pid| is_stopped(*pid)));
-            (0..3).for_each(|_| standstill.stop_again());
+            (0..3).for_each(|_| standstill.stop_again(3));
         }
         wait_until(|| pids.iter().all(|pid| is_stopped(*pid)));
         standstill.end(None);
         wait_until(|| !pids.iter().any(|pid| is_stopped(*pid)));
-        standstill.stop_again();
+        standstill.stop_again(9);
         assert!(!pids.iter().any(|pid| is_stopped(*pid)), "they do not stand still any more");
         for sleeper in &mut sleepers {
             sleeper.kill().unwrap();
