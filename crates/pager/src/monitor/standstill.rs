@@ -59,10 +59,15 @@ struct StoppedProcess {
     /// When the process started. Another process may get the same number later.
     start: u64,
     since: Instant,
-    /// When it was last told to stop.
-    told: Instant,
-    /// Whether it has been seen stopped since then.
-    stands: bool,
+    /// When it was last told to stop; `None` as soon as it has been seen stopped.
+    told: Option<Instant>,
+}
+
+impl StoppedProcess {
+    /// Asks about the process, whose number is `pid`. Returns `None` if it has ended.
+    fn stat(&self, pid: u32) -> Option<proc::Stat> {
+        proc::stat(pid).filter(|stat| stat.start == self.start)
+    }
 }
 
 #[derive(Debug)]
@@ -156,8 +161,7 @@ impl Standstill {
         guardian.iter().for_each(|guardian| guardian.stopped(pid));
         signals::stop(pid);
         let (start, since) = (stat.start, Instant::now());
-        self.stopped
-            .insert(pid, StoppedProcess { ancestors, waits, start, since, told: since, stands: false });
+        self.stopped.insert(pid, StoppedProcess { ancestors, waits, start, since, told: Some(since) });
         true
     }
 
@@ -168,7 +172,7 @@ impl Standstill {
             // When a parent ends, a look may miss its child for a moment, and a process that is about to
             // execute a program seems to have no memory. If the process still exists, continue it, even if it
             // runs: it may not have taken the signal yet that stops it, and it would stop for ever.
-            if proc::stat(pid).is_some_and(|stat| stat.start == stopped.start) {
+            if stopped.stat(pid).is_some() {
                 signals::kill(pid, Signal::CONT);
             }
             guardian.iter().for_each(|guardian| guardian.continued(pid));
@@ -190,17 +194,18 @@ impl Standstill {
             let Some(pid) = next.map(|(pid, _)| *pid) else { return };
             self.asked = pid;
             let Some(stopped) = self.stopped.get_mut(&pid) else { return };
-            match proc::stat(pid).filter(|stat| stat.start == stopped.start) {
-                Some(stat) if !may_stop(stat.state) => stopped.stands = true,
-                // A debugger that has come meanwhile would meet one signal after another.
-                Some(_) if octavo_stub::is_traced(pid) => {}
-                Some(_) if stopped.stands || now - stopped.told > TO_STOP => {
-                    priority::goes_on(STOPPING);
-                    signals::stop(pid);
-                    (stopped.told, stopped.stands) = (now, false);
-                }
-                // It has ended, or has not taken the signal yet.
-                _ => {}
+            let Some(stat) = stopped.stat(pid) else { continue };
+            if !may_stop(stat.state) {
+                stopped.told = None;
+                continue;
+            }
+            // It may not have taken the signal yet.
+            let is_due = stopped.told.is_none_or(|told| now - told > TO_STOP);
+            // A debugger that has come meanwhile would meet one signal after another.
+            if is_due && !octavo_stub::is_traced(pid) {
+                priority::goes_on(STOPPING);
+                signals::stop(pid);
+                stopped.told = Some(now);
             }
         }
     }
